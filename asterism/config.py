@@ -1,0 +1,114 @@
+"""The base of every configuration: strict, frozen, readable from YAML, with errors that name the near matches.
+
+A component's configuration lives beside the component; `asterism.train.recipe.Recipe` puts them together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from asterism.errors import UserError, unknown
+
+
+class Config(BaseModel):
+    """A frozen group of settings; an unknown key is an error that names the near matches."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> Self:
+        """Validate, turning pydantic's report into a `UserError` that a person can act on."""
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise UserError(_explain(cls, error)) from None
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML mapping; the error names file and line."""
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except FileNotFoundError:
+        raise UserError(f"no such file: {path}") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is not valid YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path} holds a {type(values).__name__}, expected a mapping of settings")
+    return values
+
+
+def write_yaml(config: Config) -> str:
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Apply `section.key=value` strings, values read as YAML, to a nested mapping."""
+    result = _deep_copy(values)
+    for override in overrides:
+        path, separator, text = override.partition("=")
+        if not separator or not path.strip():
+            raise UserError(f"cannot read override {override!r}; write section.key=value, for example optim.lr=3e-4")
+        *parents, last = path.strip().split(".")
+        node = result
+        for parent in parents:
+            child = node.get(parent)
+            if isinstance(child, str) and parent == "method":  # `method: dino` is short for `method: {name: dino}`
+                child = {"name": child}
+            node[parent] = child if isinstance(child, dict) else {}
+            node = node[parent]
+        try:
+            node[last] = yaml.load(text, Loader=_Loader)
+        except yaml.YAMLError:
+            raise UserError(f"cannot read the value of override {override!r} as YAML") from None
+    return result
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 reads 3e-4 as text; everyone who writes a learning rate means a number."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)$"),
+    list("-+0123456789."),
+)
+
+
+def _deep_copy(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _deep_copy(value) if isinstance(value, Mapping) else value for key, value in values.items()}
+
+
+def _explain(config: type[BaseModel], error: ValidationError) -> str:
+    lines = []
+    for problem in error.errors(include_url=False):
+        place = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            owner = _owner(config, problem["loc"][:-1])
+            lines.append(
+                str(unknown("setting", place, [*(f"{place.rpartition('.')[0]}.{n}".lstrip(".") for n in owner)]))
+            )
+        elif problem["type"] == "missing":
+            lines.append(f"{place} is required")
+        else:
+            message = problem["msg"].removeprefix("Value error, ")
+            lines.append(f"{place} = {problem['input']!r}: {message[:1].lower()}{message[1:]}" if place else message)
+    return "\n".join(lines)
+
+
+def _owner(config: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    """Field names of the settings group at `path`, for near matches."""
+    fields = config.model_fields
+    for part in path:
+        annotation = fields[part].annotation if part in fields else None
+        options = [annotation, *getattr(annotation, "__args__", ())]
+        nested = next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), None)
+        if nested is None:
+            return []
+        fields = nested.model_fields
+    return list(fields)

@@ -1,0 +1,53 @@
+"""The contract between a method and the training loop."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import ClassVar
+
+from torch import nn
+
+from asterism.config import Config
+from asterism.nn.backbone import BackboneConfig
+from asterism.nn.encoder import Encoder
+from asterism.types import Batch, Losses, Progress, ViewSpec
+
+
+class MethodConfig(Config):
+    """Settings of a method. `name` is the name of the file that defines it."""
+
+    name: str
+
+
+class Method(nn.Module, ABC):
+    """A way to learn without labels.
+
+    A method owns its networks and memories as parameters and buffers, so that its `state_dict` is complete. Within one
+    optimiser step the loop calls `loss` once per micro-batch and `after_update` once at the end.
+    """
+
+    Config: ClassVar[type[MethodConfig]]
+
+    def __init__(self, config: MethodConfig, backbone: BackboneConfig) -> None:
+        super().__init__()
+
+    @property
+    @abstractmethod
+    def views(self) -> tuple[ViewSpec, ...]:
+        """The views of each image that `loss` wants, in order."""
+
+    @abstractmethod
+    def loss(self, batch: Batch, progress: Progress) -> Losses:
+        """Loss terms of a micro-batch, each a mean over the images of this process."""
+
+    def frozen(self, progress: Progress) -> Iterable[nn.Parameter]:
+        """Parameters that must not move in this step."""
+        return ()
+
+    def after_update(self, progress: Progress) -> None:
+        """Teacher, centre and memories follow, once per optimiser step. `progress` is that of the step just made."""
+
+    @abstractmethod
+    def encoder(self) -> Encoder:
+        """The network people use afterwards."""

@@ -1,0 +1,127 @@
+"""The values that travel between the parts of Asterism: frozen, without logic of their own.
+
+Axis names in every shape: b images, v views, n patches, r sparse tokens, d channels, h and w grid or pixels, k prototypes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from asterism.config import Config
+
+
+class ColorJitter(Config):
+    """Strengths as in torchvision's ColorJitter; the four changes come in a random order."""
+
+    brightness: float = 0.4
+    contrast: float = 0.4
+    saturation: float = 0.2
+    hue: float = 0.1
+    probability: float = 0.8
+
+
+class ViewSpec(Config):
+    """What one view of an image looks like. Probabilities are in [0, 1]; sizes are in pixels."""
+
+    size: int
+    scale: tuple[float, float] = (0.25, 1.0)  # area of the crop as a share of its frame
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)  # width over height
+    flip: float = 0.5
+    jitter: ColorJitter | None = None
+    grayscale: float = 0.0
+    blur: float = 0.0
+    blur_sigma: tuple[float, float] = (0.1, 2.0)
+    solarize: float = 0.0
+    solarize_threshold: int = 128
+    inside: int | None = None  # the crop's frame is that earlier view's crop instead of the image
+    same_place: int | None = None  # cut where that earlier view was cut (place and flip), with colours of its own
+
+
+@dataclass(frozen=True)
+class CropGeometry:
+    """Where views were cut, in pixels of their original images. Only `ops.geometry` interprets it."""
+
+    top: Float[Tensor, " b"]
+    left: Float[Tensor, " b"]
+    height: Float[Tensor, " b"]
+    width: Float[Tensor, " b"]
+    image_height: Float[Tensor, " b"]
+    image_width: Float[Tensor, " b"]
+    flip: Bool[Tensor, " b"]
+
+
+@dataclass(frozen=True)
+class View:
+    """One view of every image of a batch."""
+
+    pixels: Float[Tensor, "b 3 h w"]  # normalised by the data set's mean and standard deviation
+    geometry: CropGeometry
+    segments: Int[Tensor, "b h w"] | None = None  # labelled regions cut like the pixels, where the data has them
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A (micro-)batch on one process; `views` follow the order of the method's view specifications."""
+
+    views: tuple[View, ...]
+    index: Int[Tensor, " b"]  # place of each image in its source
+    keys: Int[Tensor, " b"]  # random key of each image: a function of (seed, epoch, index), see ops.random
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where training stands. Every schedule and every random draw of a step is a function of this."""
+
+    step: int  # optimiser steps finished before this one
+    steps: int  # optimiser steps of the whole run
+    steps_per_epoch: int
+    seed: int = 0
+
+    @property
+    def epoch(self) -> int:
+        return self.step // self.steps_per_epoch
+
+    @property
+    def epochs(self) -> int:
+        return math.ceil(self.steps / self.steps_per_epoch)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What a backbone makes of images, after its final norm."""
+
+    cls: Float[Tensor, "b d"] | None  # None when the backbone has no class token
+    patches: Float[Tensor, "b n d"]  # raster order; only the visible ones, in the order asked for, when some were kept
+    registers: Float[Tensor, "b r d"]  # latent queries without position; r may be 0
+    grid: tuple[int, int]  # rows and columns of the full patch grid
+
+
+@dataclass(frozen=True)
+class Features:
+    """What an encoder says about images: what is there (cls, sparse) and where (patches, where)."""
+
+    cls: Float[Tensor, "b d"]  # the class token; the mean patch for backbones without one
+    patches: Float[Tensor, "b n d"]
+    grid: tuple[int, int]
+    sparse: Float[Tensor, "b r d"] | None = None  # concept tokens
+    where: Float[Tensor, "b r h w"] | None = None  # share of each grid cell that belongs to each concept
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Named loss terms of a batch; the total is derived from them."""
+
+    terms: Mapping[str, Float[Tensor, ""]]
+    weights: Mapping[str, float] = field(default_factory=dict)  # 1 where not named
+    metrics: Mapping[str, Float[Tensor, ""]] = field(default_factory=dict)  # detached diagnostics
+    embeddings: Float[Tensor, "b d"] | None = None  # detached image embeddings, for spread and rank
+
+    @property
+    def total(self) -> Float[Tensor, ""]:
+        return torch.stack([self.weights.get(name, 1.0) * value for name, value in self.terms.items()]).sum()

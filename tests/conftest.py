@@ -1,0 +1,34 @@
+"""Shared fixtures. The import hook makes every shape in the package's signatures a runtime check."""
+
+import os
+from pathlib import Path
+
+from jaxtyping import install_import_hook
+
+_hook = install_import_hook("asterism", "beartype.beartype")
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+torch.set_num_threads(int(os.environ.get("ASTERISM_TEST_THREADS", "1")))
+
+_ROOT = Path(__file__).parents[1]
+
+
+def _folder(variable: str, default: str) -> Path:
+    path = Path(os.environ.get(variable, _ROOT.parent / "shared" / default))
+    if not path.is_dir():
+        pytest.skip(f"{variable} is not set and {path} does not exist")
+    return path
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """Folder of golden vectors: `ASTERISM_GOLDEN`, by default ../shared/golden."""
+    return _folder("ASTERISM_GOLDEN", "golden")
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """Folder of small real data sets: `ASTERISM_DATA`, by default ../shared/data."""
+    return _folder("ASTERISM_DATA", "data")
