@@ -1,0 +1,38 @@
+"""Asterism learns what is in images, and where, without labels.
+
+    import asterism
+
+    run = asterism.pretrain(method="dino", data="photos/", out="runs/first")
+    encoder = asterism.load("runs/first")
+    features = encoder.encode(images)
+    asterism.evaluate("runs/first", data="labelled/", protocols=["knn"])
+
+The names are loaded when first used, so that `import asterism` takes no time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from asterism.api import embed, evaluate, load, pretrain, report
+
+    __version__: str
+
+__all__ = ["__version__", "embed", "evaluate", "load", "pretrain", "report"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("asterism")
+    if name in __all__:
+        from asterism import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'asterism' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
