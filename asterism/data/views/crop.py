@@ -1,0 +1,32 @@
+"""Cutting a rectangle out of an image and bringing it to the size of its view."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Shaped, UInt8
+from torch import Tensor
+
+from asterism.data.views.sample import Crop
+
+
+def cut(image: UInt8[Tensor, "3 h w"], crop: Crop, size: int) -> UInt8[Tensor, "3 {size} {size}"]:
+    """The crop, resized by antialiased bicubic interpolation, mirrored where the crop says so.
+
+    Equal to torchvision's `resized_crop` of a uint8 tensor; within 1 level of the same on a PIL image.
+    """
+    window = image[:, crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
+    resized = F.interpolate(window[None], (size, size), mode="bicubic", antialias=True)[0]
+    return resized.flip(-1) if crop.flip else resized
+
+
+def cut_labels(labels: Shaped[Tensor, "h w"], crop: Crop, size: int) -> Shaped[Tensor, "{size} {size}"]:
+    """The crop by nearest neighbours: each pixel of the view takes the label under its centre."""
+    rows = crop.top + _nearest(crop.height, size)
+    columns = crop.left + _nearest(crop.width, size)
+    return labels[rows[:, None], columns.flip(0) if crop.flip else columns]
+
+
+def _nearest(length: int, size: int) -> Tensor:
+    """The source pixel under the centre of each of `size` pixels laid over `length`: floor((i + 1/2)·length/size)."""
+    return torch.arange(1, 2 * size, 2) * length // (2 * size)

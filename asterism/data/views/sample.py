@@ -1,0 +1,174 @@
+"""Drawing the parameters of views. Every number is a function of the key and of the view's place in the list.
+
+The distributions are torchvision's: RandomResizedCrop (ten tries, then the largest central crop with an allowed ratio),
+ColorJitter (four changes in a random order), RandomGrayscale, GaussianBlur and RandomSolarize.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Literal
+
+import torch
+
+from asterism.errors import UserError
+from asterism.ops.random import fold, uniform
+from asterism.types import ColorJitter, ViewSpec
+
+Adjustment = Literal["brightness", "contrast", "saturation", "hue"]
+
+
+@dataclass(frozen=True)
+class Crop:
+    """A rectangle of the original image in its pixels; `flip` mirrors what is cut, not the rectangle."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+    flip: bool
+
+
+@dataclass(frozen=True)
+class Colors:
+    """Changes of colour in the order they are applied; the adjustments are in their drawn order."""
+
+    adjustments: tuple[tuple[Adjustment, float], ...] = ()
+    grayscale: bool = False
+    blur_sigma: float | None = None  # pixels of the view
+    solarize_threshold: int | None = None  # levels from here on are inverted
+
+
+@dataclass(frozen=True)
+class ViewParameters:
+    """Everything that was drawn for one view of one image."""
+
+    size: int
+    image_height: int
+    image_width: int
+    crop: Crop
+    colors: Colors
+
+
+_ADJUSTMENTS: tuple[Adjustment, ...] = ("brightness", "contrast", "saturation", "hue")
+_ORDERS = tuple(permutations(range(4)))
+_TRIES = 10
+# One row of uniform numbers per view, each with a fixed place, so that no draw depends on the outcome of another.
+_AREA = 0
+_RATIO = _AREA + _TRIES
+_TOP = _RATIO + _TRIES
+_LEFT, _FLIP, _JITTER, _ORDER, _FACTORS = _TOP + 1, _TOP + 2, _TOP + 3, _TOP + 4, _TOP + 5
+_GRAYSCALE = _FACTORS + 4
+_BLUR, _SIGMA, _SOLARIZE, _DRAWS = _GRAYSCALE + 1, _GRAYSCALE + 2, _GRAYSCALE + 3, _GRAYSCALE + 4
+
+
+def check_specs(specs: Sequence[ViewSpec]) -> None:
+    """Refuse views that cannot be cut, naming the setting and its allowed values."""
+    for place, spec in enumerate(specs):
+        _check_ranges(place, spec)
+        if spec.inside is not None and spec.same_place is not None:
+            raise UserError(f"view {place} sets both inside and same_place; keep one of them")
+        for name in ("inside", "same_place"):
+            reference = getattr(spec, name)
+            if reference is not None and not 0 <= reference < place:
+                allowed = f"a number from 0 to {place - 1}" if place else "no view, since it is the first"
+                raise UserError(f"view {place} has {name} = {reference}; it can refer to {allowed}")
+
+
+def _check_ranges(place: int, spec: ViewSpec) -> None:
+    jitter = spec.jitter or ColorJitter()
+    allowed = (
+        ("size", spec.size, spec.size >= 1, "at least 1 pixel"),
+        ("scale", spec.scale, 0 < spec.scale[0] <= spec.scale[1] <= 1, "two rising numbers above 0 and up to 1"),
+        ("ratio", spec.ratio, 0 < spec.ratio[0] <= spec.ratio[1], "two rising numbers above 0"),
+        ("blur_sigma", spec.blur_sigma, 0 < spec.blur_sigma[0] <= spec.blur_sigma[1], "two rising numbers above 0"),
+        ("solarize_threshold", spec.solarize_threshold, 0 <= spec.solarize_threshold <= 256, "a level from 0 to 256"),
+        ("jitter.hue", jitter.hue, 0 <= jitter.hue <= 0.5, "from 0 to 0.5"),
+        *((f"jitter.{name}", value, value >= 0, "at least 0") for name, value in _strengths(jitter)),
+        *((name, value, 0 <= value <= 1, "a probability from 0 to 1") for name, value in _probabilities(spec, jitter)),
+    )
+    for name, value, valid, expected in allowed:
+        if not valid:
+            raise UserError(f"view {place} has {name} = {value}; it must be {expected}")
+
+
+def _strengths(jitter: ColorJitter) -> tuple[tuple[str, float], ...]:
+    return ("brightness", jitter.brightness), ("contrast", jitter.contrast), ("saturation", jitter.saturation)
+
+
+def _probabilities(spec: ViewSpec, jitter: ColorJitter) -> tuple[tuple[str, float], ...]:
+    return (
+        ("flip", spec.flip),
+        ("grayscale", spec.grayscale),
+        ("blur", spec.blur),
+        ("solarize", spec.solarize),
+        ("jitter.probability", jitter.probability),
+    )
+
+
+def sample_views(specs: Sequence[ViewSpec], height: int, width: int, key: int) -> tuple[ViewParameters, ...]:
+    """The parameters of every view of an image of this size."""
+    keys = torch.tensor([fold(key, place) for place in range(len(specs))], dtype=torch.int64)
+    views: list[ViewParameters] = []
+    for spec, draws in zip(specs, uniform(keys, _DRAWS).tolist(), strict=True):
+        if spec.same_place is not None:
+            crop = views[spec.same_place].crop
+        elif spec.inside is not None:
+            crop = sample_crop(spec, views[spec.inside].crop, draws)
+        else:
+            crop = sample_crop(spec, Crop(0, 0, height, width, flip=False), draws)
+        views.append(ViewParameters(spec.size, height, width, crop, sample_colors(spec, draws)))
+    return tuple(views)
+
+
+def sample_crop(spec: ViewSpec, frame: Crop, draws: Sequence[float]) -> Crop:
+    """A crop inside `frame`: area uniform, ratio log-uniform, place uniform among those that fit."""
+    flip = draws[_FLIP] < spec.flip
+    shortest, longest = math.log(spec.ratio[0]), math.log(spec.ratio[1])
+    for area_draw, ratio_draw in zip(draws[_AREA:_RATIO], draws[_RATIO:_TOP], strict=True):
+        area = frame.height * frame.width * _between(*spec.scale, area_draw)
+        ratio = math.exp(_between(shortest, longest, ratio_draw))
+        width, height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < width <= frame.width and 0 < height <= frame.height:
+            top = frame.top + int(draws[_TOP] * (frame.height - height + 1))
+            left = frame.left + int(draws[_LEFT] * (frame.width - width + 1))
+            return Crop(top, left, height, width, flip)
+    return _central_crop(spec, frame, flip)
+
+
+def sample_colors(spec: ViewSpec, draws: Sequence[float]) -> Colors:
+    """What happens to the colours of a view."""
+    jittered = spec.jitter is not None and draws[_JITTER] < spec.jitter.probability
+    return Colors(
+        adjustments=_sample_adjustments(spec.jitter, draws) if spec.jitter is not None and jittered else (),
+        grayscale=draws[_GRAYSCALE] < spec.grayscale,
+        blur_sigma=_between(*spec.blur_sigma, draws[_SIGMA]) if draws[_BLUR] < spec.blur else None,
+        solarize_threshold=spec.solarize_threshold if draws[_SOLARIZE] < spec.solarize else None,
+    )
+
+
+def _sample_adjustments(jitter: ColorJitter, draws: Sequence[float]) -> tuple[tuple[Adjustment, float], ...]:
+    drawn: list[tuple[Adjustment, float]] = []
+    for kind in _ORDERS[int(draws[_ORDER] * len(_ORDERS))]:
+        name = _ADJUSTMENTS[kind]
+        strength = getattr(jitter, name)
+        low, high = (-strength, strength) if name == "hue" else (max(0.0, 1 - strength), 1 + strength)
+        if strength > 0:
+            drawn.append((name, _between(low, high, draws[_FACTORS + kind])))
+    return tuple(drawn)
+
+
+def _central_crop(spec: ViewSpec, frame: Crop, flip: bool) -> Crop:
+    """The whole frame, cut down to an allowed ratio."""
+    height = min(frame.height, max(1, round(frame.width / spec.ratio[0])))
+    width = min(frame.width, max(1, round(frame.height * spec.ratio[1])))
+    top = frame.top + (frame.height - height) // 2
+    left = frame.left + (frame.width - width) // 2
+    return Crop(top, left, height, width, flip)
+
+
+def _between(low: float, high: float, draw: float) -> float:
+    return low + (high - low) * draw
