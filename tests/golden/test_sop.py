@@ -1,0 +1,100 @@
+"""SOP and MaSSL: prototypes, losses and memory against the golden vectors."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from asterism.ops import prototypes as P
+from tests.golden.vectors import Vectors, read, relative_error
+
+
+@pytest.fixture(scope="module")
+def probs(golden: Path) -> Vectors:
+    return read(golden / "sop" / "probs.npz")
+
+
+def _folded_targets(teacher: Tensor, views: int) -> list[Tensor]:
+    """Per student view the sum of the targets of the other teacher views."""
+    goals = teacher.unflatten(0, (2, -1))
+    return [goals[1], goals[0], *[goals.sum(dim=0)] * (views - 2)]
+
+
+def _pair_loss(student: Tensor, teacher_p: Tensor, prototypes: P.Prototypes, views: int, temperature: float) -> Tensor:
+    targets = torch.cat(_folded_targets(teacher_p, views))
+    images = len(student) // views
+    return P.grouped_cross_entropy(student, targets, prototypes, temperature).sum() / (images * (2 * views - 2))
+
+
+def _check(v: Vectors, prototypes: P.Prototypes, suffix: str, infix: str) -> None:
+    p, tolerance = v.params, v.params["tolerance"]
+    student = v["in_student"].clone().requires_grad_()
+    ours = P.log_probabilities(student.detach(), prototypes, p["student_temp"]).exp()
+    targets = P.log_probabilities(v["in_teacher"], prototypes, p["teacher_temp"]).exp()
+    assert relative_error(ours, v[f"out_probs{infix}_student"]) <= tolerance
+    assert relative_error(targets, v[f"out_probs{infix}_teacher"]) <= tolerance
+    loss = _pair_loss(student, targets, prototypes, p["num_views"], p["student_temp"])
+    loss.backward()
+    assert relative_error(loss.detach(), v[f"out_loss{suffix}"]) <= tolerance
+    assert student.grad is not None
+    assert relative_error(student.grad, v[f"out_grad_student{suffix}"]) <= tolerance
+
+
+def test_supports_beside_the_anchors(probs: Vectors) -> None:
+    memory, p = probs["in_memory"].T.contiguous(), probs.params
+    found = P.supports_beside_anchors(memory, probs["in_anchor_idx"], p["neighbours"])
+    assert torch.equal(found.index, probs["out_support_idx"])
+    assert relative_error(P.member_weights(found, p["smoothing"]), probs["out_weights"]) <= p["tolerance"]
+    _check(probs, P.organize(memory, found, "similarity", p["smoothing"]), "", "")
+
+
+def test_supports_in_the_whole_memory(probs: Vectors) -> None:
+    memory, p = probs["in_memory"].T.contiguous(), probs.params
+    found = P.supports_in_memory(memory, probs["in_anchor_idx"], p["pseudocode_rows"])
+    assert torch.equal(found.index, probs["out_support_idx_pseudocode"])
+    _check(probs, P.organize(memory, found, "constant", p["smoothing"]), "_pseudocode", "_pseudocode")
+
+
+def test_patches(probs: Vectors) -> None:
+    memory, p = probs["in_patch_memory"].T.contiguous(), probs.params
+    found = P.supports_beside_anchors(memory, probs["in_patch_anchor_idx"], p["patch_supports"] - 1)
+    prototypes = P.organize(memory, found, "similarity", p["smoothing"])
+    student, mask = probs["in_patch_student"].clone().requires_grad_(), probs["in_patch_mask"]
+    for rows, temperature, expected in [
+        (student.detach(), p["student_temp"], probs["out_patch_probs_student"]),
+        (probs["in_patch_teacher"], p["teacher_temp"], probs["out_patch_probs_teacher"]),
+    ]:
+        ours = P.log_probabilities(rows.flatten(0, 1), prototypes, temperature).exp()
+        assert relative_error(ours.view(expected.shape), expected) <= p["tolerance"]
+    targets = P.log_probabilities(probs["in_patch_teacher"][mask], prototypes, p["teacher_temp"]).exp()
+    entropy = P.grouped_cross_entropy(student[mask], targets, prototypes, p["student_temp"])
+    share = 1 / (mask.sum(dim=1).clamp_min(1) * len(mask))
+    loss = (entropy * share[:, None].expand_as(mask)[mask]).sum()
+    loss.backward()
+    assert relative_error(loss.detach(), probs["out_patch_loss"]) <= p["tolerance"]
+    assert student.grad is not None
+    assert relative_error(student.grad, probs["out_patch_grad_student"]) <= p["tolerance"]
+
+
+def test_massl(golden: Path) -> None:
+    v = read(golden / "sop" / "massl.npz")
+    p, memory = v.params, v["in_memory"].T.contiguous()
+    blocks = P.permuted_blocks(memory, v["in_permutation"], p["partition_size"])
+    assert len(blocks) == p["num_partitions"]
+    student = v["in_student"].clone().requires_grad_()
+    losses = []
+    for number, block in enumerate(blocks):
+        log_p = P.log_probabilities(student.detach(), block, p["student_temp"]).unflatten(0, (p["num_views"], -1))
+        targets = P.log_probabilities(v["in_teacher"], block, p["teacher_temp"]).exp()
+        assert relative_error(log_p, v["out_student_blocks"][:, number]) <= p["tolerance"]
+        assert (
+            relative_error(targets.unflatten(0, (p["num_teacher_views"], -1)), v["out_teacher_blocks"][:, number])
+            <= p["tolerance"]
+        )
+        losses.append(_pair_loss(student, targets, block, p["num_views"], p["student_temp"]))
+    loss = torch.stack(losses).mean()
+    loss.backward()
+    assert relative_error(loss.detach(), v["out_loss"]) <= p["tolerance"]
+    assert student.grad is not None
+    assert relative_error(student.grad, v["out_grad_student"]) <= p["tolerance"]
