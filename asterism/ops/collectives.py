@@ -1,0 +1,105 @@
+"""Sums, gathers and broadcasts over the processes of a run; in a single process each of them changes nothing.
+
+The only code that talks to `torch.distributed`. A collective must be called by every process, in the same order.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+def world_size() -> int:
+    """How many processes train together."""
+    return dist.get_world_size() if _distributed() else 1
+
+
+def rank() -> int:
+    """The number of this process, from 0."""
+    return dist.get_rank() if _distributed() else 0
+
+
+@torch.no_grad()
+def all_reduce_sum(tensor: Shaped[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
+    """The sum over processes, as a new tensor without gradient."""
+    return _reduced(tensor, "sum")
+
+
+@torch.no_grad()
+def all_reduce_max(tensor: Shaped[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
+    """The largest value over processes, as a new tensor without gradient."""
+    return _reduced(tensor, "max")
+
+
+def all_reduce_mean_with_grad(tensor: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """The mean over processes, with the gradient of the mean of all processes' losses.
+
+    Each process's value enters the loss of every process. The backward pass therefore averages the incoming gradients
+    over processes; with parameter gradients averaged as data-parallel training does, the result is the gradient of the
+    average loss.
+    """
+    return _Mean.apply(tensor) if world_size() > 1 else tensor
+
+
+@torch.no_grad()
+def all_gather_rows(tensor: Shaped[Tensor, "rows *shape"]) -> Shaped[Tensor, "all_rows *shape"]:
+    """Rows of all processes in the order of ranks, without gradient. Every process brings equally many."""
+    if world_size() == 1:
+        return tensor.detach()
+    gathered = tensor.new_empty((world_size() * len(tensor), *tensor.shape[1:]))
+    dist.all_gather_into_tensor(gathered, tensor.contiguous())
+    return gathered
+
+
+@torch.no_grad()
+def all_gather_ragged_rows(tensor: Shaped[Tensor, "rows *shape"]) -> Shaped[Tensor, "all_rows *shape"]:
+    """Like `all_gather_rows`, for numbers of rows (also none) that differ between processes."""
+    if world_size() == 1:
+        return tensor.detach()
+    counts = all_gather_rows(torch.tensor([len(tensor)], device=tensor.device)).tolist()
+    padded = tensor.new_zeros((max(counts), *tensor.shape[1:]))
+    padded[: len(tensor)] = tensor
+    parts = all_gather_rows(padded).unflatten(0, (world_size(), max(counts)))
+    return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+
+def broadcast_object(value: T, source: int = 0) -> T:
+    """The value that process `source` holds; those of the others are dropped."""
+    if world_size() == 1:
+        return value
+    box = [value]
+    dist.broadcast_object_list(box, src=source)
+    return box[0]
+
+
+def barrier() -> None:
+    """Wait until every process has come here."""
+    if world_size() > 1:
+        dist.barrier()
+
+
+def _distributed() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
+def _reduced(tensor: Tensor, operation: str) -> Tensor:
+    result = tensor.detach().clone(memory_format=torch.contiguous_format)
+    if world_size() > 1:
+        dist.all_reduce(result, op=dist.ReduceOp.SUM if operation == "sum" else dist.ReduceOp.MAX)
+    return result
+
+
+class _Mean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        return _reduced(tensor, "sum") / world_size()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return _reduced(gradients[0], "sum") / world_size()

@@ -1,0 +1,58 @@
+"""Which patches a network sees. Masks are drawn from random keys of the images, see `ops.random`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from asterism.ops.random import uniform
+
+
+def keep_count(patches: int, ratio: float) -> int:
+    """How many of `patches` stay when the share `ratio` is masked: truncated, in double precision."""
+    return int(patches * (1 - ratio))
+
+
+def keep_from_noise(noise: Float[Tensor, "b n"], ratio: float) -> Int[Tensor, "b m"]:
+    """The patches with the smallest noise, in ascending order of noise; the share `ratio` is masked."""
+    order = noise.argsort(dim=1, stable=True)  # equal noise: the earlier patch, on every device
+    return order[:, : keep_count(noise.shape[1], ratio)]
+
+
+def random_keep(keys: Int[Tensor, " b"], patches: int, ratio: float) -> Int[Tensor, "b m"]:
+    """Patches to keep, uniformly drawn for each image from its key."""
+    return keep_from_noise(uniform(keys, patches), ratio)
+
+
+def mask_from_keep(keep: Int[Tensor, "b m"], patches: int) -> Bool[Tensor, "b {patches}"]:
+    """True where a patch was removed."""
+    mask = torch.ones(len(keep), patches, dtype=torch.bool, device=keep.device)
+    return mask.scatter_(1, keep, False)
+
+
+@dataclass(frozen=True)
+class Focus:
+    """A bell around a cell of the patch grid, inside which patches are kept more often."""
+
+    centre: Int[Tensor, "b 2"]  # row, column
+    sigma: Float[Tensor, " b"]  # width of the bell as a share of the grid's longer side
+    active: Bool[Tensor, " b"]  # images whose noise is changed at all
+
+
+def draw_focus(keys: Int[Tensor, " b"], grid: tuple[int, int], probability: float, sigma: tuple[float, float]) -> Focus:
+    """One focus per image: a uniform cell and a uniform width, active with the given probability."""
+    row, column, width, switch = uniform(keys, 4).unbind(dim=1)
+    centre = torch.stack([row * grid[0], column * grid[1]], dim=1).to(torch.int64)
+    return Focus(centre, sigma[0] + (sigma[1] - sigma[0]) * width, switch < probability)
+
+
+def focus_noise(noise: Float[Tensor, "b n"], grid: tuple[int, int], focus: Focus) -> Float[Tensor, "b n"]:
+    """Noise minus exp(−D² / 2(σ g)²), D the distance to the focus in patches and g the longer side of the grid."""
+    rows = torch.arange(grid[0], device=noise.device)[None, :, None] - focus.centre[:, 0, None, None]
+    columns = torch.arange(grid[1], device=noise.device)[None, None, :] - focus.centre[:, 1, None, None]
+    spread = 2 * (focus.sigma * max(grid)) ** 2
+    bell = torch.exp(-(rows**2 + columns**2) / spread[:, None, None]).flatten(1)
+    return noise - bell * focus.active[:, None]

@@ -1,0 +1,27 @@
+"""Images as sequences of flattened patches, and back. A patch vector runs over row, column, channel (fastest)."""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor
+
+
+def patchify(pixels: Float[Tensor, "b c h w"], patch_size: int) -> Float[Tensor, "b n {patch_size}*{patch_size}*c"]:
+    """Non-overlapping patches in raster order."""
+    rows = pixels.unflatten(3, (-1, patch_size)).unflatten(2, (-1, patch_size))  # b c i p j q
+    return rows.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
+
+
+def unpatchify(patches: Float[Tensor, "b n d"], grid: tuple[int, int], patch_size: int) -> Float[Tensor, "b c h w"]:
+    """The images whose `patchify` is `patches`."""
+    tiles = patches.unflatten(2, (patch_size, patch_size, -1)).unflatten(1, grid)  # b i j p q c
+    return tiles.permute(0, 5, 1, 3, 2, 4).flatten(4).flatten(2, 3)
+
+
+def standardize(
+    patches: Float[Tensor, "b n d"], epsilon: float = 1e-6
+) -> tuple[Float[Tensor, "b n d"], Float[Tensor, "b n 1"], Float[Tensor, "b n 1"]]:
+    """Patches with mean 0 and variance 1 each (the unbiased variance), and the means and deviations that undo it."""
+    mean = patches.mean(dim=-1, keepdim=True)
+    deviation = (patches.var(dim=-1, keepdim=True) + epsilon).sqrt()
+    return (patches - mean) / deviation, mean, deviation

@@ -1,0 +1,39 @@
+"""Values that change in the course of training, as pure functions of where training stands."""
+
+from __future__ import annotations
+
+import math
+
+from asterism.types import Progress
+
+
+def cosine(step: int, steps: int, start: float, final: float) -> float:
+    """Half a cosine from `start` at step 0 towards `final`, which step `steps` (one past the last) would reach."""
+    return final + (start - final) * 0.5 * (1 + math.cos(math.pi * step / max(1, steps)))
+
+
+def warmup_cosine(step: int, steps: int, peak: float, final: float, warmup_steps: int, start: float = 0.0) -> float:
+    """`ramp` from `start` to `peak` over `warmup_steps`, then `cosine` from `peak` to `final` over the others.
+
+    Both parts contain the peak: the last warm-up step and the first cosine step have the same value.
+    """
+    if step < warmup_steps:
+        return ramp(step, warmup_steps, start, peak)
+    return cosine(step - warmup_steps, steps - warmup_steps, peak, final)
+
+
+def ramp(position: int, length: int, start: float, final: float) -> float:
+    """A straight line from `start` at position 0 to `final` at position `length - 1`, then `final`."""
+    if position >= length:
+        return final
+    return start + (final - start) * position / max(1, length - 1)
+
+
+def ramp_per_epoch(progress: Progress, epochs: int, start: float, final: float) -> float:
+    """`ramp` in stairs of one epoch: the teacher temperature of DINO, iBOT, FLSL and CrIBo."""
+    return ramp(progress.epoch, epochs, start, final)
+
+
+def ramp_per_step(progress: Progress, epochs: int, start: float, final: float) -> float:
+    """`ramp` over the steps of the first `epochs`: the teacher temperature of SOP."""
+    return ramp(progress.step, epochs * progress.steps_per_epoch, start, final)

@@ -1,0 +1,80 @@
+"""Run a function in several gloo processes on this machine."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+_SECONDS = 120
+
+# A server that has imported torch once forks a clean process in milliseconds; spawning imports torch every time.
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["torch", "torch.distributed"])
+
+
+def run(function: Callable[..., Any], *arguments: Any, world: int = 2) -> list[Any]:
+    """What `function(*arguments)` returns in each of `world` processes, by rank.
+
+    The function must be importable (defined at the top of a module). A failure in any process fails the test.
+    """
+    pipes: list[Connection] = []
+    processes = []
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            for rank in range(world):
+                receiver, sender = _context.Pipe(duplex=False)
+                job = (sender, f"file://{Path(folder) / 'rendezvous'}", rank, world, function, arguments)
+                process = _context.Process(target=_work, args=job, daemon=True)
+                process.start()
+                sender.close()
+                pipes.append(receiver)
+                processes.append(process)
+            return _collect(pipes)
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+
+
+def _collect(pipes: list[Connection]) -> list[Any]:
+    """Results by rank; stops at the first failure, because the other processes then wait for the failed one."""
+    results: dict[int, Any] = {}
+    deadline = time.monotonic() + _SECONDS
+    while len(results) < len(pipes):
+        waiting = [pipe for rank, pipe in enumerate(pipes) if rank not in results]
+        ready = wait(waiting, timeout=max(0.0, deadline - time.monotonic()))
+        assert ready, f"ranks {sorted(set(range(len(pipes))) - set(results))} did not answer within {_SECONDS} s"
+        for pipe in ready:
+            rank = pipes.index(pipe)
+            try:
+                failed, value = pipe.recv()
+            except EOFError:
+                raise AssertionError(f"rank {rank} died") from None
+            assert not failed, f"rank {rank}:\n{value}"
+            results[rank] = pickle.loads(value)
+    return [results[rank] for rank in range(len(pipes))]
+
+
+def _work(
+    pipe: Connection, meeting: str, rank: int, world: int, function: Callable[..., Any], arguments: tuple[Any, ...]
+) -> None:
+    torch.set_num_threads(1)
+    try:
+        dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
+        result = pickle.dumps(function(*arguments))  # by value: shared memory would vanish with this process
+        dist.barrier()  # leaving early would close connections that others still use
+        dist.destroy_process_group()
+    except BaseException:
+        pipe.send((True, traceback.format_exc()))
+    else:
+        pipe.send((False, result))

@@ -1,0 +1,94 @@
+import pytest
+import torch
+
+from asterism.ops import collectives
+from tests.distributed import run
+
+
+def test_a_single_process_changes_nothing() -> None:
+    values = torch.arange(6.0).reshape(3, 2).requires_grad_()
+    assert (collectives.rank(), collectives.world_size()) == (0, 1)
+    for operation in (
+        collectives.all_reduce_sum,
+        collectives.all_reduce_max,
+        collectives.all_gather_rows,
+        collectives.all_gather_ragged_rows,
+    ):
+        assert operation(values).equal(values), operation
+        assert not operation(values).requires_grad, operation
+    assert collectives.all_reduce_mean_with_grad(values) is values
+    assert collectives.broadcast_object("same") == "same"
+    collectives.barrier()
+
+
+def test_the_reduced_tensor_is_a_new_one() -> None:
+    values = torch.ones(3)
+    collectives.all_reduce_sum(values).zero_()
+    assert values.equal(torch.ones(3))
+
+
+def _everything() -> dict[str, object]:
+    rank = collectives.rank()
+    mine = torch.tensor([[1.0, 5.0], [2.0, -1.0]]) * (rank + 1)
+    result: dict[str, object] = {
+        "rank": (rank, collectives.world_size()),
+        "sum": collectives.all_reduce_sum(mine.T),  # not contiguous
+        "max": collectives.all_reduce_max(mine),
+        "rows": collectives.all_gather_rows(mine.T),
+        "flags": collectives.all_gather_rows(torch.tensor([rank == 0, True])),
+        "scalars": collectives.all_gather_rows(torch.tensor([rank])),
+        "ragged": collectives.all_gather_ragged_rows(torch.full((2 * rank, 3), 7 + rank)),
+        "object": collectives.broadcast_object({"from": rank}),
+        "object_1": collectives.broadcast_object({"from": rank}, source=1),
+        "mine": mine,
+    }
+    collectives.barrier()
+    return result
+
+
+def test_two_processes_exchange_values() -> None:
+    ones = torch.tensor([[1.0, 5.0], [2.0, -1.0]])
+    for rank, got in enumerate(run(_everything)):
+        assert got["rank"] == (rank, 2)
+        assert got["sum"].equal(3 * ones.T)
+        assert got["max"].equal(torch.tensor([[2.0, 10.0], [4.0, -1.0]]))
+        assert got["rows"].equal(torch.cat([ones.T, 2 * ones.T]))
+        assert got["flags"].equal(torch.tensor([True, True, False, True]))
+        assert got["scalars"].equal(torch.tensor([0, 1]))
+        assert got["ragged"].equal(torch.full((2, 3), 8))  # rank 0 brought no rows
+        assert got["object"] == {"from": 0}
+        assert got["object_1"] == {"from": 1}
+        assert got["mine"].equal((rank + 1) * ones), "inputs stay as they were"
+
+
+def _loss(weight: torch.Tensor, rows: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    """Depends on the rows of this process and, not linearly, on the mean over all processes."""
+    return (rows @ weight).square().mean() + (mean.log() * mean).sum()
+
+
+def _gradient(rows: torch.Tensor) -> torch.Tensor:
+    weight = torch.tensor([0.3, -0.2, 0.9], requires_grad=True)
+    mine = rows[collectives.rank()]
+    mean = collectives.all_reduce_mean_with_grad((mine * weight).softmax(dim=1).mean(dim=0))
+    _loss(weight, mine, mean).backward()
+    return collectives.all_reduce_sum(weight.grad) / collectives.world_size()  # as data-parallel training does
+
+
+def test_the_mean_has_the_gradient_of_the_average_loss() -> None:
+    rows = torch.linspace(-1, 2, 24).reshape(2, 4, 3)
+    weight = torch.tensor([0.3, -0.2, 0.9], requires_grad=True)
+    mean = (rows * weight).softmax(dim=2).mean(dim=(0, 1))
+    torch.stack([_loss(weight, part, mean) for part in rows]).mean().backward()
+    for gradient in run(_gradient, rows):
+        torch.testing.assert_close(gradient, weight.grad)
+
+
+def _fail_on_rank_1() -> None:
+    if collectives.rank() == 1:
+        raise ValueError("wrong on purpose")
+    collectives.barrier()
+
+
+def test_a_failing_process_fails_the_test() -> None:
+    with pytest.raises(AssertionError, match="wrong on purpose"):
+        run(_fail_on_rank_1)
