@@ -48,7 +48,7 @@ def all_reduce_mean_with_grad(tensor: Float[Tensor, "*shape"]) -> Float[Tensor, 
 
 
 @torch.no_grad()
-def all_gather_rows(tensor: Shaped[Tensor, "rows *shape"]) -> Shaped[Tensor, "all_rows *shape"]:
+def all_gather_rows(tensor: Shaped[Tensor, "rows ..."]) -> Shaped[Tensor, "all_rows ..."]:
     """Rows of all processes in the order of ranks, without gradient. Every process brings equally many."""
     if world_size() == 1:
         return tensor.detach()
@@ -58,14 +58,14 @@ def all_gather_rows(tensor: Shaped[Tensor, "rows *shape"]) -> Shaped[Tensor, "al
 
 
 @torch.no_grad()
-def all_gather_ragged_rows(tensor: Shaped[Tensor, "rows *shape"]) -> Shaped[Tensor, "all_rows *shape"]:
+def all_gather_ragged_rows(tensor: Shaped[Tensor, "rows ..."]) -> Shaped[Tensor, "all_rows ..."]:
     """Like `all_gather_rows`, for numbers of rows (also none) that differ between processes."""
     if world_size() == 1:
         return tensor.detach()
     counts = all_gather_rows(torch.tensor([len(tensor)], device=tensor.device)).tolist()
     padded = tensor.new_zeros((max(counts), *tensor.shape[1:]))
     padded[: len(tensor)] = tensor
-    parts = all_gather_rows(padded).unflatten(0, (world_size(), max(counts)))
+    parts = all_gather_rows(padded).view(world_size(), *padded.shape)
     return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
 
 

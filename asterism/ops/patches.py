@@ -8,14 +8,16 @@ from torch import Tensor
 
 def patchify(pixels: Float[Tensor, "b c h w"], patch_size: int) -> Float[Tensor, "b n {patch_size}*{patch_size}*c"]:
     """Non-overlapping patches in raster order."""
-    rows = pixels.unflatten(3, (-1, patch_size)).unflatten(2, (-1, patch_size))  # b c i p j q
-    return rows.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
+    b, c, h, w = pixels.shape
+    tiles = pixels.reshape(b, c, h // patch_size, patch_size, w // patch_size, patch_size)
+    return tiles.permute(0, 2, 4, 3, 5, 1).reshape(b, -1, patch_size * patch_size * c)
 
 
 def unpatchify(patches: Float[Tensor, "b n d"], grid: tuple[int, int], patch_size: int) -> Float[Tensor, "b c h w"]:
     """The images whose `patchify` is `patches`."""
-    tiles = patches.unflatten(2, (patch_size, patch_size, -1)).unflatten(1, grid)  # b i j p q c
-    return tiles.permute(0, 5, 1, 3, 2, 4).flatten(4).flatten(2, 3)
+    rows, columns = grid
+    tiles = patches.reshape(len(patches), rows, columns, patch_size, patch_size, -1)
+    return tiles.permute(0, 5, 1, 3, 2, 4).reshape(len(patches), -1, rows * patch_size, columns * patch_size)
 
 
 def standardize(
