@@ -1,0 +1,205 @@
+"""What a backbone is: images in, class token, patch tokens and registers out. Networks come from timm.
+
+`asterism.nn.vit` and `asterism.nn.swin` are the families; they are imported when a network is built, because timm is slow
+to import and configurations are read everywhere.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from pydantic import Field
+from torch import Tensor, nn
+
+from asterism.config import Config
+from asterism.errors import UserError
+from asterism.nn.positions import Grid, Resampling
+from asterism.types import Tokens
+
+
+class BackboneConfig(Config):
+    """A timm network and what we change in it. `None` means: as the named model has it."""
+
+    name: str = "vit_small_patch16_224"  # a timm ViT (`vit_*`, `deit_*`) or Swin (`swin_*`)
+    image_size: int | None = Field(
+        default=None, gt=0
+    )  # pixels per side of a training view; position tables have this size
+    patch_size: int | None = Field(default=None, gt=0)  # pixels per side of one output token
+    dim: int | None = Field(default=None, gt=0)  # channels of the output tokens
+    depth: int | None = Field(default=None, gt=0)  # blocks
+    heads: int | None = Field(
+        default=None, gt=0
+    )  # if only dim is given: heads of 64 channels, or 32 where 64 does not divide
+    class_token: bool | None = None
+    registers: int | None = Field(default=None, ge=0)  # extra latent tokens without position
+    positions: Literal["learned", "sincos"] = "learned"  # sincos tables are fixed
+    drop_path: float = Field(
+        default=0.0, ge=0, lt=1
+    )  # rate at the last block, linear in depth; drawn from `drop_keys` only
+    mask_token: bool = False  # a learnable stand-in for masked patches, zero at first
+    checkpointing: bool = False  # recompute blocks in the backward pass: less memory, a third more time
+    pretrained: bool = False  # start from the weights timm publishes under this name
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """All it takes to rebuild a network: `timm.create_model(name, **arguments)`, and what timm has no argument for."""
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # plain JSON values
+    resampling: Resampling = "antialiased"  # how positions follow another input size; timm knows antialiased alone
+    layer_norm_eps: float | None = None  # None: timm's own
+
+
+class Backbone(nn.Module, ABC):
+    """A timm network that speaks our tokens. `network` is the plain timm model; whatever we add lies beside it."""
+
+    takes_masks: ClassVar[bool]  # whether `mask` and `keep` are understood
+
+    architecture: Architecture
+    network: nn.Module
+    dim: int
+    patch_size: int  # pixels per side of one output token
+    image_size: int  # pixels per side of the images the position table was made for
+    depth: int
+    has_cls: bool
+    registers: int
+
+    @abstractmethod
+    def forward(
+        self,
+        pixels: Float[Tensor, "b 3 h w"],
+        *,
+        mask: Bool[Tensor, "b n"] | None = None,
+        keep: Int[Tensor, "b m"] | None = None,
+        drop_keys: Int[Tensor, " b"] | None = None,
+    ) -> Tokens:
+        """Tokens after the final norm.
+
+        mask: the mask token takes the place of these patches before positions are added.
+        keep: only these patches (raster indices) are embedded and processed, in this order.
+        drop_keys: random key per image for stochastic depth; without them no path is dropped (teachers, evaluation).
+        """
+
+    @abstractmethod
+    def layers(self, pixels: Float[Tensor, "b 3 h w"], blocks: Sequence[int]) -> list[Tokens]:
+        """Tokens after each of these blocks (negative: from the end), with the final norm applied."""
+
+    @abstractmethod
+    def attention(self, pixels: Float[Tensor, "b 3 h w"], block: int = -1) -> Float[Tensor, "b heads t t"]:
+        """Attention weights of a block, queries × keys, tokens in the order class token, registers, patches."""
+
+    def grid_of(self, pixels: Float[Tensor, "b 3 h w"]) -> Grid:
+        """Rows and columns of the tokens these images give."""
+        height, width = pixels.shape[-2:]
+        if height % self.patch_size or width % self.patch_size:
+            raise UserError(
+                f"images of {height}×{width} pixels do not divide into patches of {self.patch_size}; "
+                f"use sides that are multiples of {self.patch_size}"
+            )
+        return height // self.patch_size, width // self.patch_size
+
+    def block_index(self, block: int) -> int:
+        """A block number counted from the front."""
+        if not -self.depth <= block < self.depth:
+            raise UserError(
+                f"there is no block {block} in a network of {self.depth}; choose {-self.depth} … {self.depth - 1}"
+            )
+        return block % self.depth
+
+
+def build_backbone(config: BackboneConfig) -> Backbone:
+    """A network with fresh weights (drawn from torch's default generator: seed it before), or timm's if `pretrained`."""
+    from asterism.nn import swin, vit
+
+    backbone = (swin if swin.is_swin(config.name) else vit).build(config)
+    if config.pretrained:
+        from asterism.nn.weights import load_weights_into
+
+        load_weights_into(backbone, config.name)
+    return backbone
+
+
+def rebuild_backbone(architecture: Architecture) -> Backbone:
+    """The network of an exported encoder, with weights still to be loaded."""
+    from asterism.nn import swin, vit
+
+    family = swin if swin.is_swin(architecture.name) else vit
+    return family.rebuild(architecture)
+
+
+def encode_views(
+    backbone: nn.Module,
+    views: Sequence[Float[Tensor, "_ 3 _ _"]],
+    *,
+    masks: Sequence[Bool[Tensor, "_ _"] | None] | None = None,
+    keep: Sequence[Int[Tensor, "_ _"] | None] | None = None,
+    drop_keys: Sequence[Int[Tensor, " _"] | None] | None = None,
+) -> list[Tokens]:
+    """Tokens of every view; views of one resolution (and one number of kept patches) share a forward pass.
+
+    Give each view keys of its own, or the views of an image drop the same paths.
+    """
+    count = len(views)
+    per_view = [
+        _View(*parts)
+        for parts in zip(
+            views, masks or [None] * count, keep or [None] * count, drop_keys or [None] * count, strict=True
+        )
+    ]
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for index, view in enumerate(per_view):
+        groups.setdefault(view.kind, []).append(index)
+
+    results: dict[int, Tokens] = {}
+    for members in groups.values():
+        group = [per_view[index] for index in members]
+        tokens = backbone(
+            torch.cat([view.pixels for view in group]),
+            mask=_joined_masks(group),
+            keep=_joined([view.keep for view in group]),
+            drop_keys=_joined([view.keys for view in group]),
+        )
+        results.update(zip(members, _split(tokens, [len(view.pixels) for view in group]), strict=True))
+    return [results[index] for index in range(count)]
+
+
+@dataclass(frozen=True)
+class _View:
+    pixels: Tensor
+    mask: Tensor | None
+    keep: Tensor | None
+    keys: Tensor | None
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Views of the same kind fit into one forward pass."""
+        kept = None if self.keep is None else self.keep.shape[1]
+        return (*self.pixels.shape[-2:], kept, self.keys is not None)
+
+
+def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
+    present = [part for part in parts if part is not None]
+    return torch.cat(present) if present else None
+
+
+def _joined_masks(group: Sequence[_View]) -> Tensor | None:
+    """A view without a mask beside one that has it counts as nowhere masked."""
+    patches = next((view.mask.shape[1] for view in group if view.mask is not None), None)
+    if patches is None:
+        return None
+    nowhere = [torch.zeros(len(view.pixels), patches, dtype=torch.bool, device=view.pixels.device) for view in group]
+    return torch.cat([view.mask if view.mask is not None else none for view, none in zip(group, nowhere, strict=True)])
+
+
+def _split(tokens: Tokens, sizes: Sequence[int]) -> list[Tokens]:
+    if len(sizes) == 1:
+        return [tokens]
+    cls = [None] * len(sizes) if tokens.cls is None else tokens.cls.split(list(sizes))
+    patches, registers = tokens.patches.split(list(sizes)), tokens.registers.split(list(sizes))
+    return [Tokens(c, p, r, tokens.grid) for c, p, r in zip(cls, patches, registers, strict=True)]

@@ -1,0 +1,48 @@
+"""Where a patch lies: fixed sine-cosine tables, and position tables carried over to another grid."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from asterism.errors import UserError
+
+Grid = tuple[int, int]  # rows, columns
+
+# antialiased: bicubic to the exact size, kernel widened when shrinking (timm, DINOv2 with registers, our own runs)
+# plain: bicubic to the exact size, kernel never widened (MAE, transformers)
+# offset: as plain, but with the step old/(new + 0.1) (DINO, iBOT, DINOv2 without registers)
+Resampling = Literal["antialiased", "plain", "offset"]
+
+
+def sincos_table(dim: int, grid: Grid) -> Float[Tensor, "n {dim}"]:
+    """Fixed positions in raster order: the first half of the channels tells the column, the second half the row.
+
+    Each half is [sin(p w), cos(p w)] with w_k = 10000^(-k / (dim/4)), k = 0 … dim/4 - 1.
+    """
+    if dim % 4:
+        raise UserError(f"sin-cos positions need a width divisible by 4, got {dim}; use positions: learned")
+    quarter = dim // 4
+    frequency = 10000 ** (-torch.arange(quarter, dtype=torch.float64) / quarter)
+    rows, columns = (torch.arange(length, dtype=torch.float64)[:, None] * frequency for length in grid)
+    row_code = torch.cat([rows.sin(), rows.cos()], dim=1)[:, None].expand(-1, grid[1], -1)
+    column_code = torch.cat([columns.sin(), columns.cos()], dim=1)[None].expand(grid[0], -1, -1)
+    return torch.cat([column_code, row_code], dim=-1).flatten(0, 1).float()
+
+
+def resample(table: Float[Tensor, "1 n d"], old: Grid, new: Grid, form: Resampling) -> Float[Tensor, "1 m d"]:
+    """A table of the old grid's positions (patches only) on the new grid, separable bicubic with clamped borders."""
+    if old == new:
+        return table
+    picture = table.float().unflatten(1, old).permute(0, 3, 1, 2)
+    if form == "offset":
+        scale = ((new[0] + 0.1) / old[0], (new[1] + 0.1) / old[1])
+        picture = F.interpolate(picture, scale_factor=scale, mode="bicubic")
+    else:
+        picture = F.interpolate(picture, size=new, mode="bicubic", antialias=form == "antialiased")
+    assert picture.shape[-2:] == new
+    return picture.permute(0, 2, 3, 1).flatten(1, 2).to(table.dtype)

@@ -1,0 +1,66 @@
+"""Stochastic depth (Huang et al., 2016) drawn from per-sample keys.
+
+Whether a branch of a block is dropped for an image depends on the image's key, the block and the branch alone: not on the
+batch around it, the device or the number of processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from asterism.ops.random import fold_each, uniform
+
+_USE = 0x5D  # tells these draws from other uses of the same key
+
+
+class KeyedDropPath(nn.Module):
+    """Stands where timm has its DropPath: scales a branch by the factor of each sample, while one is set."""
+
+    factor: Float[Tensor, " b"] | None = None
+
+    def forward(self, branch: Float[Tensor, "b *rest"]) -> Float[Tensor, "b *rest"]:
+        if self.factor is None:
+            return branch
+        return branch * self.factor.to(branch.dtype).view(-1, *[1] * (branch.ndim - 1))
+
+
+def install_drop_paths(blocks: Iterable[nn.Module]) -> None:
+    """Give both branches of every block a `KeyedDropPath`; parameters and their names stay as they are."""
+    for block in blocks:
+        block.drop_path1, block.drop_path2 = KeyedDropPath(), KeyedDropPath()
+
+
+def branch_factors(keys: Int[Tensor, " b"], depth: int, last_rate: float) -> Float[Tensor, "depth 2 b"]:
+    """0 where a branch is dropped, 1/(1 - rate) where it stays; rates grow linearly from 0 to that of the last block."""
+    rates = torch.linspace(0, last_rate, depth, device=keys.device)[:, None, None]
+    draws = uniform(fold_each(keys, _USE), 2 * depth).T.unflatten(0, (depth, 2))
+    return (draws >= rates) / (1 - rates)
+
+
+def run_block(
+    block: nn.Module, x: Float[Tensor, "b *rest"], factors: Float[Tensor, "2 b"] | None, checkpointing: bool
+) -> Float[Tensor, "b *rest"]:
+    """`block(x)` with these factors on its two branches."""
+    if checkpointing and torch.is_grad_enabled():
+        # The factors are arguments, so the recomputation sees those of its own forward pass; no other draw is made.
+        return checkpoint(_run, block, x, factors, use_reentrant=False, preserve_rng_state=False)
+    return _run(block, x, factors)
+
+
+def _run(block: Any, x: Tensor, factors: Tensor | None) -> Tensor:
+    if factors is None:
+        return block(x)
+    paths: Sequence[KeyedDropPath] = (block.drop_path1, block.drop_path2)
+    for path, factor in zip(paths, factors, strict=True):
+        path.factor = factor
+    try:
+        return block(x)
+    finally:  # also when the recomputation stops early
+        for path in paths:
+            path.factor = None

@@ -1,0 +1,151 @@
+"""timm's Swin transformers: tokens of the final stage, no class token, no masks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import timm
+from jaxtyping import Bool, Float, Int
+from timm.models import is_model_in_modules
+from torch import Tensor
+
+from asterism.errors import UserError
+from asterism.nn.backbone import Architecture, Backbone, BackboneConfig
+from asterism.nn.stochastic_depth import branch_factors, install_drop_paths, run_block
+from asterism.types import Tokens
+
+_STAGES = 4
+_SHRINK = 2 ** (_STAGES - 1)  # each later stage halves the grid
+_HEAD_WIDTH = 32  # channels per head in every published Swin
+
+# No classifier and no pooling; windows adapt to any input size; stochastic depth is ours.
+_FEATURES_ONLY = {"num_classes": 0, "global_pool": "", "strict_img_size": False, "drop_path_rate": 0.0}
+
+
+def is_swin(name: str) -> bool:
+    return timm.is_model(name) and is_model_in_modules(name.split(".")[0], ["swin_transformer"])
+
+
+def build(config: BackboneConfig) -> Swin:
+    """A Swin transformer with fresh weights."""
+    architecture = Architecture(config.name, _arguments(config))
+    return Swin(architecture, drop_path=config.drop_path, checkpointing=config.checkpointing)
+
+
+def rebuild(architecture: Architecture) -> Swin:
+    return Swin(architecture)
+
+
+class Swin(Backbone):
+    """A timm `SwinTransformer` behind our contract. Without keys it computes timm's `forward_features`."""
+
+    takes_masks: ClassVar[bool] = False
+    network: Any
+
+    def __init__(self, architecture: Architecture, *, drop_path: float = 0.0, checkpointing: bool = False) -> None:
+        super().__init__()
+        network = timm.create_model(architecture.name, **architecture.arguments)
+        self.architecture = architecture
+        self.network = network
+        self.dim = network.num_features
+        self.patch_size = network.patch_embed.patch_size[0] * _SHRINK
+        self.image_size = network.patch_embed.img_size[0]
+        self.depth = len(self._blocks)
+        self.has_cls = False
+        self.registers = 0
+        self.drop_path = drop_path
+        self.checkpointing = checkpointing
+        if self.image_size % self.patch_size:
+            raise UserError(
+                f"backbone.image_size = {self.image_size} is no multiple of {self.patch_size} ({architecture.name})"
+            )
+        if drop_path:
+            install_drop_paths(self._blocks)
+
+    def forward(
+        self,
+        pixels: Float[Tensor, "b 3 h w"],
+        *,
+        mask: Bool[Tensor, "b n"] | None = None,
+        keep: Int[Tensor, "b m"] | None = None,
+        drop_keys: Int[Tensor, " b"] | None = None,
+    ) -> Tokens:
+        if mask is not None or keep is not None:
+            raise UserError(
+                f"{self.architecture.name} cannot leave out or mask patches, which this method needs; "
+                "choose a ViT, for example backbone.name=vit_small_patch16_224"
+            )
+        return self._run(pixels, drop_keys, [self.depth - 1])[0]
+
+    def layers(self, pixels: Float[Tensor, "b 3 h w"], blocks: Sequence[int]) -> list[Tokens]:
+        wanted = [self.block_index(block) for block in blocks]
+        first = self.depth - len(self.network.layers[-1].blocks)
+        if min(wanted) < first:
+            raise UserError(
+                f"block {min(wanted)} of {self.architecture.name} is not in its final stage, whose norm it would need; "
+                f"choose from {first} … {self.depth - 1}"
+            )
+        return self._run(pixels, None, wanted)
+
+    def attention(self, pixels: Float[Tensor, "b 3 h w"], block: int = -1) -> Float[Tensor, "b heads t t"]:
+        raise UserError(f"{self.architecture.name} attends within windows only and has no attention map; choose a ViT")
+
+    @property
+    def _blocks(self) -> list[Any]:
+        return [block for stage in self.network.layers for block in stage.blocks]
+
+    def _run(
+        self, pixels: Float[Tensor, "b 3 h w"], drop_keys: Int[Tensor, " b"] | None, wanted: list[int]
+    ) -> list[Tokens]:
+        grid = self.grid_of(pixels)
+        factors: Sequence[Tensor | None] = [None] * self.depth
+        if self.drop_path and drop_keys is not None:
+            factors = branch_factors(drop_keys, self.depth, self.drop_path).unbind()
+        outputs = {}
+        x, index = self.network.patch_embed(pixels), 0
+        for stage in self.network.layers:
+            x = stage.downsample(x)
+            for block in stage.blocks:
+                x = run_block(block, x, factors[index], self.checkpointing)
+                if index in wanted:
+                    patches = self.network.norm(x).flatten(1, 2)
+                    outputs[index] = Tokens(None, patches, registers=patches[:, :0], grid=grid)
+                index += 1
+        return [outputs[index] for index in wanted]
+
+
+def _arguments(config: BackboneConfig) -> dict[str, Any]:
+    """timm's arguments for what the configuration changes; sizes mean those of the final stage."""
+    _refuse(config)
+    arguments: dict[str, Any] = {}
+    if config.image_size is not None:
+        arguments["img_size"] = config.image_size
+    if config.patch_size is not None:
+        if config.patch_size % _SHRINK:
+            raise UserError(f"backbone.patch_size = {config.patch_size}: a Swin needs a multiple of {_SHRINK}")
+        arguments["patch_size"] = config.patch_size // _SHRINK
+    if config.dim is not None:
+        if config.dim % _SHRINK:
+            raise UserError(f"backbone.dim = {config.dim}: a Swin needs a multiple of {_SHRINK}")
+        widths = [config.dim // _SHRINK * 2**stage for stage in range(_STAGES)]
+        arguments["embed_dim"] = widths[0]
+        arguments["num_heads"] = [max(1, width // _HEAD_WIDTH) for width in widths]
+    return arguments | _FEATURES_ONLY
+
+
+def _refuse(config: BackboneConfig) -> None:
+    """Settings that mean nothing here are errors, not silence."""
+    unfit = {
+        "depth": config.depth is not None,
+        "heads": config.heads is not None,
+        "class_token": bool(config.class_token),
+        "registers": bool(config.registers),
+        "positions": config.positions == "sincos",
+        "mask_token": config.mask_token,
+    }
+    for name, given in unfit.items():
+        if given:
+            raise UserError(
+                f"backbone.{name} = {getattr(config, name)!r} does not fit {config.name}, a Swin; leave it out or choose a ViT"
+            )

@@ -1,0 +1,252 @@
+"""timm's vision transformers with masks, visible-only tokens, registers and positions for any input size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import timm
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from timm.layers import Attention, PatchEmbed
+from timm.models import is_model_in_modules
+from timm.models.vision_transformer import Block, ResPostBlock, VisionTransformer
+from torch import Tensor, nn
+
+from asterism.errors import UserError
+from asterism.nn.backbone import Architecture, Backbone, BackboneConfig
+from asterism.nn.positions import Grid, resample, sincos_table
+from asterism.nn.stochastic_depth import branch_factors, install_drop_paths, run_block
+from asterism.types import Tokens
+
+# No classifier and no pooling, so that the final norm is the last layer; any input size.
+_FEATURES_ONLY = {"num_classes": 0, "global_pool": "", "dynamic_img_size": True}
+
+
+def build(config: BackboneConfig) -> ViT:
+    """A vision transformer with fresh weights."""
+    architecture = Architecture(config.name, _arguments(config))
+    backbone = ViT(
+        architecture,
+        drop_path=config.drop_path,
+        mask_token=config.mask_token,
+        checkpointing=config.checkpointing,
+    )
+    _initialise(backbone.network, config)
+    return backbone
+
+
+def rebuild(architecture: Architecture) -> ViT:
+    return ViT(architecture)
+
+
+class ViT(Backbone):
+    """A timm `VisionTransformer` behind our contract. Without mask, keep and keys it computes timm's `forward_features`."""
+
+    takes_masks: ClassVar[bool] = True
+    network: Any
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        *,
+        drop_path: float = 0.0,
+        mask_token: bool = False,
+        checkpointing: bool = False,
+    ) -> None:
+        super().__init__()
+        network = _create(architecture)
+        self.architecture = architecture
+        self.network = network
+        self.dim = network.embed_dim
+        self.patch_size = network.patch_embed.patch_size[0]
+        self.image_size = network.patch_embed.img_size[0]
+        self.depth = len(network.blocks)
+        self.has_cls = network.has_class_token
+        self.registers = network.num_reg_tokens
+        self.drop_path = drop_path
+        self.checkpointing = checkpointing
+        self.mask_token = nn.Parameter(torch.zeros(1, self.dim)) if mask_token else None
+        if drop_path:
+            install_drop_paths(network.blocks)
+
+    def forward(
+        self,
+        pixels: Float[Tensor, "b 3 h w"],
+        *,
+        mask: Bool[Tensor, "b n"] | None = None,
+        keep: Int[Tensor, "b m"] | None = None,
+        drop_keys: Int[Tensor, " b"] | None = None,
+    ) -> Tokens:
+        x = self._embed(pixels, mask, keep)
+        factors: Sequence[Tensor | None] = [None] * self.depth
+        if self.drop_path and drop_keys is not None:
+            factors = branch_factors(drop_keys, self.depth, self.drop_path).unbind()
+        for block, factor in zip(self.network.blocks, factors, strict=True):
+            x = run_block(block, x, factor, self.checkpointing)
+        return self._tokens(self.network.norm(x), self.grid_of(pixels))
+
+    def layers(self, pixels: Float[Tensor, "b 3 h w"], blocks: Sequence[int]) -> list[Tokens]:
+        wanted = [self.block_index(block) for block in blocks]
+        x, outputs = self._embed(pixels, None, None), {}
+        for index, block in enumerate(self.network.blocks[: max(wanted) + 1]):
+            x = block(x)
+            if index in wanted:
+                outputs[index] = self._tokens(self.network.norm(x), self.grid_of(pixels))
+        return [outputs[index] for index in wanted]
+
+    def attention(self, pixels: Float[Tensor, "b 3 h w"], block: int = -1) -> Float[Tensor, "b heads t t"]:
+        index = self.block_index(block)
+        x = self._embed(pixels, None, None)
+        for earlier in self.network.blocks[:index]:
+            x = earlier(x)
+        inputs: list[Tensor] = []
+        attention = self.network.blocks[index].attn
+        hook = attention.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
+        try:
+            self.network.blocks[index](x)
+        finally:
+            hook.remove()
+        return _attention_weights(attention, inputs[0])
+
+    def _embed(
+        self, pixels: Float[Tensor, "b 3 h w"], mask: Bool[Tensor, "b n"] | None, keep: Int[Tensor, "b m"] | None
+    ) -> Float[Tensor, "b t d"]:
+        """Tokens as they enter the first block: prefix (class token, registers), then patches with their positions."""
+        grid = self.grid_of(pixels)
+        patches = self._patches(pixels) if keep is None else self._kept_patches(pixels, keep)
+        if mask is not None:
+            assert keep is None, "mask and keep exclude each other"
+            assert self.mask_token is not None, "masking needs BackboneConfig(mask_token=True)"
+            patches = torch.where(mask[..., None], self.mask_token, patches)
+        prefix, positions = self._prefix_and_positions(grid)
+        if positions is not None:
+            patches = patches + (positions if keep is None else positions[0][keep])
+        return self.network.norm_pre(torch.cat([prefix.expand(len(pixels), -1, -1), patches], dim=1))
+
+    def _patches(self, pixels: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b n d"]:
+        embed = self.network.patch_embed
+        return embed.norm(embed.proj(pixels).flatten(2).transpose(1, 2))
+
+    def _kept_patches(self, pixels: Float[Tensor, "b 3 h w"], keep: Int[Tensor, "b m"]) -> Float[Tensor, "b m d"]:
+        """Pixels are gathered before the embedding, which then is a linear map with the convolution's kernel."""
+        embed = self.network.patch_embed
+        (rows, columns), side = self.grid_of(pixels), self.patch_size
+        cells = pixels.unflatten(3, (columns, side)).unflatten(2, (rows, side)).permute(0, 2, 4, 1, 3, 5)
+        image = torch.arange(len(pixels), device=pixels.device)[:, None]
+        visible = cells[image, keep // columns, keep % columns].flatten(2)
+        return embed.norm(F.linear(visible, embed.proj.weight.flatten(1), embed.proj.bias))
+
+    def _prefix_and_positions(self, grid: Grid) -> tuple[Float[Tensor, "1 p d"], Float[Tensor, "1 n d"] | None]:
+        """Class token and registers, with their rows of the position table if it has such, and the rows of the patches."""
+        network = self.network
+        parts = [token for token in (network.cls_token, network.reg_token) if token is not None]
+        prefix = torch.cat(parts, dim=1) if parts else network.patch_embed.proj.weight.new_zeros(1, 0, self.dim)
+        if network.pos_embed is None:
+            return prefix, None
+        rows = 0 if network.no_embed_class else prefix.shape[1]
+        if rows:
+            prefix = prefix + network.pos_embed[:, :rows]
+        own_grid = network.patch_embed.grid_size
+        return prefix, resample(network.pos_embed[:, rows:], own_grid, grid, self.architecture.resampling)
+
+    def _tokens(self, x: Float[Tensor, "b t d"], grid: Grid) -> Tokens:
+        first = int(self.has_cls)
+        return Tokens(
+            cls=x[:, 0] if self.has_cls else None,
+            registers=x[:, first : first + self.registers],
+            patches=x[:, first + self.registers :],
+            grid=grid,
+        )
+
+
+def _arguments(config: BackboneConfig) -> dict[str, Any]:
+    """timm's arguments for what the configuration changes."""
+    changes = {
+        "img_size": config.image_size,
+        "patch_size": config.patch_size,
+        "embed_dim": config.dim,
+        "depth": config.depth,
+        "num_heads": config.heads or _default_heads(config.dim),
+        "class_token": config.class_token,
+        "reg_tokens": config.registers,
+        "no_embed_class": True if config.registers else None,  # registers have no position
+    }
+    return {name: value for name, value in changes.items() if value is not None} | _FEATURES_ONLY
+
+
+def _default_heads(dim: int | None) -> int | None:
+    if dim is None:
+        return None
+    width = next((width for width in (64, 32) if dim % width == 0), None)
+    if width is None:
+        raise UserError(f"backbone.dim = {dim} is no multiple of 32; give backbone.heads, a divisor of {dim}")
+    return dim // width
+
+
+def _create(architecture: Architecture) -> Any:
+    name, arguments = architecture.name, dict(architecture.arguments)
+    _check_name(name)
+    _check_sizes(arguments)
+    network = timm.create_model(name, **arguments)
+    _check_parts(name, network)
+    if architecture.layer_norm_eps is not None:
+        for module in network.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.eps = architecture.layer_norm_eps
+    return network
+
+
+def _check_name(name: str) -> None:
+    if not timm.is_model(name):
+        raise UserError(f"timm has no model {name!r}")
+    if not is_model_in_modules(name.split(".")[0], ["vision_transformer", "deit"]):
+        raise _unsupported(name)
+
+
+def _check_sizes(arguments: dict[str, Any]) -> None:
+    dim, heads = arguments.get("embed_dim"), arguments.get("num_heads")
+    if dim and heads and dim % heads:
+        raise UserError(f"backbone.dim = {dim} is not divisible by backbone.heads = {heads}")
+
+
+def _check_parts(name: str, network: Any) -> None:
+    """The adapter walks through the parts of the network itself, so it must know each of them."""
+    known = (
+        type(network) is VisionTransformer
+        and type(network.patch_embed) is PatchEmbed
+        and all(type(block) in (Block, ResPostBlock) and type(block.attn) is Attention for block in network.blocks)
+    )
+    if not known:
+        raise _unsupported(name)
+    (height, width), side = network.patch_embed.img_size, network.patch_embed.patch_size[0]
+    if height % side or width % side:
+        raise UserError(f"backbone.image_size = {height} is no multiple of the patch size {side}")
+
+
+def _unsupported(name: str) -> UserError:
+    return UserError(f"{name!r} is not a plain vision transformer; choose a timm model vit_*, deit_* or swin_*")
+
+
+@torch.no_grad()
+def _initialise(network: Any, config: BackboneConfig) -> None:
+    """timm draws linear layers and positions from a truncated normal of std .02; the tokens are drawn here.
+
+    Registers start far apart, as N(0, 1)/√d: latent queries that start alike tend to stay alike.
+    """
+    if network.cls_token is not None:
+        nn.init.trunc_normal_(network.cls_token, std=0.02)
+    if network.reg_token is not None:
+        nn.init.normal_(network.reg_token, std=network.embed_dim**-0.5)
+    if config.positions == "sincos":
+        table = sincos_table(network.embed_dim, network.patch_embed.grid_size)
+        network.pos_embed.zero_()
+        network.pos_embed[0, -len(table) :] = table
+        network.pos_embed.requires_grad_(False)
+
+
+def _attention_weights(attention: Any, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b heads t t"]:
+    query, key, _ = attention.qkv(x).unflatten(2, (3, attention.num_heads, attention.head_dim)).permute(2, 0, 3, 1, 4)
+    query, key = attention.q_norm(query), attention.k_norm(key)
+    return (query * attention.scale @ key.transpose(-2, -1)).softmax(dim=-1)
