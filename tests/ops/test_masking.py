@@ -1,7 +1,9 @@
+import math
+
 import pytest
 import torch
 
-from asterism.ops.masking import keep_count, keep_from_noise, mask_from_keep, random_keep
+from asterism.ops.masking import draw_focus, focus_noise, keep_count, keep_from_noise, mask_from_keep, random_keep
 from asterism.ops.random import fold_each
 
 
@@ -31,3 +33,28 @@ def test_every_patch_is_kept_equally_often() -> None:
     kept = ~mask_from_keep(random_keep(torch.arange(images), patches, 0.75), patches)
     deviation = (0.25 * 0.75 / images) ** 0.5
     assert kept.float().mean(dim=0).sub(0.25).abs().max() < 5 * deviation
+
+
+def test_focus_against_loops() -> None:
+    rows, columns = 3, 5
+    keys = fold_each(torch.arange(6), 9)
+    focus = draw_focus(keys, (rows, columns), 0.5, (0.1, 0.5))
+    noise = torch.rand(6, rows * columns, generator=torch.Generator().manual_seed(0))
+    expected = noise.clone()
+    for image in range(6):
+        for row in range(rows):
+            for column in range(columns):
+                d2 = (row - int(focus.centre[image, 0])) ** 2 + (column - int(focus.centre[image, 1])) ** 2
+                bell = math.exp(-d2 / (2 * (float(focus.sigma[image]) * columns) ** 2))
+                expected[image, row * columns + column] -= bell * bool(focus.active[image])
+    torch.testing.assert_close(focus_noise(noise, (rows, columns), focus), expected)
+    assert 0 < focus.active.sum() < 6
+
+
+def test_focus_draws_every_cell_and_stays_in_its_ranges() -> None:
+    focus = draw_focus(torch.arange(2000), (3, 5), 0.25, (0.1, 0.5))
+    assert focus.centre.unique(dim=0).shape == (15, 2)
+    assert focus.centre.amin() == 0
+    assert focus.centre.amax(dim=0).tolist() == [2, 4]
+    assert 0.1 <= focus.sigma.min() < focus.sigma.max() <= 0.5
+    assert abs(focus.active.float().mean() - 0.25) < 5 * (0.25 * 0.75 / 2000) ** 0.5

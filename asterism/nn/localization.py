@@ -1,0 +1,24 @@
+"""Where each concept is: every patch spread over the concept tokens (STELLAR, equation 5)."""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+_FLOOR = 1e-7  # smallest norm
+
+
+class Localization(nn.Module):
+    """L = softmax over concepts of cos(U W1, S W2) / t; the rows of L, one per patch, sum to 1."""
+
+    def __init__(self, dim: int, temperature: float = 0.06) -> None:
+        super().__init__()
+        self.dense = nn.Linear(dim, dim)  # W1
+        self.sparse = nn.Linear(dim, dim)  # W2
+        self.temperature = temperature
+
+    def forward(self, patches: Float[Tensor, "b n d"], concepts: Float[Tensor, "b r d"]) -> Float[Tensor, "b n r"]:
+        dense = F.normalize(self.dense(patches), dim=-1, eps=_FLOOR)
+        sparse = F.normalize(self.sparse(concepts), dim=-1, eps=_FLOOR)
+        return (dense @ sparse.mT / self.temperature).softmax(dim=-1)
