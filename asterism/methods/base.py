@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import nn
 
 from asterism.config import Config
-from asterism.nn.backbone import BackboneConfig
+from asterism.nn.backbone import Backbone, BackboneConfig
 from asterism.nn.encoder import Encoder
 from asterism.types import Batch, Losses, Progress, ViewSpec
 
@@ -29,8 +29,14 @@ class Method(nn.Module, ABC):
 
     Config: ClassVar[type[MethodConfig]]
 
+    backbone: Backbone  # the network that is trained; `--init` fills it
+    collapse_loss: float | None = None  # the loss of uniform targets and predictions, ln K, where there is one
+
     def __init__(self, config: MethodConfig, backbone: BackboneConfig) -> None:
         super().__init__()
+
+    def backbone_was_loaded(self) -> None:
+        """`backbone` got weights from elsewhere: a teacher must start from the same."""
 
     @property
     @abstractmethod

@@ -1,0 +1,132 @@
+"""MAE: masked autoencoders (He et al., 2022).
+
+Most patches of an image are removed at random. The encoder sees the others; a small decoder, which is thrown away
+afterwards, gets their tokens with a mask token in every gap, and predicts the pixels of the removed patches.
+
+    masking ratio          mask_ratio
+    encoder, decoder       backbone, decoder
+    per-patch normalised   target: "normalised" — each patch minus its mean, over its standard deviation
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from pydantic import Field
+from torch import Tensor
+
+from asterism.errors import UserError
+from asterism.methods.base import Method, MethodConfig
+from asterism.nn.backbone import BackboneConfig, build_backbone
+from asterism.nn.decoder import PixelDecoder
+from asterism.nn.encoder import Encoder
+from asterism.nn.heads import image_tokens
+from asterism.ops.losses import masked_mean
+from asterism.ops.masking import keep_count, mask_from_keep, random_keep
+from asterism.ops.patches import patchify, standardize, unpatchify
+from asterism.ops.random import fold, fold_each
+from asterism.types import Batch, Losses, Progress, ViewSpec
+
+_MASK = 0x3A  # tells the draw of the mask from other uses of an image's key
+
+
+class MaeConfig(MethodConfig):
+    """Settings of MAE. The published backbones have fixed positions: `backbone.positions: sincos`."""
+
+    name: Literal["mae"] = "mae"
+
+    image_size: int | None = Field(default=None, gt=0)  # pixels; None: the backbone's image size
+    scale: tuple[float, float] = (0.2, 1.0)  # area of the crop as a share of the image (section 4)
+    mask_ratio: float = Field(default=0.75, gt=0, lt=1)  # share of patches removed (figure 5)
+    target: Literal["normalised", "pixels"] = "normalised"  # section 3, "Reconstruction target"
+    decoder_dim: int = Field(default=512, gt=0)  # table 1b
+    decoder_depth: int = Field(default=8, gt=0)  # blocks, table 1a
+    decoder_heads: int = Field(default=16, gt=0)
+
+
+class Mae(Method):
+    """Encoder of the visible patches and decoder of all."""
+
+    Config: ClassVar[type[MethodConfig]] = MaeConfig
+
+    def __init__(self, config: MaeConfig, backbone: BackboneConfig) -> None:
+        super().__init__(config, backbone)
+        self.config = config
+        self.backbone = build_backbone(backbone)
+        if not self.backbone.takes_masks:
+            raise UserError(
+                f"mae needs a backbone that can skip patches; {backbone.name!r} cannot: choose a timm vit_*"
+            )
+        patch = self.backbone.patch_size
+        self.image_size = config.image_size or self.backbone.image_size
+        if self.image_size % patch:
+            raise UserError(f"method.image_size = {self.image_size} is no multiple of the patch size {patch}")
+        side = self.image_size // patch
+        if keep_count(side * side, config.mask_ratio) == 0:
+            raise UserError(
+                f"method.mask_ratio = {config.mask_ratio} leaves none of {side * side} patches; "
+                "lower it, or use smaller patches or larger images"
+            )
+        self.decoder = PixelDecoder(
+            self.backbone.dim,
+            (side, side),
+            3 * patch * patch,
+            config.decoder_dim,
+            config.decoder_depth,
+            config.decoder_heads,
+        )
+
+    @property
+    def views(self) -> tuple[ViewSpec, ...]:
+        return (ViewSpec(size=self.image_size, scale=self.config.scale),)
+
+    def loss(self, batch: Batch, progress: Progress) -> Losses:
+        pixels = batch.views[0].pixels
+        keep = self.visible(batch.keys)
+        tokens = self.backbone(pixels, keep=keep, drop_keys=batch.keys)
+        predicted = self.decoder(tokens, keep)
+        return Losses(
+            terms={"reconstruction": self.reconstruction_loss(predicted, pixels, keep)},
+            metrics={"prediction_std": predicted.detach().float().std()},
+            embeddings=image_tokens([tokens])[0].detach(),
+        )
+
+    def visible(self, keys: Int[Tensor, " b"]) -> Int[Tensor, "b m"]:
+        """The patches that the encoder sees."""
+        return random_keep(fold_each(keys, _MASK), len(self.decoder.positions), self.config.mask_ratio)
+
+    def reconstruction_loss(
+        self, predicted: Float[Tensor, "b n p"], pixels: Float[Tensor, "b 3 h w"], keep: Int[Tensor, "b m"]
+    ) -> Float[Tensor, ""]:
+        """Mean squared error over the pixels of the removed patches."""
+        target = patchify(pixels, self.backbone.patch_size)
+        if self.config.target == "normalised":
+            target, _, _ = standardize(target)
+        error = (predicted.float() - target).square().mean(dim=-1)
+        return masked_mean(error, mask_from_keep(keep, error.shape[1]))
+
+    @torch.no_grad()
+    def reconstruct(
+        self, pixels: Float[Tensor, "b 3 h w"], key: int
+    ) -> tuple[Float[Tensor, "b 3 h w"], Float[Tensor, "b 3 h w"], Bool[Tensor, "b n"]]:
+        """Pictures for people: what the encoder sees (removed patches are 0, the mean colour), what it makes of that
+        (with the visible patches pasted in), and which patches were removed. `key` draws the masks.
+
+        Normalised predictions are brought back with the true patch's mean and deviation, which the network never saw.
+        """
+        keep = self.visible(torch.tensor([fold(key, i) for i in range(len(pixels))], device=pixels.device))
+        tokens = self.backbone(pixels, keep=keep)
+        predicted = self.decoder(tokens, keep).float()
+        patches = patchify(pixels, self.backbone.patch_size)
+        if self.config.target == "normalised":
+            _, mean, deviation = standardize(patches)
+            predicted = predicted * deviation + mean
+        mask = mask_from_keep(keep, patches.shape[1])
+        seen, made = patches.masked_fill(mask[..., None], 0.0), torch.where(mask[..., None], predicted, patches)
+        masked, reconstruction = (unpatchify(x, tokens.grid, self.backbone.patch_size) for x in (seen, made))
+        return masked, reconstruction, mask
+
+    def encoder(self) -> Encoder:
+        return Encoder(self.backbone)

@@ -1,0 +1,42 @@
+"""A running mean of the teacher's logits, subtracted from them so that no prototype takes all."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from asterism.ops.collectives import all_reduce_sum
+
+
+class Center(nn.Module):
+    """c ← m c + (1 − m) · mean of all teacher logits of an optimiser step, over micro-batches and processes.
+
+    `accumulate` after each micro-batch's loss, `update` once per optimiser step: the losses of a step all use the
+    centre from before it.
+    """
+
+    value: Float[Tensor, " k"]
+
+    def __init__(self, dim: int, momentum: float = 0.9) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.register_buffer("value", torch.zeros(dim))
+        # Sum of logits, then their number. Not a buffer: it is empty between steps, when checkpoints are written, and
+        # data-parallel wrappers would copy the first process's over the others'.
+        self._pending: Tensor | None = None
+
+    @torch.no_grad()
+    def accumulate(self, logits: Float[Tensor, "*rows k"]) -> None:
+        """Take note of raw logits."""
+        rows = logits.detach().float().reshape(-1, logits.shape[-1])
+        noted = torch.cat([rows.sum(dim=0), rows.new_tensor([len(rows)])])
+        self._pending = noted if self._pending is None else self._pending + noted
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Move towards the mean of what was noted since the last update, by every process."""
+        assert self._pending is not None, "nothing was accumulated since the last update"
+        total = all_reduce_sum(self._pending)
+        self.value.lerp_(total[:-1] / total[-1], 1 - self.momentum)
+        self._pending = None

@@ -1,0 +1,60 @@
+"""The decoder of masked autoencoders: from the tokens of the visible patches to the pixels of all patches."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from timm.models.vision_transformer import Block
+from torch import Tensor, nn
+
+from asterism.errors import UserError
+from asterism.nn.positions import Grid, sincos_table
+from asterism.types import Tokens
+
+
+class PixelDecoder(nn.Module):
+    """A narrow transformer over visible tokens and mask tokens, with fixed sine-cosine positions.
+
+    A class token takes part, at position zero; registers stay in the encoder. Apart from the prefix `decoder_`,
+    parameters are named as in public MAE checkpoints.
+    """
+
+    positions: Float[Tensor, "n d"]
+
+    def __init__(
+        self, in_dim: int, grid: Grid, patch_dim: int, dim: int = 512, depth: int = 8, heads: int = 16
+    ) -> None:
+        super().__init__()
+        if dim % heads:
+            raise UserError(f"a decoder of width {dim} cannot have {heads} heads; choose a divisor of {dim}")
+        self.grid = grid
+        self.embed = nn.Linear(in_dim, dim)
+        self.mask_token = nn.Parameter(torch.empty(1, 1, dim))
+        norm: Any = partial(nn.LayerNorm, eps=1e-6)
+        self.blocks = nn.Sequential(
+            *[Block(dim, heads, mlp_ratio=4, qkv_bias=True, norm_layer=norm) for _ in range(depth)]
+        )
+        self.norm = norm(dim)
+        self.pred = nn.Linear(dim, patch_dim)
+        self.register_buffer("positions", sincos_table(dim, grid), persistent=False)
+        nn.init.normal_(self.mask_token, std=0.02)
+        self.apply(_initialise)
+
+    def forward(self, tokens: Tokens, keep: Int[Tensor, "b m"]) -> Float[Tensor, "b n p"]:
+        """A vector of pixels for every patch in raster order; `keep` says where the visible tokens belong."""
+        visible = self.embed(tokens.patches)
+        b, _, d = visible.shape
+        canvas = self.mask_token.to(visible.dtype).expand(b, len(self.positions), d)
+        x = canvas.scatter(1, keep[..., None].expand_as(visible), visible) + self.positions
+        if tokens.cls is not None:
+            x = torch.cat([self.embed(tokens.cls)[:, None], x], dim=1)
+        return self.pred(self.norm(self.blocks(x))[:, -len(self.positions) :])
+
+
+def _initialise(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_uniform_(module.weight)
+        nn.init.zeros_(module.bias)

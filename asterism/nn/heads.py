@@ -1,0 +1,85 @@
+"""Projection heads: a small network from tokens to unit vectors, and on to logits over prototypes.
+
+Parameters are named as in public DINO and iBOT checkpoints: `mlp.0`, `mlp.2`, `mlp.4`, `last_layer.weight_g/_v`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from asterism.types import Tokens
+
+
+class ProjectionHead(nn.Module):
+    """Linear layers with exact GELU between them; the output is scaled to unit length."""
+
+    def __init__(
+        self, in_dim: int, hidden_dim: int = 2048, bottleneck_dim: int = 256, layers: int = 3, epsilon: float = 1e-12
+    ) -> None:
+        super().__init__()
+        widths = [in_dim, *[hidden_dim] * (layers - 1), bottleneck_dim]
+        self.mlp = nn.Sequential()
+        for before, after in pairwise(widths):
+            if len(self.mlp) > 0:
+                self.mlp.append(nn.GELU())
+            linear = nn.Linear(before, after)
+            nn.init.trunc_normal_(linear.weight, std=0.02)
+            nn.init.zeros_(linear.bias)
+            self.mlp.append(linear)
+        self.epsilon = epsilon  # smallest length that is divided by
+
+    def project(self, x: Float[Tensor, "*rows d"]) -> Float[Tensor, "*rows p"]:
+        """Unit vectors, in float32."""
+        return F.normalize(self.mlp(x).float(), dim=-1, eps=self.epsilon)
+
+    def forward(self, x: Float[Tensor, "*rows d"]) -> Float[Tensor, "*rows p"]:
+        return self.project(x)
+
+
+class PrototypeHead(ProjectionHead):
+    """A projection, then one logit per prototype.
+
+    Logits are cosines with the prototypes, each times its gain g; the gains are fixed to 1 if `norm_last_layer`.
+    """
+
+    def __init__(
+        self,
+        in_dim: int,
+        out_dim: int,
+        hidden_dim: int = 2048,
+        bottleneck_dim: int = 256,
+        layers: int = 3,
+        norm_last_layer: bool = True,
+    ) -> None:
+        super().__init__(in_dim, hidden_dim, bottleneck_dim, layers)
+        self.last_layer = WeightNormLinear(bottleneck_dim, out_dim, train_gain=not norm_last_layer)
+
+    def forward(self, x: Float[Tensor, "*rows d"]) -> Float[Tensor, "*rows k"]:
+        return self.last_layer(self.project(x))
+
+
+class WeightNormLinear(nn.Module):
+    """x ↦ W x without bias, whose rows are w = g · v/‖v‖ (Salimans and Kingma, 2016)."""
+
+    def __init__(self, in_dim: int, out_dim: int, train_gain: bool) -> None:
+        super().__init__()
+        self.weight_g = nn.Parameter(torch.ones(out_dim, 1), requires_grad=train_gain)
+        self.weight_v = nn.Parameter(torch.empty(out_dim, in_dim))
+        # The length of v does not show in W, but the longer v, the slower its direction turns. As in the published runs
+        # lengths are those of torch's default linear layer, about 1/√3.
+        nn.init.uniform_(self.weight_v, -(in_dim**-0.5), in_dim**-0.5)
+
+    def forward(self, x: Float[Tensor, "*rows d"]) -> Float[Tensor, "*rows k"]:
+        scale = self.weight_g / self.weight_v.norm(dim=1, keepdim=True)
+        return F.linear(x, scale * self.weight_v)
+
+
+def image_tokens(views: Sequence[Tokens]) -> Float[Tensor, "v b d"]:
+    """What stands for the whole image in each view: the class token, or the mean patch where there is none."""
+    return torch.stack([view.patches.mean(dim=1) if view.cls is None else view.cls for view in views])
