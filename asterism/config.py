@@ -8,12 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from asterism.errors import UserError, unknown
+
+C = TypeVar("C", bound="Config")
 
 
 class Config(BaseModel):
@@ -22,12 +24,12 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     @classmethod
-    def parse(cls, values: Mapping[str, Any]) -> Self:
-        """Validate, turning pydantic's report into a `UserError` that a person can act on."""
+    def parse(cls: type[C], values: Mapping[str, Any], section: str = "") -> C:
+        """Validate, turning pydantic's report into a `UserError`; `section` is where these settings stand in a recipe."""
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            raise UserError(_explain(cls, error)) from None
+            raise UserError(_explain(cls, error, section)) from None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -84,24 +86,26 @@ def _deep_copy(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _deep_copy(value) if isinstance(value, Mapping) else value for key, value in values.items()}
 
 
-def _explain(config: type[BaseModel], error: ValidationError) -> str:
+def _explain(config: type[BaseModel], error: ValidationError, section: str) -> str:
     lines = []
     for problem in error.errors(include_url=False):
-        place = ".".join(str(part) for part in problem["loc"])
+        *parents, last = [section] * bool(section) + [str(part) for part in problem["loc"]] or [""]
+        place = ".".join([*parents, last])
         if problem["type"] == "extra_forbidden":
-            owner = _owner(config, problem["loc"][:-1])
-            lines.append(
-                str(unknown("setting", place, [*(f"{place.rpartition('.')[0]}.{n}".lstrip(".") for n in owner)]))
-            )
+            siblings = _field_names(config, problem["loc"][:-1])
+            lines.append(str(unknown("setting", place, [".".join([*parents, name]) for name in siblings])))
         elif problem["type"] == "missing":
             lines.append(f"{place} is required")
         else:
             message = problem["msg"].removeprefix("Value error, ")
-            lines.append(f"{place} = {problem['input']!r}: {message[:1].lower()}{message[1:]}" if place else message)
+            message = message[:1].lower() + message[1:]
+            given = problem["input"]
+            is_leaf = place and not isinstance(given, (Mapping, BaseModel))
+            lines.append(f"{place} = {given!r}: {message}" if is_leaf else f"{place}: {message}".removeprefix(": "))
     return "\n".join(lines)
 
 
-def _owner(config: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+def _field_names(config: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
     """Field names of the settings group at `path`, for near matches."""
     fields = config.model_fields
     for part in path:

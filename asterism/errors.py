@@ -19,7 +19,18 @@ class MissingExtra(UserError):
 
 def unknown(kind: str, value: str, allowed: Iterable[str]) -> UserError:
     """The error for a name that does not exist, with the nearest names that do."""
-    names = sorted(allowed)
-    near = difflib.get_close_matches(value, names, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(repr(n) for n in near)}?" if near else f"choose from: {', '.join(names)}"
+    names = {name.rpartition(".")[2]: name for name in sorted(allowed)}  # a common prefix would make all names alike
+    near = difflib.get_close_matches(value.rpartition(".")[2], names, n=3, cutoff=0.6)
+    if near:
+        hint = f"did you mean {' or '.join(repr(names[name]) for name in near)}?"
+    else:
+        hint = f"choose from: {', '.join(names.values())}"
     return UserError(f"unknown {kind} {value!r}; {hint}")
+
+
+class Interrupted(Exception):
+    """Training was asked to stop and has saved its state; `exit_code` follows the shell's convention, 128 + signal."""
+
+    def __init__(self, message: str, signal_number: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signal_number

@@ -1,0 +1,36 @@
+# Everything a newcomer needs: `make demo` and `make test`. Reuse an environment with `make test VENV=/path/to/venv`.
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.asterism-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
+
+.PHONY: setup demo test check format clean
+
+setup: $(STAMP)
+
+# The stamp changes with the dependencies, so an up-to-date environment costs nothing and a stale one is renewed.
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@rm -f $(VENV)/.asterism-*
+	@touch $@
+
+demo: setup
+	PYTHONPATH=. $(BIN)/python -m asterism demo --out demo --overwrite
+
+test: setup
+	PYTHONPATH=. $(BIN)/python -m pytest
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	PYTHONPATH=. $(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) demo .pytest_cache .ruff_cache .mypy_cache .import_linter_cache *.egg-info

@@ -1,0 +1,171 @@
+"""Checkpoints that survive being killed at any moment.
+
+A checkpoint is a folder `checkpoints/step-*` with safetensors for tensors and JSON for the rest. It is written under
+a temporary name, flushed to disk and renamed, so a folder with its final name is always complete; `checkpoints/last`
+is a link to the newest one, replaced in one move.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from asterism.config import Config
+from asterism.errors import UserError
+from asterism.ops.sharding import placed_like, whole
+
+_NAME = re.compile(r"step-(\d+)")
+
+
+class CheckpointConfig(Config):
+    """How often to save, and what to keep."""
+
+    every_steps: int | None = None  # None: once per epoch
+    every_minutes: float | None = 30.0  # also after this long without one
+    keep_last: int = 2
+    keep_every: int | None = None  # checkpoints at multiples of this many steps are kept for good
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything that training needs to go on, as plain tensors and numbers."""
+
+    step: int
+    method: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    facts: dict[str, Any]  # steps of the run, steps per epoch, seed: what must not change on resume
+
+
+def capture(method: nn.Module, optimizer: torch.optim.Optimizer, step: int, facts: dict[str, Any]) -> State:
+    """Collect the state. With sharded parameters every process must call this, and each gets the whole."""
+    names = {parameter: name for name, parameter in method.named_parameters()}
+    moments = {
+        f"{names[parameter]}.{key}": _gather(value)
+        for parameter, entries in optimizer.state.items()
+        for key, value in entries.items()
+    }
+    return State(step, {k: _gather(v) for k, v in method.state_dict().items()}, moments, facts)
+
+
+@torch.no_grad()
+def restore(state: State, method: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Put a captured state back, bit by bit."""
+    targets = method.state_dict()
+    _check_names(set(state.method), set(targets))
+    for name, target in targets.items():
+        value = state.method[name]
+        if value.shape != target.shape:
+            raise UserError(
+                f"the checkpoint's {name} has shape {list(value.shape)}, this configuration needs "
+                f"{list(target.shape)}; resume with the configuration of the run, or start a new run with --init"
+            )
+        target.copy_(placed_like(value, target))
+    moments: dict[str, dict[str, Tensor]] = {}
+    for name, value in state.optimizer.items():
+        parameter, _, key = name.rpartition(".")
+        moments.setdefault(parameter, {})[key] = value
+    for name, parameter in method.named_parameters():
+        if name in moments:
+            optimizer.state[parameter] = {
+                key: value.clone() if value.ndim == 0 else placed_like(value, parameter)
+                for key, value in moments[name].items()
+            }
+
+
+def write(state: State, folder: Path, config: CheckpointConfig) -> Path:
+    """Write `folder/step-*`, point `folder/last` at it, and remove what need not be kept."""
+    folder.mkdir(parents=True, exist_ok=True)
+    final = folder / f"step-{state.step:08d}"
+    if final.exists():
+        return final
+    temporary = folder / f".{final.name}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    save_file({k: v.contiguous() for k, v in state.method.items()}, temporary / "method.safetensors")
+    save_file({k: v.contiguous() for k, v in state.optimizer.items()}, temporary / "optimizer.safetensors")
+    (temporary / "state.json").write_text(json.dumps({"step": state.step, **state.facts}, indent=2))
+    for path in temporary.iterdir():
+        flush(path)
+    flush(temporary)
+    temporary.rename(final)
+    _point(folder / "last", final.name)
+    flush(folder)
+    _prune(folder, config)
+    return final
+
+
+def read(folder: Path) -> State:
+    """The newest complete checkpoint below `folder`, or the one that `folder` is."""
+    path = folder if (folder / "state.json").exists() else latest(folder)
+    if path is None:
+        raise UserError(f"no checkpoint in {folder}; it appears there once the first one is saved")
+    try:
+        facts = json.loads((path / "state.json").read_text())
+        method = load_file(path / "method.safetensors")
+        optimizer = load_file(path / "optimizer.safetensors")
+    except (OSError, ValueError, SafetensorError) as error:
+        raise UserError(f"cannot read the checkpoint {path}: {error}") from None
+    return State(facts.pop("step"), method, optimizer, facts)
+
+
+def latest(folder: Path) -> Path | None:
+    """The newest complete checkpoint, by name: a killed process may not have moved `last` any more."""
+    found = steps(folder)
+    return folder / f"step-{found[-1]:08d}" if found else None
+
+
+def steps(folder: Path) -> list[int]:
+    """Steps of the complete checkpoints, ascending."""
+    names = (_NAME.fullmatch(path.name) for path in folder.iterdir()) if folder.is_dir() else ()
+    return sorted(int(name[1]) for name in names if name)
+
+
+def flush(path: Path) -> None:
+    """Force a file or a folder's entries to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _point(link: Path, target: str) -> None:
+    temporary = link.with_name(".last.tmp")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(target)
+    temporary.replace(link)
+
+
+def _prune(folder: Path, config: CheckpointConfig) -> None:
+    for step in steps(folder)[: -max(1, config.keep_last)]:
+        if config.keep_every is None or step % config.keep_every:
+            shutil.rmtree(folder / f"step-{step:08d}", ignore_errors=True)
+    for leftover in folder.glob(".step-*.tmp"):
+        with contextlib.suppress(OSError):
+            shutil.rmtree(leftover)
+
+
+def _check_names(saved: set[str], wanted: set[str]) -> None:
+    if saved != wanted:
+        missing, extra = sorted(wanted - saved)[:3], sorted(saved - wanted)[:3]
+        raise UserError(
+            "the checkpoint belongs to another configuration"
+            + (f"; it lacks {', '.join(missing)}" if missing else "")
+            + (f"; it has {', '.join(extra)} that this one does not" if extra else "")
+        )
+
+
+def _gather(value: Tensor) -> Tensor:
+    """The whole tensor on the CPU, whatever it is sharded over. A copy: training goes on while it is written."""
+    return whole(value).detach().to("cpu", copy=True)

@@ -1,0 +1,90 @@
+"""Processes and devices: one Fabric for a laptop, torchrun, SLURM, or several devices started from here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.strategies import DDPStrategy, ModelParallelStrategy, Strategy
+
+from asterism.errors import UserError
+from asterism.ops import collectives
+from asterism.ops.sharding import shard
+from asterism.train.recipe import TrainerConfig
+
+T = TypeVar("T")
+
+
+def launch(config: TrainerConfig) -> Fabric:
+    """Start (or join) the processes of this run."""
+    _check_accelerator(config)
+    fabric = Fabric(
+        accelerator=config.accelerator,
+        devices=_devices(config),
+        num_nodes=config.nodes,
+        strategy=_strategy(config),
+    )
+    fabric.launch()
+    return fabric
+
+
+def on_first_process(action: Callable[[], T]) -> T:
+    """Run `action` on process 0; its result, or its user error, reaches all, so that none waits for a dead one."""
+    outcome: tuple[bool, Any] = (True, None)
+    if collectives.rank() == 0:
+        try:
+            outcome = (True, action())
+        except UserError as error:
+            outcome = (False, str(error))
+    succeeded, value = collectives.broadcast_object(outcome)
+    if not succeeded:
+        raise UserError(value)
+    return value
+
+
+def _strategy(config: TrainerConfig) -> Strategy | str:
+    if config.strategy == "fsdp":
+        return ModelParallelStrategy(
+            lambda module, mesh: shard(module, mesh["data_parallel"]),
+            data_parallel_size=_world_size(config),
+            tensor_parallel_size=1,
+        )
+    if config.strategy == "ddp" or _world_size(config) > 1:
+        # Centres and memories are kept equal by the methods themselves. A parameter may go without a gradient in some
+        # steps (a loss term that is off, an object that is not there), so unused ones are looked for.
+        return DDPStrategy(broadcast_buffers=False, find_unused_parameters=True)
+    return "auto"
+
+
+def _world_size(config: TrainerConfig) -> int:
+    """As started by torchrun or SLURM, else as configured."""
+    outside = os.environ.get("WORLD_SIZE") or os.environ.get("SLURM_NTASKS")
+    return int(outside) if outside else config.nodes * _device_count(config)
+
+
+def _devices(config: TrainerConfig) -> int | str:
+    """Processes per node. When torchrun started them it also decided their number."""
+    local = os.environ.get("LOCAL_WORLD_SIZE")
+    return int(local) if local else _device_count(config)
+
+
+def _device_count(config: TrainerConfig) -> int:
+    if config.devices != "auto":
+        return config.devices
+    use_cuda = config.accelerator == "cuda" or (config.accelerator == "auto" and torch.cuda.is_available())
+    return max(1, torch.cuda.device_count()) if use_cuda else 1
+
+
+def _check_accelerator(config: TrainerConfig) -> None:
+    available = {"cpu": True, "auto": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not available[config.accelerator]:
+        raise UserError(
+            f"trainer.accelerator = {config.accelerator!r}, but torch finds no such device here; "
+            "choose trainer.accelerator=cpu or auto, or install a torch build for your GPU"
+        )
+    count = torch.cuda.device_count()
+    if config.accelerator == "cuda" and isinstance(config.devices, int) and config.devices > count:
+        raise UserError(f"trainer.devices = {config.devices}, but there are {count} CUDA devices here")

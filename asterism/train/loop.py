@@ -1,0 +1,283 @@
+"""The training loop: explicit, and the same for every method."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from asterism.config import with_overrides
+from asterism.data import BadImageLog, Loader, Source, Views, open_source, to_batch
+from asterism.errors import Interrupted, UserError
+from asterism.methods import method_class
+from asterism.methods.base import Method
+from asterism.nn.weights import load_weights_into
+from asterism.ops import collectives
+from asterism.ops.random import fold
+from asterism.train import checkpoint
+from asterism.train.launch import launch, on_first_process
+from asterism.train.monitor import Monitor
+from asterism.train.online_knn import OnlineKnn
+from asterism.train.optim import build_optimizer, clip_gradients, set_schedules
+from asterism.train.recipe import Recipe
+from asterism.train.resolve import describe, resolve
+from asterism.train.run import Run, check_free, create_run, open_run
+from asterism.train.stopping import StopRequest
+from asterism.types import Batch, Losses, Progress
+
+
+def pretrain(recipe: Recipe, out: Path, *, init: str | None = None, overwrite: bool = False) -> Run:
+    """A new run in the folder `out`, with a backbone that starts from the weights `init` if given."""
+    fabric = launch(recipe.trainer)
+    on_first_process(lambda: check_free(out, overwrite))
+    source = open_source(recipe.data.path, recipe.data.split)
+    recipe = resolve(recipe, len(source), fabric.device, fabric.world_size)
+    method = build_method(recipe)
+    if init is not None:
+        loaded = load_weights_into(method.backbone, init)
+        method.backbone_was_loaded()
+        fabric.print(f"Started from {init}: {loaded}")
+    run = on_first_process(lambda: create_run(out, recipe, overwrite))
+    try:
+        return _Training(fabric, recipe, source, method, run).train(0)
+    except UserError:
+        if not checkpoint.steps(run.checkpoints) and not run.metrics():  # nothing in it that could be of use
+            shutil.rmtree(run.path, ignore_errors=True)
+        raise
+
+
+def resume(path: Path, overrides: tuple[str, ...] = ()) -> Run:
+    """Go on where the last checkpoint of a run stands; the result is the same as if it had never been interrupted."""
+    run = open_run(path)
+    _check_resumable(overrides)
+    recipe = Recipe.parse(with_overrides(run.config, overrides))
+    fabric = launch(recipe.trainer)
+    state = checkpoint.read(run.checkpoints)
+    source = open_source(recipe.data.path, recipe.data.split)
+    if len(source) != state.facts["images"]:
+        raise UserError(
+            f"{recipe.data.path} holds {len(source)} images, but the run was started on {state.facts['images']}; "
+            f"start a new run from its weights: --init {path}"
+        )
+    if state.step >= state.facts["steps"]:
+        fabric.print(f"{path} is finished: all {state.step} steps are done")
+        return run
+    training = _Training(fabric, recipe, source, build_method(recipe), run)
+    checkpoint.restore(state, training.method, training.optimizer)
+    return training.train(state.step)
+
+
+def build_method(recipe: Recipe) -> Method:
+    """The method with the initial weights that its seed stands for."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.trainer.seed)
+        return method_class(recipe.method.name)(recipe.method, recipe.backbone)
+
+
+def load_method(run: Run) -> Method:
+    """The method as the last checkpoint left it, for what only it can show (reconstructions, matches)."""
+    recipe = Recipe.parse(run.config)
+    method = build_method(recipe)
+    method.load_state_dict(checkpoint.read(run.checkpoints).method)
+    return method.eval()
+
+
+class _Training:
+    """One process's side of a run."""
+
+    def __init__(self, fabric: Fabric, recipe: Recipe, source: Source, method: Method, run: Run) -> None:
+        trainer = recipe.trainer
+        assert trainer.steps is not None
+        assert isinstance(trainer.batch_size, int)
+        self.fabric, self.recipe, self.source, self.run = fabric, recipe, source, run
+        self.method = method
+        self.steps, self.batch_size = trainer.steps, trainer.batch_size
+        self.steps_per_epoch = len(source) // trainer.batch_size
+        self.objective = fabric.setup_module(_Objective(method, trainer.precision))
+        self.optimizer = build_optimizer(method, recipe.optim)
+        self.stepper = fabric.setup_optimizers(self.optimizer)
+
+    def train(self, start: int) -> Run:
+        """Steps `start` to the end; saves on the way, at the end, and when asked to stop."""
+        first = self.fabric.is_global_zero
+        knn = OnlineKnn(self.recipe.monitor.knn, self.recipe.data) if first else None
+        saving = _SaveSchedule(self.recipe.checkpoint, self.steps, self.steps_per_epoch)
+        monitor = Monitor(
+            self.recipe.monitor, self.run.path if first else None, start, self.steps, self.method.collapse_loss
+        )
+        self._announce(monitor)
+        with monitor, StopRequest() as stop:
+            batches = self._batches(start)
+            for step in range(start, self.steps):
+                self._step(self._progress(step), batches, monitor)
+                signal_number = stop.received(self.fabric.device)
+                if saving.is_due(step + 1) or signal_number:
+                    self._save(step + 1)
+                if knn is not None and knn.is_due(step + 1, self.steps, self.steps_per_epoch):
+                    monitor.knn(step + 1, knn.accuracy(self.method.encoder()))
+                if signal_number:
+                    raise Interrupted(
+                        f"stopped at step {step + 1} of {self.steps} and saved; go on with: "
+                        f"asterism pretrain --resume {self.run.path}",
+                        signal_number,
+                    )
+        return self.run
+
+    def _step(self, progress: Progress, batches: Iterator[tuple[Batch, float]], monitor: Monitor) -> None:
+        """One optimiser step: micro-batches, clip, update, and what follows the update."""
+        lr = set_schedules(self.optimizer, self.recipe.optim, progress, self.batch_size)
+        # Nothing of ours draws from the global generator; this covers a dropout inside somebody's backbone.
+        torch.manual_seed(fold(progress.seed, progress.step, self.fabric.global_rank) & 0xFFFFFFFF)
+        micro_batches, waited = self.recipe.trainer.accumulate, 0.0
+        for number in range(micro_batches):
+            batch, seconds = next(batches)
+            waited += seconds
+            with self.fabric.no_backward_sync(self.objective, enabled=number < micro_batches - 1):
+                total = self.objective(batch, progress)
+                losses = self.objective.module.losses
+                _check_finite(losses, progress)
+                self.fabric.backward(total / micro_batches)
+            monitor.micro_batch(losses)
+        frozen = list(self.method.frozen(progress))
+        for parameter in frozen:
+            parameter.grad = None
+        norm = clip_gradients(self.method.parameters(), self.recipe.optim)
+        _check_gradient(norm, progress)
+        self.stepper.step()
+        self.stepper.zero_grad()
+        self.method.after_update(progress)
+        monitor.step(
+            progress.step + 1,
+            images=self.batch_size,
+            waited=waited,
+            settled=not frozen,
+            numbers={"lr": lr, "gradient_norm": norm, "epoch": (progress.step + 1) / self.steps_per_epoch},
+        )
+
+    def _batches(self, start: int) -> Iterator[tuple[Batch, float]]:
+        """Micro-batches on the device, each with the seconds that were spent waiting for it."""
+        data = self.recipe.data
+        loader = Loader(
+            self.source,
+            Views(self.method.views),
+            data,
+            batch_size=self.batch_size,
+            accumulate=self.recipe.trainer.accumulate,
+            rank=self.fabric.global_rank,
+            world_size=self.fabric.world_size,
+            seed=self.recipe.trainer.seed,
+            start_step=start,
+            steps=self.steps,
+        )
+        bad = BadImageLog(self.run.path / "bad_images.jsonl", data.max_bad_share, len(self.source))
+        iterator = iter(loader)
+        while True:
+            before = time.perf_counter()
+            raw = next(iterator)
+            waited = time.perf_counter() - before
+            bad.record(raw.bad)
+            yield to_batch(raw, self.fabric.device, data.mean, data.std), waited
+
+    def _save(self, step: int) -> None:
+        facts = {"steps": self.steps, "images": len(self.source), "batch_size": self.batch_size}
+        state = checkpoint.capture(self.method, self.optimizer, step, facts)
+        if self.fabric.is_global_zero:
+            checkpoint.write(state, self.run.checkpoints, self.recipe.checkpoint)
+            _export(self.recipe, state, self.run.weights)
+        collectives.barrier()
+
+    def _progress(self, step: int) -> Progress:
+        return Progress(step, self.steps, self.steps_per_epoch, self.recipe.trainer.seed)
+
+    def _announce(self, monitor: Monitor) -> None:
+        trained = sum(p.numel() for p in self.method.parameters() if p.requires_grad)
+        monitor.say(describe(self.recipe, len(self.source), trained, self.fabric.device, self.fabric.world_size))
+
+
+class _Objective(nn.Module):
+    """A method's loss as a `forward`, which is what DDP and FSDP hook into."""
+
+    def __init__(self, method: Method, precision: str) -> None:
+        super().__init__()
+        self.method = method
+        self.losses: Losses
+        self._autocast = precision == "bf16"
+
+    def forward(self, batch: Batch, progress: Progress) -> Tensor:
+        device = batch.keys.device.type
+        with torch.autocast(device, torch.bfloat16) if self._autocast else contextlib.nullcontext():
+            self.losses = self.method.loss(batch, progress)
+        return self.losses.total
+
+
+class _SaveSchedule:
+    """After so many steps, and after so many minutes, and at the end."""
+
+    def __init__(self, config: checkpoint.CheckpointConfig, steps: int, steps_per_epoch: int) -> None:
+        self._every = config.every_steps or steps_per_epoch
+        self._seconds = 60 * config.every_minutes if config.every_minutes else float("inf")
+        self._steps = steps
+        self._last = time.monotonic()
+
+    def is_due(self, step: int) -> bool:
+        late = collectives.broadcast_object(time.monotonic() - self._last > self._seconds)
+        due = step % self._every == 0 or step == self._steps or late
+        if due:
+            self._last = time.monotonic()
+        return due
+
+
+def _export(recipe: Recipe, state: checkpoint.State, path: Path) -> None:
+    """`encoder.safetensors` from a whole state, so that it works for sharded parameters too."""
+    method = build_method(recipe)
+    method.load_state_dict(state.method)
+    encoder = method.encoder()
+    encoder.save(path, step=state.step)
+
+
+def _check_finite(losses: Losses, progress: Progress) -> None:
+    """Stop before a non-finite loss reaches the weights."""
+    values = torch.stack([value.detach().float() for value in losses.terms.values()])
+    if int(collectives.all_reduce_sum((~values.isfinite()).any().int())):
+        broken = {n: v for n, v in zip(losses.terms, values.tolist(), strict=True) if not torch.tensor(v).isfinite()}
+        names = ", ".join(f"{name} = {value}" for name, value in broken.items()) or "a term of another process"
+        raise UserError(
+            f"the loss is not finite at step {progress.step}: {names}. The weights were not changed by this step; "
+            "the last checkpoint is good. Try a lower optim.lr, a longer optim.warmup_epochs, optim.clip=3 or "
+            "trainer.precision=32"
+        )
+
+
+def _check_gradient(norm: Tensor, progress: Progress) -> None:
+    if not norm.isfinite():
+        raise UserError(
+            f"the gradient is not finite at step {progress.step} although the loss is. The weights were not changed by "
+            "this step; the last checkpoint is good. Try trainer.precision=32 or a lower optim.lr"
+        )
+
+
+_RESUMABLE = (
+    "trainer.accelerator",
+    "trainer.devices",
+    "trainer.nodes",
+    "trainer.strategy",
+    "data.path",
+    "data.workers",
+)
+
+
+def _check_resumable(overrides: tuple[str, ...]) -> None:
+    """Only what does not change the result may differ when a run goes on."""
+    for override in overrides:
+        key = override.partition("=")[0]
+        if key not in _RESUMABLE and not key.startswith(("checkpoint.", "monitor.")):
+            raise UserError(
+                f"{key} cannot change when a run is resumed; allowed are {', '.join(_RESUMABLE)}, checkpoint.* and "
+                "monitor.*. For other changes start a new run from its weights with --init"
+            )

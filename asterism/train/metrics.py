@@ -1,0 +1,73 @@
+"""Where numbers go: `metrics.jsonl` for machines and people, TensorBoard for curves."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from asterism.errors import MissingExtra
+
+
+class MetricsLog:
+    """Appends one JSON object per line. After a resume, lines beyond the checkpoint's step are dropped first."""
+
+    def __init__(self, run: Path, start_step: int, tensorboard: bool | Literal["auto"]) -> None:
+        self._path = run / "metrics.jsonl"
+        _keep_until(self._path, start_step)
+        self._file = self._path.open("a", encoding="utf-8")
+        self._board = _summary_writer(run, start_step, tensorboard)
+
+    def write(self, step: int, values: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps({"step": step, **values}) + "\n")
+        self._file.flush()
+        if self._board is not None:
+            for name, value in values.items():
+                if isinstance(value, int | float):
+                    self._board.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """All complete lines of a run's metrics; a line cut off by a crash is left out."""
+    path = run / "metrics.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [record for line in lines if (record := _parse(line))]
+
+
+def _keep_until(path: Path, step: int) -> None:
+    if not path.exists():
+        return
+    kept = [line for line in path.read_text(encoding="utf-8").splitlines() if (r := _parse(line)) and r["step"] <= step]
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+    temporary.replace(path)
+
+
+def _parse(line: str) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and "step" in record else None
+
+
+def _summary_writer(run: Path, start_step: int, wanted: bool | Literal["auto"]) -> Any:
+    """None when not wanted, or when left to us and not installed: the same numbers are in metrics.jsonl."""
+    if wanted is False:
+        return None
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        if wanted is True:
+            raise MissingExtra("tensorboard", "tensorboard") from None
+        return None
+    return SummaryWriter(str(run), purge_step=start_step)

@@ -1,0 +1,78 @@
+"""k-NN accuracy while training: how good the features are, long before the loss tells."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from asterism.config import Config
+from asterism.data import DataConfig, Source, Subset, evaluation_batches, open_source
+from asterism.errors import UserError
+from asterism.nn.encoder import Encoder
+from asterism.ops.neighbours import knn_accuracy
+from asterism.ops.random import fold, generator
+
+
+class OnlineKnnConfig(Config):
+    """Weighted k-NN on a labelled subset; it runs where the data has labels."""
+
+    data: str | None = None  # a labelled source; None: the training data, when it has labels
+    every_epochs: float | None = None  # None: ten times in a run
+    bank: int = 2000  # labelled images the neighbours come from
+    queries: int = 1000  # images that are classified: of the test split if there is one, else held out of the bank
+    k: int = 20
+    temperature: float = 0.07
+
+
+class OnlineKnn:
+    """Holds the two subsets; both are a function of the data and never change during a run."""
+
+    def __init__(self, config: OnlineKnnConfig | None, data: DataConfig) -> None:
+        self._config = config
+        self._data = data
+        self._subsets = _subsets(config, data) if config is not None else None
+
+    def is_due(self, step: int, steps: int, steps_per_epoch: int) -> bool:
+        if self._config is None or self._subsets is None:
+            return False
+        every = self._config.every_epochs
+        interval = max(1, steps // 10) if every is None else max(1, round(every * steps_per_epoch))
+        return step % interval == 0 or step == steps
+
+    def accuracy(self, encoder: Encoder) -> float:
+        """Top-1 in percent."""
+        assert self._config is not None
+        assert self._subsets is not None
+        bank, queries = (self._embed(encoder, subset) for subset in self._subsets)
+        classes = int(torch.cat([bank[1], queries[1]]).max()) + 1
+        result = knn_accuracy(*bank, *queries, self._config.k, self._config.temperature, classes)
+        return next(iter(result.values()))
+
+    @torch.no_grad()
+    def _embed(self, encoder: Encoder, source: Source) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"]]:
+        features, labels = [], []
+        for batch in evaluation_batches(source, encoder.image_size, batch_size=128, workers=0):
+            features.append(encoder.encode(batch.images).cls.float().cpu())
+            labels.append(batch.labels)
+        return torch.cat(features), torch.cat(labels)
+
+
+def _subsets(config: OnlineKnnConfig, data: DataConfig) -> tuple[Source, Source] | None:
+    """Bank and queries; None when the training data has no labels and no other data was named."""
+    path = config.data or data.path
+    bank = open_source(path, "train" if config.data else data.split)
+    if bank.classes is None:
+        if config.data:
+            raise UserError(f"monitor.knn.data = {path!r} has no labels; give a folder with one subfolder per class")
+        return None
+    try:
+        queries: Source | None = open_source(path, "test")
+    except UserError:  # no such split
+        queries = None
+    order = torch.randperm(len(bank), generator=generator(fold(0, len(bank)))).tolist()
+    if queries is None or queries.fingerprint == bank.fingerprint:
+        held_out = min(config.queries, len(bank) // 5)
+        return Subset(bank, sorted(order[held_out:][: config.bank])), Subset(bank, sorted(order[:held_out]))
+    chosen = torch.randperm(len(queries), generator=generator(fold(1, len(queries)))).tolist()
+    return Subset(bank, sorted(order[: config.bank])), Subset(queries, sorted(chosen[: config.queries]))

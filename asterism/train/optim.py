@@ -1,0 +1,66 @@
+"""AdamW with the parameter groups, schedules and clipping that all methods share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from asterism.config import Config
+from asterism.ops.schedules import cosine, warmup_cosine
+from asterism.ops.sharding import whole
+from asterism.types import Progress
+
+
+class OptimConfig(Config):
+    """AdamW: linear warm-up, then cosine, per step."""
+
+    lr: float = 5e-4  # peak; of a global batch of 256 images when scaled
+    lr_scaling: Literal["linear", "none"] = "linear"  # peak = lr · global batch / 256, or lr as it is
+    min_lr: float = 1e-6  # at the end, absolute
+    warmup_epochs: float = 10.0
+    weight_decay: float = 0.04  # of matrices; biases and 1-D parameters have none
+    weight_decay_end: float = 0.4  # reached along a cosine
+    betas: tuple[float, float] = (0.9, 0.999)
+    clip: float = 0.0  # largest gradient norm; 0 leaves gradients alone
+    clip_by: Literal["tensor", "global"] = "tensor"  # norm of each parameter's gradient, or of all together
+
+    def peak_lr(self, batch_size: int) -> float:
+        return self.lr * batch_size / 256 if self.lr_scaling == "linear" else self.lr
+
+
+def build_optimizer(module: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
+    """Two groups: what decays (matrices), and what does not (biases and 1-D parameters)."""
+    decayed, free = [], []
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            (free if name.endswith(".bias") or parameter.ndim <= 1 else decayed).append(parameter)
+    groups = [{"params": decayed}, {"params": free, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=0.0, betas=config.betas, weight_decay=config.weight_decay)
+
+
+def set_schedules(optimizer: torch.optim.Optimizer, config: OptimConfig, progress: Progress, batch_size: int) -> float:
+    """Put this step's learning rate and weight decay into the optimiser; returns the learning rate."""
+    warmup = min(round(config.warmup_epochs * progress.steps_per_epoch), progress.steps)
+    lr = warmup_cosine(progress.step, progress.steps, config.peak_lr(batch_size), config.min_lr, warmup)
+    decay = cosine(progress.step, progress.steps, config.weight_decay, config.weight_decay_end)
+    for group, weight_decay in zip(optimizer.param_groups, (decay, 0.0), strict=True):
+        group["lr"], group["weight_decay"] = lr, weight_decay
+    return lr
+
+
+@torch.no_grad()
+def clip_gradients(parameters: Iterable[nn.Parameter], config: OptimConfig) -> Tensor:
+    """Clip in place and return the norm of all gradients as they were before."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    if not gradients:
+        return torch.zeros(())
+    norms = torch.stack([whole(n) for n in torch._foreach_norm(gradients)])
+    total = norms.norm()
+    if config.clip > 0:
+        measured = norms if config.clip_by == "tensor" else total.expand_as(norms)
+        factors = (config.clip / (measured + 1e-6)).clamp(max=1.0)
+        torch._foreach_mul_(gradients, list(factors.unbind()))
+    return total

@@ -1,0 +1,63 @@
+"""The progress bar on a terminal; a line now and then where there is none (log files, CI)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+_PLAIN_SECONDS = 15.0  # between lines when the output is not a terminal
+
+
+class ProgressDisplay:
+    """Step, loss, images/s, share of time waiting for data, time left, online k-NN."""
+
+    def __init__(self, start_step: int, steps: int) -> None:
+        self._console = Console()
+        self._steps = steps
+        self._step = start_step
+        self._values: dict[str, float] = {}
+        self._last_line = 0.0
+        self._bar = Progress(
+            TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[numbers]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._task = self._bar.add_task("", total=steps, completed=start_step, numbers="")
+
+    def start(self) -> None:
+        self._bar.start()
+
+    def stop(self) -> None:
+        self._bar.stop()
+
+    def advance(self, step: int) -> None:
+        self._step = step
+        self._bar.update(self._task, completed=step)
+
+    def show(self, values: Mapping[str, float]) -> None:
+        self._values.update(values)
+        self._bar.update(self._task, numbers=self._numbers())
+        due = time.monotonic() - self._last_line > _PLAIN_SECONDS or self._step == self._steps
+        if not self._console.is_terminal and due:
+            self._last_line = time.monotonic()
+            self._console.print(f"step {self._step}/{self._steps}  {self._numbers()}", highlight=False)
+
+    def say(self, message: str) -> None:
+        self._console.print(message, highlight=False)
+
+    def _numbers(self) -> str:
+        forms = {
+            "loss": "loss {:.4f}",
+            "images_per_second": "{:.0f} images/s",
+            "data_wait_share": "data wait {:.0%}",
+            "knn": "k-NN {:.1f} %",
+        }
+        return "  ".join(form.format(self._values[name]) for name, form in forms.items() if name in self._values)

@@ -1,0 +1,98 @@
+"""A recipe: everything that makes up one pretraining run, readable from YAML, a shipped name or a method's name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
+
+from asterism.config import Config, read_yaml, with_overrides
+from asterism.data.loader import DataConfig
+from asterism.errors import UserError, unknown
+from asterism.methods import method_class, method_names
+from asterism.methods.base import MethodConfig
+from asterism.nn.backbone import BackboneConfig
+from asterism.train.checkpoint import CheckpointConfig
+from asterism.train.monitor import MonitorConfig
+from asterism.train.optim import OptimConfig
+
+
+class TrainerConfig(Config):
+    """How long, on what, and in which precision. "auto" values are resolved when training starts, and printed."""
+
+    epochs: float | Literal["auto"] = "auto"  # passes over the data; auto: 100, or more when that is under 10 000 steps
+    steps: int | None = None  # optimiser steps, instead of epochs
+    batch_size: int | Literal["auto"] = "auto"  # global: over all devices and micro-batches
+    accumulate: int = Field(1, ge=1)  # micro-batches per optimiser step and device
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    devices: int | Literal["auto"] = "auto"
+    nodes: int = Field(1, ge=1)
+    strategy: Literal["auto", "ddp", "fsdp"] = "auto"
+    precision: Literal["auto", "32", "bf16"] = "auto"  # auto: bf16 autocast on GPUs that have it
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _one_length(self) -> TrainerConfig:
+        if self.steps is not None and self.epochs != "auto":
+            raise ValueError(f"give trainer.steps ({self.steps}) or trainer.epochs ({self.epochs}), not both")
+        return self
+
+
+class Recipe(Config):
+    """One pretraining run."""
+
+    method: SerializeAsAny[MethodConfig]
+    backbone: BackboneConfig = BackboneConfig()
+    data: DataConfig
+    optim: OptimConfig = OptimConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    monitor: MonitorConfig = MonitorConfig()
+
+    @field_validator("method", mode="before")
+    @classmethod
+    def _choose_method(cls, value: Any) -> Any:
+        """`method: dino`, or `method: {name: dino, …}`: the name decides which settings are allowed."""
+        if isinstance(value, str):
+            value = {"name": value}
+        if isinstance(value, Mapping):
+            if "name" not in value:
+                raise UserError(f"method.name is required; choose from: {', '.join(method_names())}")
+            return method_class(value["name"]).Config.parse(value, section="method")
+        return value
+
+
+def load_recipe(name: str, overrides: Sequence[str] = (), values: Mapping[str, Any] | None = None) -> Recipe:
+    """The recipe `name` (a YAML file, a shipped recipe or a method), changed by `values` and then `overrides`."""
+    merged = _merge(read_yaml(find_recipe(name)), values or {})
+    return Recipe.parse(with_overrides(merged, overrides))
+
+
+def find_recipe(name: str) -> Path:
+    """A method's name stands for the shipped recipe of that name, which suits any folder of images."""
+    if name.endswith((".yaml", ".yml")):
+        return Path(name)
+    path = recipe_folder() / f"{name}.yaml"
+    if not path.is_file():
+        raise unknown("method or recipe", name, [*recipe_names(), *method_names()])
+    return path
+
+
+def recipe_names() -> list[str]:
+    return sorted(path.stem for path in recipe_folder().glob("*.yaml"))
+
+
+def recipe_folder() -> Path:
+    return Path(str(resources.files("asterism") / "recipes"))
+
+
+def _merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(values)
+    for key, change in changes.items():
+        present = result.get(key)
+        both = isinstance(present, Mapping) and isinstance(change, Mapping)
+        result[key] = _merge(present, change) if both else change
+    return result

@@ -1,0 +1,78 @@
+"""From "auto" to numbers: what a recipe means for this data on these devices."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import torch
+from rich.table import Table
+
+from asterism.errors import UserError
+from asterism.train.recipe import Recipe
+
+_LEAST_STEPS = 10_000  # an automatic run on few images makes more epochs instead of ending before it learned
+_EPOCHS = 100
+
+
+def resolve(recipe: Recipe, images: int, device: torch.device, world: int) -> Recipe:
+    """The same recipe with every "auto" replaced; raises when batch, devices and data do not fit together."""
+    trainer = recipe.trainer
+    per_step = world * trainer.accumulate
+    batch = trainer.batch_size
+    if batch == "auto":
+        per_device = 64 if device.type == "cpu" else 128
+        batch = max(1, min(per_device * per_step, images) // per_step) * per_step
+    if batch > images:
+        raise UserError(
+            f"trainer.batch_size = {batch} is larger than the data set ({images} images); "
+            f"choose a batch size of at most {images // per_step * per_step}"
+        )
+    if batch % per_step:
+        raise UserError(
+            f"trainer.batch_size = {batch} does not divide over {world} processes × {trainer.accumulate} parts; "
+            f"choose a multiple of {per_step}"
+        )
+    steps = trainer.steps or _steps(trainer.epochs, images // batch)
+    precision = trainer.precision
+    if precision == "auto":
+        precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "32"
+    strategy = trainer.strategy if trainer.strategy != "auto" or world == 1 else "ddp"
+    workers = _workers(device, world) if recipe.data.workers == "auto" else recipe.data.workers
+    changes = {"batch_size": batch, "steps": steps, "epochs": "auto", "precision": precision, "strategy": strategy}
+    return recipe.model_copy(
+        update={
+            "trainer": trainer.model_copy(update=changes),
+            "data": recipe.data.model_copy(update={"workers": workers}),
+        }
+    )
+
+
+def describe(recipe: Recipe, images: int, parameters: int, device: torch.device, world: int) -> Table:
+    """What is about to happen, for the user to read before the first step."""
+    trainer = recipe.trainer
+    assert isinstance(trainer.batch_size, int)
+    assert trainer.steps is not None
+    epochs = trainer.steps / (images // trainer.batch_size)
+    table = Table.grid(padding=(0, 2))
+    table.add_row("method", recipe.method.name)
+    table.add_row("backbone", f"{recipe.backbone.name}, {parameters / 1e6:.1f} M trained parameters")
+    table.add_row("data", f"{recipe.data.path}, {images:,} images")
+    table.add_row("length", f"{trainer.steps:,} steps of {trainer.batch_size} images ({epochs:.1f} epochs)")
+    table.add_row("learning rate", f"{recipe.optim.peak_lr(trainer.batch_size):.3g} at its peak")
+    table.add_row(
+        "device", f"{world} × {device.type}, precision {trainer.precision}, {recipe.data.workers} data workers"
+    )
+    return table
+
+
+def _steps(epochs: float | str, per_epoch: int) -> int:
+    if isinstance(epochs, str):
+        epochs = max(_EPOCHS, math.ceil(_LEAST_STEPS / per_epoch))
+    return max(1, round(epochs * per_epoch))
+
+
+def _workers(device: torch.device, world: int) -> int:
+    """On the CPU the workers take cores from training itself; on a GPU they must keep up with it."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // 8) if device.type == "cpu" else max(1, min(16, cores // world))

@@ -1,0 +1,26 @@
+"""How far embeddings are spread: the two numbers that fall when a representation collapses."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import normalize
+
+
+def feature_std(embeddings: Float[Tensor, "b d"]) -> Float[Tensor, ""]:
+    """Mean standard deviation of the L2-normalised embeddings per channel, times √d: 1 when spread over the sphere."""
+    unit = normalize(embeddings.float(), dim=1)
+    return unit.std(dim=0, correction=0).mean() * embeddings.shape[1] ** 0.5
+
+
+def effective_rank(embeddings: Float[Tensor, "b d"]) -> Float[Tensor, ""]:
+    """Exponential of the entropy of the centred embeddings' singular values as shares (Roy and Vetterli, 2007)."""
+    # In float64 on the CPU: some accelerators have neither float64 nor eigvalsh, and this is small and rare.
+    rows = embeddings.detach().cpu().double()
+    centred = rows - rows.mean(dim=0)
+    # The Gram matrix of the shorter side has the squared singular values as its eigenvalues, at a fraction of the cost.
+    gram = centred @ centred.T if centred.shape[0] < centred.shape[1] else centred.T @ centred
+    values = torch.linalg.eigvalsh(gram).clamp_min(0).sqrt()
+    share = values / values.sum().clamp_min(1e-12)
+    return torch.exp(-torch.special.xlogy(share, share).sum()).float()
