@@ -52,7 +52,7 @@ class Source(Protocol):
         ...
 
 
-class BadImage(Exception):
+class BadImage(Exception):  # noqa: N818  (the image is bad; nothing failed)
     """An image that cannot be used, and why. Whoever reads on skips it and records it."""
 
     def __init__(self, key: str, reason: str) -> None:
