@@ -1,7 +1,7 @@
 """What a backbone is: images in, class token, patch tokens and registers out. Networks come from timm.
 
-`asterism.nn.vit` and `asterism.nn.swin` are the families; they are imported when a network is built, because timm is slow
-to import and configurations are read everywhere.
+The families are `asterism.nn.vit` and `asterism.nn.swin`. They are imported when a network is built, because timm is
+slow to import and configurations are read everywhere.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Backbone(nn.Module, ABC):
 
 
 def build_backbone(config: BackboneConfig) -> Backbone:
-    """A network with fresh weights (drawn from torch's default generator: seed it before), or timm's if `pretrained`."""
+    """A network with fresh weights, or timm's if `pretrained`. Seed torch's default generator before."""
     from asterism.nn import swin, vit
 
     backbone = (swin if swin.is_swin(config.name) else vit).build(config)
@@ -200,6 +200,6 @@ def _joined_masks(group: Sequence[_View]) -> Tensor | None:
 def _split(tokens: Tokens, sizes: Sequence[int]) -> list[Tokens]:
     if len(sizes) == 1:
         return [tokens]
-    cls = [None] * len(sizes) if tokens.cls is None else tokens.cls.split(list(sizes))
-    patches, registers = tokens.patches.split(list(sizes)), tokens.registers.split(list(sizes))
+    cls = [None] * len(sizes) if tokens.cls is None else torch.split(tokens.cls, list(sizes))
+    patches, registers = torch.split(tokens.patches, list(sizes)), torch.split(tokens.registers, list(sizes))
     return [Tokens(c, p, r, tokens.grid) for c, p, r in zip(cls, patches, registers, strict=True)]

@@ -9,19 +9,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Float
-from PIL import Image
+from jaxtyping import Float, Shaped
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from asterism.errors import UserError
 from asterism.nn.backbone import Backbone
+from asterism.nn.pictures import Picture, square_picture
 from asterism.types import Features
 
 Triple = tuple[float, float, float]
-Picture = str | Path | Image.Image | np.ndarray[Any, Any] | Tensor
 
 IMAGENET_MEAN: Triple = (0.485, 0.456, 0.406)
 IMAGENET_STD: Triple = (0.229, 0.224, 0.225)
@@ -35,6 +33,8 @@ class Encoder(nn.Module):
 
     Subclasses that know concepts override `forward` and fill `sparse` and `where`.
     """
+
+    step: int | None = None  # optimiser steps of the run it comes from, where known
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Encoder(nn.Module):
         return Features(cls=cls, patches=tokens.patches, grid=tokens.grid)
 
     @torch.no_grad()
-    def encode(self, images: Tensor | Sequence[Picture]) -> Features:
+    def encode(self, images: Shaped[Tensor, "b c h w"] | Sequence[Picture]) -> Features:
         """Features of images, on the encoder's device and without gradients.
 
         A tensor [b, 3, h, w] (uint8, or float in [0, 1]) is taken at its own size. A list of paths, PIL images, arrays
@@ -64,16 +64,21 @@ class Encoder(nn.Module):
         antialiased; not at all if it already fits) and the middle square is cut out.
         """
         if not isinstance(images, Tensor):
-            images = torch.stack([_square(_as_pil(image), self.image_size) for image in images])
+            images = torch.stack([square_picture(image, self.image_size) for image in images])
         return self(self.normalise(images))
 
-    def normalise(self, images: Tensor) -> Float[Tensor, "b 3 h w"]:
-        """Pixels as `forward` wants them, from uint8 or from [0, 1]."""
-        if images.ndim != 4 or images.shape[1] != 3:
-            raise UserError(f"expected images of shape [b, 3, h, w], got {list(images.shape)}")
+    def normalise(self, images: Shaped[Tensor, "b c h w"]) -> Float[Tensor, "b 3 h w"]:
+        """Pixels as `forward` wants them, from uint8 or from floats in [0, 1]."""
+        if images.shape[1] != 3:
+            raise UserError(f"expected RGB images [b, 3, h, w], got the shape {list(images.shape)}")
         device = next(self.parameters()).device
         images = images.to(device)
-        pixels = images.float() / 255 if images.dtype == torch.uint8 else images.float()
+        if images.dtype == torch.uint8:
+            pixels = images.float() / 255
+        elif images.is_floating_point():
+            pixels = images.float()
+        else:
+            raise UserError(f"expected pixels of type uint8, or float in [0, 1], got {images.dtype}")
         mean, std = (torch.tensor(values, device=device)[:, None, None] for values in (self.mean, self.std))
         return (pixels - mean) / std
 
@@ -83,8 +88,11 @@ class Encoder(nn.Module):
         architecture = self.backbone.architecture
         return {"model_name": architecture.name, **architecture.arguments}
 
-    def save(self, path: str | Path) -> Path:
-        """Write weights under plain timm names, and in the file's metadata all it takes to rebuild the encoder."""
+    def save(self, path: str | Path, step: int | None = None) -> Path:
+        """Write weights under plain timm names, and in the metadata all it takes to rebuild the encoder.
+
+        A folder gets the file `encoder.safetensors`. `step` says how long the run that gave the weights has been.
+        """
         path = Path(path)
         if path.is_dir():
             path = path / FILE_NAME
@@ -93,17 +101,18 @@ class Encoder(nn.Module):
             "mean": self.mean,
             "std": self.std,
             "image_size": self.image_size,
+            "step": self.step if step is None else step,
         }
-        tensors = {
-            name: value.detach().cpu().contiguous() for name, value in self.backbone.network.state_dict().items()
-        }
+        network = self.backbone.network
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
         _write_atomically(path, tensors, {METADATA_KEY: json.dumps(description)})
         return path
 
 
 def _write_atomically(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """The file appears whole or not at all, and an older one stays until then."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         save_file(tensors, temporary, metadata)
         with temporary.open("rb") as file:
@@ -111,27 +120,3 @@ def _write_atomically(path: Path, tensors: dict[str, Tensor], metadata: dict[str
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _as_pil(picture: Picture) -> Image.Image:
-    if isinstance(picture, Image.Image):
-        return picture
-    if isinstance(picture, str | Path):
-        try:
-            return Image.open(picture)
-        except OSError as error:
-            raise UserError(f"cannot read image {picture}: {error}") from None
-    if isinstance(picture, Tensor):
-        picture = picture.permute(1, 2, 0).cpu().numpy()
-    return Image.fromarray(picture)
-
-
-def _square(image: Image.Image, size: int) -> Tensor:
-    image = image.convert("RGB")
-    scale = size / min(image.size)
-    if scale != 1:
-        shape = [max(size, round(side * scale)) for side in image.size]
-        image = image.resize((shape[0], shape[1]), Image.Resampling.BICUBIC)
-    left, top = ((side - size) // 2 for side in image.size)
-    image = image.crop((left, top, left + size, top + size))
-    return torch.from_numpy(np.array(image)).permute(2, 0, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -38,7 +39,7 @@ def resample(table: Float[Tensor, "1 n d"], old: Grid, new: Grid, form: Resampli
     """A table of the old grid's positions (patches only) on the new grid, separable bicubic with clamped borders."""
     if old == new:
         return table
-    picture = table.float().unflatten(1, old).permute(0, 3, 1, 2)
+    picture = table.float().view(1, *old, -1).permute(0, 3, 1, 2)
     if form == "offset":
         scale = ((new[0] + 0.1) / old[0], (new[1] + 0.1) / old[1])
         picture = F.interpolate(picture, scale_factor=scale, mode="bicubic")
@@ -46,3 +47,17 @@ def resample(table: Float[Tensor, "1 n d"], old: Grid, new: Grid, form: Resampli
         picture = F.interpolate(picture, size=new, mode="bicubic", antialias=form == "antialiased")
     assert picture.shape[-2:] == new
     return picture.permute(0, 2, 3, 1).flatten(1, 2).to(table.dtype)
+
+
+def table_layout(rows: int, prefix: int, patches_only_first: bool) -> tuple[int, bool]:
+    """Side of the square grid of a position table, and whether its rows are those of patches alone.
+
+    `prefix` counts the class token and registers, which may have rows before the patches. Where both readings give a
+    square, `patches_only_first` decides.
+    """
+    for patches_only in (patches_only_first, not patches_only_first):
+        patches = rows if patches_only else rows - prefix
+        side = math.isqrt(max(patches, 0))
+        if side > 0 and side * side == patches:
+            return side, patches_only
+    raise UserError(f"a table of {rows} positions is not that of a square grid of patches after {prefix} other tokens")

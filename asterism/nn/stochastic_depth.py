@@ -1,7 +1,7 @@
 """Stochastic depth (Huang et al., 2016) drawn from per-sample keys.
 
-Whether a branch of a block is dropped for an image depends on the image's key, the block and the branch alone: not on the
-batch around it, the device or the number of processes.
+Whether a branch of a block is dropped for an image depends on the image's key, the block and the branch alone: not on
+the batch around it, the device or the number of processes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class KeyedDropPath(nn.Module):
 
     factor: Float[Tensor, " b"] | None = None
 
-    def forward(self, branch: Float[Tensor, "b *rest"]) -> Float[Tensor, "b *rest"]:
+    def forward(self, branch: Float[Tensor, "b ..."]) -> Float[Tensor, "b ..."]:
         if self.factor is None:
             return branch
         return branch * self.factor.to(branch.dtype).view(-1, *[1] * (branch.ndim - 1))
@@ -37,15 +37,15 @@ def install_drop_paths(blocks: Iterable[nn.Module]) -> None:
 
 
 def branch_factors(keys: Int[Tensor, " b"], depth: int, last_rate: float) -> Float[Tensor, "depth 2 b"]:
-    """0 where a branch is dropped, 1/(1 - rate) where it stays; rates grow linearly from 0 to that of the last block."""
+    """0 where a branch is dropped, 1/(1 - rate) where it stays; the rate grows linearly from 0 at the first block."""
     rates = torch.linspace(0, last_rate, depth, device=keys.device)[:, None, None]
-    draws = uniform(fold_each(keys, _USE), 2 * depth).T.unflatten(0, (depth, 2))
+    draws = uniform(fold_each(keys, _USE), 2 * depth).T.view(depth, 2, -1)
     return (draws >= rates) / (1 - rates)
 
 
 def run_block(
-    block: nn.Module, x: Float[Tensor, "b *rest"], factors: Float[Tensor, "2 b"] | None, checkpointing: bool
-) -> Float[Tensor, "b *rest"]:
+    block: nn.Module, x: Float[Tensor, "b ..."], factors: Float[Tensor, "2 b"] | None, checkpointing: bool
+) -> Float[Tensor, "b ..."]:
     """`block(x)` with these factors on its two branches."""
     if checkpointing and torch.is_grad_enabled():
         # The factors are arguments, so the recomputation sees those of its own forward pass; no other draw is made.

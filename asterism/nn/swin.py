@@ -20,7 +20,7 @@ _SHRINK = 2 ** (_STAGES - 1)  # each later stage halves the grid
 _HEAD_WIDTH = 32  # channels per head in every published Swin
 
 # No classifier and no pooling; windows adapt to any input size; stochastic depth is ours.
-_FEATURES_ONLY = {"num_classes": 0, "global_pool": "", "strict_img_size": False, "drop_path_rate": 0.0}
+FEATURES_ONLY: dict[str, Any] = {"num_classes": 0, "global_pool": "", "strict_img_size": False, "drop_path_rate": 0.0}
 
 
 def is_swin(name: str) -> bool:
@@ -45,7 +45,7 @@ class Swin(Backbone):
 
     def __init__(self, architecture: Architecture, *, drop_path: float = 0.0, checkpointing: bool = False) -> None:
         super().__init__()
-        network = timm.create_model(architecture.name, **architecture.arguments)
+        network: Any = timm.create_model(architecture.name, **architecture.arguments)
         self.architecture = architecture
         self.network = network
         self.dim = network.num_features
@@ -116,7 +116,7 @@ class Swin(Backbone):
 
 
 def _arguments(config: BackboneConfig) -> dict[str, Any]:
-    """timm's arguments for what the configuration changes; sizes mean those of the final stage."""
+    """What the configuration changes, in arguments of timm; sizes mean those of the final stage."""
     _refuse(config)
     arguments: dict[str, Any] = {}
     if config.image_size is not None:
@@ -131,7 +131,7 @@ def _arguments(config: BackboneConfig) -> dict[str, Any]:
         widths = [config.dim // _SHRINK * 2**stage for stage in range(_STAGES)]
         arguments["embed_dim"] = widths[0]
         arguments["num_heads"] = [max(1, width // _HEAD_WIDTH) for width in widths]
-    return arguments | _FEATURES_ONLY
+    return arguments | FEATURES_ONLY
 
 
 def _refuse(config: BackboneConfig) -> None:
@@ -147,5 +147,5 @@ def _refuse(config: BackboneConfig) -> None:
     for name, given in unfit.items():
         if given:
             raise UserError(
-                f"backbone.{name} = {getattr(config, name)!r} does not fit {config.name}, a Swin; leave it out or choose a ViT"
+                f"backbone.{name} = {getattr(config, name)!r} does not fit {config.name}; leave it out or choose a ViT"
             )

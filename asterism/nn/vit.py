@@ -9,9 +9,14 @@ import timm
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from timm.layers import Attention, PatchEmbed
 from timm.models import is_model_in_modules
-from timm.models.vision_transformer import Block, ResPostBlock, VisionTransformer
+from timm.models.vision_transformer import (  # type: ignore[attr-defined]
+    Attention,
+    Block,
+    PatchEmbed,
+    ResPostBlock,
+    VisionTransformer,
+)
 from torch import Tensor, nn
 
 from asterism.errors import UserError
@@ -21,7 +26,7 @@ from asterism.nn.stochastic_depth import branch_factors, install_drop_paths, run
 from asterism.types import Tokens
 
 # No classifier and no pooling, so that the final norm is the last layer; any input size.
-_FEATURES_ONLY = {"num_classes": 0, "global_pool": "", "dynamic_img_size": True}
+FEATURES_ONLY: dict[str, Any] = {"num_classes": 0, "global_pool": "", "dynamic_img_size": True}
 
 
 def build(config: BackboneConfig) -> ViT:
@@ -33,7 +38,8 @@ def build(config: BackboneConfig) -> ViT:
         mask_token=config.mask_token,
         checkpointing=config.checkpointing,
     )
-    _initialise(backbone.network, config)
+    if config.positions == "sincos":
+        _fix_positions(backbone.network)
     return backbone
 
 
@@ -42,7 +48,7 @@ def rebuild(architecture: Architecture) -> ViT:
 
 
 class ViT(Backbone):
-    """A timm `VisionTransformer` behind our contract. Without mask, keep and keys it computes timm's `forward_features`."""
+    """A timm `VisionTransformer` behind our contract; without mask, keep and keys it computes `forward_features`."""
 
     takes_masks: ClassVar[bool] = True
     network: Any
@@ -133,13 +139,13 @@ class ViT(Backbone):
         """Pixels are gathered before the embedding, which then is a linear map with the convolution's kernel."""
         embed = self.network.patch_embed
         (rows, columns), side = self.grid_of(pixels), self.patch_size
-        cells = pixels.unflatten(3, (columns, side)).unflatten(2, (rows, side)).permute(0, 2, 4, 1, 3, 5)
+        cells = pixels.reshape(len(pixels), 3, rows, side, columns, side).permute(0, 2, 4, 1, 3, 5)
         image = torch.arange(len(pixels), device=pixels.device)[:, None]
         visible = cells[image, keep // columns, keep % columns].flatten(2)
         return embed.norm(F.linear(visible, embed.proj.weight.flatten(1), embed.proj.bias))
 
     def _prefix_and_positions(self, grid: Grid) -> tuple[Float[Tensor, "1 p d"], Float[Tensor, "1 n d"] | None]:
-        """Class token and registers, with their rows of the position table if it has such, and the rows of the patches."""
+        """Class token and registers, with their rows of the position table if there are any, and the patches' rows."""
         network = self.network
         parts = [token for token in (network.cls_token, network.reg_token) if token is not None]
         prefix = torch.cat(parts, dim=1) if parts else network.patch_embed.proj.weight.new_zeros(1, 0, self.dim)
@@ -162,7 +168,7 @@ class ViT(Backbone):
 
 
 def _arguments(config: BackboneConfig) -> dict[str, Any]:
-    """timm's arguments for what the configuration changes."""
+    """What the configuration changes, in arguments of timm."""
     changes = {
         "img_size": config.image_size,
         "patch_size": config.patch_size,
@@ -173,7 +179,7 @@ def _arguments(config: BackboneConfig) -> dict[str, Any]:
         "reg_tokens": config.registers,
         "no_embed_class": True if config.registers else None,  # registers have no position
     }
-    return {name: value for name, value in changes.items() if value is not None} | _FEATURES_ONLY
+    return {name: value for name, value in changes.items() if value is not None} | FEATURES_ONLY
 
 
 def _default_heads(dim: int | None) -> int | None:
@@ -189,8 +195,9 @@ def _create(architecture: Architecture) -> Any:
     name, arguments = architecture.name, dict(architecture.arguments)
     _check_name(name)
     _check_sizes(arguments)
-    network = timm.create_model(name, **arguments)
+    network: Any = timm.create_model(name, **arguments)
     _check_parts(name, network)
+    _draw_tokens(network)
     if architecture.layer_norm_eps is not None:
         for module in network.modules():
             if isinstance(module, nn.LayerNorm):
@@ -230,8 +237,8 @@ def _unsupported(name: str) -> UserError:
 
 
 @torch.no_grad()
-def _initialise(network: Any, config: BackboneConfig) -> None:
-    """timm draws linear layers and positions from a truncated normal of std .02; the tokens are drawn here.
+def _draw_tokens(network: Any) -> None:
+    """Class token and registers; timm has drawn the rest: truncated normals of std .02, zero biases.
 
     Registers start far apart, as N(0, 1)/√d: latent queries that start alike tend to stay alike.
     """
@@ -239,14 +246,19 @@ def _initialise(network: Any, config: BackboneConfig) -> None:
         nn.init.trunc_normal_(network.cls_token, std=0.02)
     if network.reg_token is not None:
         nn.init.normal_(network.reg_token, std=network.embed_dim**-0.5)
-    if config.positions == "sincos":
-        table = sincos_table(network.embed_dim, network.patch_embed.grid_size)
-        network.pos_embed.zero_()
-        network.pos_embed[0, -len(table) :] = table
-        network.pos_embed.requires_grad_(False)
+
+
+@torch.no_grad()
+def _fix_positions(network: Any) -> None:
+    """Sine-cosine positions that do not learn; rows of the class token and of registers are zero."""
+    table = sincos_table(network.embed_dim, network.patch_embed.grid_size)
+    network.pos_embed.zero_()
+    network.pos_embed[0, -len(table) :] = table
+    network.pos_embed.requires_grad_(False)
 
 
 def _attention_weights(attention: Any, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b heads t t"]:
-    query, key, _ = attention.qkv(x).unflatten(2, (3, attention.num_heads, attention.head_dim)).permute(2, 0, 3, 1, 4)
+    b, t, _ = x.shape
+    query, key, _ = attention.qkv(x).view(b, t, 3, attention.num_heads, attention.head_dim).permute(2, 0, 3, 1, 4)
     query, key = attention.q_norm(query), attention.k_norm(key)
     return (query * attention.scale @ key.transpose(-2, -1)).softmax(dim=-1)

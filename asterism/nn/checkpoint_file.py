@@ -1,0 +1,121 @@
+"""Reading weight files of others: tensors, and the plain values beside them, never code."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from asterism.errors import UserError
+
+_PICKLED = (".pth", ".pt", ".bin", ".ckpt")
+_IN_FOLDERS = ("encoder.safetensors", "model.safetensors", "pytorch_model.bin")
+_WRAPPERS = ("model", "state_dict")
+
+
+@dataclass(frozen=True)
+class CheckpointFile:
+    """One network of a weight file. Prefixes of wrappers (`module.`, `backbone.`) are gone from the names."""
+
+    path: Path
+    tensors: Mapping[str, Tensor]
+    metadata: Mapping[str, str] = field(default_factory=dict)  # of safetensors files
+    config: Mapping[str, Any] = field(default_factory=dict)  # config.json beside it (transformers, timm)
+    preprocessor: Mapping[str, Any] = field(default_factory=dict)  # preprocessor_config.json beside it (transformers)
+
+
+def read_checkpoint(path: Path, which: str = "teacher") -> CheckpointFile:
+    """A weight file, or the one in a run's or a transformers folder. `which` chooses between student and teacher."""
+    path = _file_in(path)
+    values, metadata = _read_values(path)
+    return CheckpointFile(
+        path=path,
+        tensors=_network(path, values, which),
+        metadata=metadata,
+        config=_json_beside(path, f"{path.stem}_config.json", "config.json"),
+        preprocessor=_json_beside(path, "preprocessor_config.json"),
+    )
+
+
+def _file_in(path: Path) -> Path:
+    if not path.exists():
+        raise UserError(f"no such file or folder: {path}")
+    if not path.is_dir():
+        return path
+    found = next((path / name for name in _IN_FOLDERS if (path / name).is_file()), None)
+    if found is None:
+        raise UserError(f"{path} holds no weights: expected one of {', '.join(_IN_FOLDERS)} in it")
+    return found
+
+
+def _read_values(path: Path) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+    if path.suffix == ".safetensors":
+        return _read_safetensors(path)
+    if path.suffix in _PICKLED:
+        return _read_pickled(path), {}
+    raise UserError(f"cannot read weights from {path}: expected a file {', '.join(('.safetensors', *_PICKLED))}")
+
+
+def _read_safetensors(path: Path) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} is not a whole safetensors file: {error}") from None
+
+
+def _read_pickled(path: Path) -> Mapping[str, Any]:
+    try:
+        # Public DINO and MAE files carry their command line beside the weights; a Namespace only holds values.
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            values = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise UserError(
+            f"{path} holds more than tensors and plain values, and opening it could run code; if you trust it, load it "
+            "with torch yourself and save its state dict with safetensors.torch.save_file"
+        ) from None
+    except (RuntimeError, EOFError, OSError, KeyError, ValueError) as error:
+        raise UserError(f"{path} is not a whole torch checkpoint: {error}") from None
+    if not isinstance(values, Mapping):
+        raise UserError(f"{path} holds a {type(values).__name__}, expected a state dict")
+    return values
+
+
+def _network(path: Path, values: Mapping[str, Any], which: str) -> dict[str, Tensor]:
+    """The tensors of one network, without the wrappers that training codes put around it."""
+    pair = [name for name in ("student", "teacher") if isinstance(values.get(name), Mapping)]
+    if pair:
+        if which not in pair:
+            raise UserError(f"{path} has no {which}; it holds: {', '.join(pair)}")
+        values = values[which]
+    elif which == "student":
+        raise UserError(f"{path} holds a single network, not a student and a teacher; leave out which='student'")
+    for wrapper in _WRAPPERS:
+        if isinstance(values.get(wrapper), Mapping):
+            values = values[wrapper]
+    tensors = {str(name): value for name, value in values.items() if isinstance(value, Tensor)}
+    for prefix in ("module.", "backbone."):
+        if any(name.startswith(prefix) for name in tensors):
+            tensors = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+    if not tensors:
+        raise UserError(f"{path} holds no tensors where a state dict is expected; its entries are {list(values)[:5]}")
+    return tensors
+
+
+def _json_beside(path: Path, *names: str) -> Mapping[str, Any]:
+    file = next((path.with_name(name) for name in names if path.with_name(name).is_file()), None)
+    if file is None:
+        return {}
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{file} is not valid JSON: {error}") from None
+    return values if isinstance(values, dict) else {}

@@ -1,0 +1,310 @@
+"""The families of published weights: how to tell each, and how its tensors are called in timm.
+
+To add one, write a function that turns a `CheckpointFile` into `EncoderWeights` and put a `Family` into `FAMILIES`; the
+first that recognises a file reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from asterism.errors import UserError, unknown
+from asterism.nn.backbone import Architecture, Backbone
+from asterism.nn.checkpoint_file import CheckpointFile
+from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, METADATA_KEY, Encoder, Triple
+from asterism.nn.positions import Resampling, sincos_table, table_layout
+
+# The generic names under which networks are rebuilt from the shapes of their tensors, which override every size.
+_PLAIN_VIT, _SWIGLU_VIT = "vit_base_patch16_224", "vit_giant_patch14_dinov2"
+
+_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16}  # of the published sizes
+_HEAD_WIDTH = 64
+
+
+@dataclass(frozen=True)
+class EncoderWeights:
+    """A network in timm's names, and what its images look like."""
+
+    architecture: Architecture
+    tensors: Mapping[str, Tensor]
+    mask_token: Float[Tensor, "1 d"] | None = None
+    mean: Triple = IMAGENET_MEAN
+    std: Triple = IMAGENET_STD
+    image_size: int | None = None  # None: the size of the position table
+    step: int | None = None  # optimiser steps of our run
+
+    def encoder(self, backbone: Backbone) -> Encoder:
+        """The encoder around the backbone that holds these weights."""
+        encoder = Encoder(backbone, self.mean, self.std, self.image_size)
+        encoder.step = self.step
+        return encoder
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What a file may not tell by itself."""
+
+    heads: int | None = None
+    name: str | None = None  # the timm model the weights belong to
+
+
+@dataclass(frozen=True)
+class Family:
+    """A way of naming tensors."""
+
+    name: str
+    recognises: Callable[[CheckpointFile], bool]
+    convert: Callable[[CheckpointFile, Hints], EncoderWeights]
+
+
+def convert(file: CheckpointFile, hints: Hints, family: str | None) -> EncoderWeights:
+    """The weights of a file, read as the named family or as the first that recognises it."""
+    if family is not None:
+        chosen = next((f for f in FAMILIES if f.name == family), None)
+        if chosen is None:
+            raise unknown("family of weights", family, [f.name for f in FAMILIES])
+    else:
+        chosen = next((f for f in FAMILIES if f.recognises(file)), None)
+        if chosen is None:
+            names = ", ".join(list(file.tensors)[:4])
+            raise UserError(
+                f"{file.path} is not a checkpoint of a known family ({', '.join(f.name for f in FAMILIES)}); "
+                f"its tensors are called {names} …"
+            )
+    return chosen.convert(file, hints)
+
+
+def _own(file: CheckpointFile, hints: Hints) -> EncoderWeights:
+    try:
+        description = json.loads(file.metadata[METADATA_KEY])
+        return EncoderWeights(
+            architecture=Architecture(**description["architecture"]),
+            tensors=file.tensors,
+            mean=tuple(description["mean"]),
+            std=tuple(description["std"]),
+            image_size=description["image_size"],
+            step=description["step"],
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{file.path} was written by another version of Asterism: {error!r} in its metadata") from None
+
+
+def _transformers(file: CheckpointFile, hints: Hints) -> EncoderWeights:
+    activation = file.config.get("hidden_act", "gelu")
+    if activation != "gelu":
+        raise UserError(f"{file.path}: hidden_act = {activation!r} in its config.json; only gelu is supported")
+    prefix = _transformers_prefix(file.tensors)
+    assert prefix is not None
+    tensors = from_transformers(file.tensors, prefix)
+    heads = hints.heads or file.config.get("num_attention_heads")
+    architecture = architecture_of(file, tensors, replace(hints, heads=heads), "plain")
+    return EncoderWeights(
+        architecture=replace(architecture, layer_norm_eps=float(file.config.get("layer_norm_eps", 1e-12))),
+        tensors=tensors,
+        mask_token=_mask_token(file.tensors.get(f"{prefix}embeddings.mask_token")),
+        mean=_triple(file.preprocessor.get("image_mean"), IMAGENET_MEAN),
+        std=_triple(file.preprocessor.get("image_std"), IMAGENET_STD),
+    )
+
+
+def from_transformers(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The ViT under a prefix, from the names of transformers to those of timm; query, key and value become one."""
+    own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    renamed = {}
+    for name, tensor in own.items():
+        if name in _TRANSFORMERS_NAMES:
+            renamed[_TRANSFORMERS_NAMES[name]] = tensor
+        elif match := re.fullmatch(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)", name):
+            block, part, kind = match.groups()
+            if part in _TRANSFORMERS_PARTS:
+                renamed[f"blocks.{block}.{_TRANSFORMERS_PARTS[part]}.{kind}"] = tensor
+            elif part == "attention.attention.query":
+                parts = [own[name.replace("query", other)] for other in ("query", "key", "value")]
+                renamed[f"blocks.{block}.attn.qkv.{kind}"] = torch.cat(parts)
+    return renamed
+
+
+_TRANSFORMERS_NAMES = {
+    "embeddings.cls_token": "cls_token",
+    "embeddings.position_embeddings": "pos_embed",
+    "embeddings.patch_embeddings.projection.weight": "patch_embed.proj.weight",
+    "embeddings.patch_embeddings.projection.bias": "patch_embed.proj.bias",
+    "layernorm.weight": "norm.weight",
+    "layernorm.bias": "norm.bias",
+}
+_TRANSFORMERS_PARTS = {
+    "attention.output.dense": "attn.proj",
+    "intermediate.dense": "mlp.fc1",
+    "output.dense": "mlp.fc2",
+    "layernorm_before": "norm1",
+    "layernorm_after": "norm2",
+}
+
+
+def _transformers_prefix(tensors: Mapping[str, Tensor]) -> str | None:
+    found = (p for p in ("vit.", "") if f"{p}encoder.layer.0.layernorm_before.weight" in tensors)
+    return next(found, None)
+
+
+def _dinov2(file: CheckpointFile, hints: Hints) -> EncoderWeights:
+    tensors, mask_token = _without_mask_token(file.tensors, "mask_token")
+    # Their training code stores blocks in chunks (blocks.0.11), their releases do not (blocks.11);
+    # the gated MLP of the largest model is called w12 and w3.
+    tensors = {re.sub(r"^blocks\.\d+\.(?=\d+\.)", "blocks.", name): tensor for name, tensor in tensors.items()}
+    tensors = {n.replace(".mlp.w12.", ".mlp.fc1.").replace(".mlp.w3.", ".mlp.fc2."): t for n, t in tensors.items()}
+    if "register_tokens" not in tensors:
+        return EncoderWeights(architecture_of(file, tensors, hints, "offset"), tensors, mask_token)
+    # Registers join after positions were added to the class token and the patches.
+    tensors["reg_token"] = tensors.pop("register_tokens")
+    tensors["cls_token"] = tensors["cls_token"] + tensors["pos_embed"][:, :1]
+    tensors["pos_embed"] = tensors["pos_embed"][:, 1:]
+    return EncoderWeights(architecture_of(file, tensors, hints, "antialiased"), tensors, mask_token)
+
+
+def _mae(file: CheckpointFile, hints: Hints) -> EncoderWeights:
+    tensors = {n: t for n, t in file.tensors.items() if not n.startswith("decoder_") and n != "mask_token"}
+    return EncoderWeights(architecture_of(file, tensors, hints, "plain"), tensors)
+
+
+def _is_mae(file: CheckpointFile) -> bool:
+    """Its decoder tells it; public encoders, which come without, by their fixed positions."""
+    tensors = file.tensors
+    return _is_timm_like(file) and ("decoder_pos_embed" in tensors or _is_sincos(tensors["pos_embed"]))
+
+
+def _is_sincos(positions: Tensor) -> bool:
+    dim, side = positions.shape[-1], math.isqrt(positions.shape[1] - 1)
+    if dim % 4 or side * side + 1 != positions.shape[1] or positions[0, 0].any():
+        return False
+    return bool(torch.allclose(positions[0, 1:].float(), sincos_table(dim, (side, side)), atol=1e-3))
+
+
+def _dino_or_ibot(file: CheckpointFile, hints: Hints) -> EncoderWeights:
+    tensors, mask_token = _without_mask_token(file.tensors, "masked_embed")  # iBOT's student has one
+    return EncoderWeights(architecture_of(file, tensors, hints, "offset"), tensors, mask_token)
+
+
+def _timm(file: CheckpointFile, hints: Hints) -> EncoderWeights:
+    details = file.config.get("pretrained_cfg", {})
+    name = hints.name or file.config.get("architecture")
+    tensors = {n: t for n, t in file.tensors.items() if not n.startswith(("head.", "fc_norm.", "attn_pool."))}
+    if "patch_embed.proj.weight" in tensors and "layers.0.blocks.0.norm1.weight" in tensors:
+        architecture = _swin_architecture(file, name)
+    else:
+        architecture = architecture_of(file, tensors, replace(hints, name=name), "antialiased")
+    return EncoderWeights(
+        architecture=architecture,
+        tensors=tensors,
+        mean=_triple(details.get("mean"), IMAGENET_MEAN),
+        std=_triple(details.get("std"), IMAGENET_STD),
+    )
+
+
+def _swin_architecture(file: CheckpointFile, name: str | None) -> Architecture:
+    if name is None:
+        raise UserError(
+            f"{file.path} is a Swin, whose windows its tensors do not tell; give name=, its timm model name"
+        )
+    from asterism.nn.swin import FEATURES_ONLY
+
+    return Architecture(name, FEATURES_ONLY)
+
+
+def _is_timm(file: CheckpointFile) -> bool:
+    tells = ("head.weight", "fc_norm.weight", "reg_token", "norm_pre.weight", "layers.0.blocks.0.norm1.weight")
+    known = "architecture" in file.config or any(name in file.tensors for name in tells)
+    return known and "patch_embed.proj.weight" in file.tensors
+
+
+def _is_timm_like(file: CheckpointFile) -> bool:
+    """DINO, iBOT, DINOv2 and MAE name a ViT as timm does."""
+    return {"patch_embed.proj.weight", "pos_embed", "cls_token", "norm.weight"} <= file.tensors.keys()
+
+
+def _is_dinov2(file: CheckpointFile) -> bool:
+    names = file.tensors
+    return _is_timm_like(file) and "mask_token" in names and any(name.endswith(".ls1.gamma") for name in names)
+
+
+FAMILIES = [
+    Family("asterism", lambda file: METADATA_KEY in file.metadata, _own),
+    Family("transformers", lambda file: _transformers_prefix(file.tensors) is not None, _transformers),
+    Family("dinov2", _is_dinov2, _dinov2),
+    Family("mae", _is_mae, _mae),
+    Family("timm", _is_timm, _timm),
+    # A bare ViT is taken for DINO's or iBOT's, who publish such files; say family="timm" if yours is timm's.
+    Family("dino", _is_timm_like, _dino_or_ibot),
+]
+
+
+def architecture_of(
+    file: CheckpointFile, tensors: Mapping[str, Tensor], hints: Hints, resampling: Resampling
+) -> Architecture:
+    """Every size of a ViT from the shapes of its tensors (timm's names); only the number of heads leaves no trace."""
+    try:
+        dim, channels, patch, _ = tensors["patch_embed.proj.weight"].shape
+        hidden = tensors["blocks.0.mlp.fc1.weight"].shape[0]
+        gated = tensors["blocks.0.mlp.fc2.weight"].shape[1] != hidden
+        positions = tensors["pos_embed"].shape[1]
+    except KeyError as error:
+        raise UserError(f"{file.path} lacks the tensor {error.args[0]!r} of a vision transformer") from None
+    if channels != 3:
+        raise UserError(f"{file.path} is a network for images of {channels} channels; only RGB is supported")
+    if "norm_pre.weight" in tensors and hints.name is None:
+        raise UserError(f"{file.path} needs to know which network it is (it has a norm before its blocks); give name=")
+    class_token = "cls_token" in tensors
+    registers = tensors["reg_token"].shape[1] if "reg_token" in tensors else 0
+    side, no_embed_class = table_layout(positions, int(class_token) + registers, bool(registers))
+    arguments: dict[str, Any] = {
+        "img_size": side * patch,
+        "patch_size": patch,
+        "embed_dim": dim,
+        "depth": 1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("blocks.")),
+        "num_heads": hints.heads or _usual_heads(file, dim),
+        "mlp_ratio": _ratio(hidden, dim),
+        "qkv_bias": "blocks.0.attn.qkv.bias" in tensors,
+        "qk_norm": "blocks.0.attn.q_norm.weight" in tensors,
+        "init_values": 1e-5 if "blocks.0.ls1.gamma" in tensors else None,
+        "class_token": class_token,
+        "reg_tokens": registers,
+        "no_embed_class": no_embed_class,
+    }
+    from asterism.nn.vit import FEATURES_ONLY
+
+    name = hints.name or (_SWIGLU_VIT if gated else _PLAIN_VIT)
+    return Architecture(name, arguments | FEATURES_ONLY, resampling)
+
+
+def _usual_heads(file: CheckpointFile, dim: int) -> int:
+    if dim in _HEADS:
+        return _HEADS[dim]
+    if dim % _HEAD_WIDTH == 0:
+        return dim // _HEAD_WIDTH
+    raise UserError(f"{file.path} is a network of width {dim}; its file does not tell the number of heads: give heads=")
+
+
+def _ratio(hidden: int, dim: int) -> float:
+    """The MLP's ratio, such that timm's int(dim · ratio) is exactly the hidden width."""
+    ratio = hidden / dim
+    return ratio if int(dim * ratio) == hidden else math.nextafter(ratio, math.inf)
+
+
+def _without_mask_token(tensors: Mapping[str, Tensor], name: str) -> tuple[dict[str, Tensor], Tensor | None]:
+    return {n: t for n, t in tensors.items() if n != name}, _mask_token(tensors.get(name))
+
+
+def _mask_token(token: Tensor | None) -> Tensor | None:
+    return None if token is None else token.reshape(1, -1)
+
+
+def _triple(values: Any, default: Triple) -> Triple:
+    return default if values is None else (float(values[0]), float(values[1]), float(values[2]))

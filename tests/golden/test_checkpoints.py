@@ -1,0 +1,92 @@
+"""Published checkpoint layouts give the features that their own code computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from asterism.nn.encoder import Encoder
+from asterism.nn.weights import load_encoder
+from tests.golden.vectors import Vectors, read
+
+TOLERANCE = 1e-4  # README: abs 1e-4
+
+# weight file → vectors it belongs to
+FILES = {
+    "mae_tiny.pth": "mae_tiny",
+    "mae_tiny.safetensors": "mae_tiny",
+    "dino_tiny.pth": "dino_tiny",
+    "dino_tiny_backbone.pth": "dino_tiny",
+    "ibot_tiny.pth": "ibot_tiny",
+    "ibot_tiny_backbone.pth": "ibot_tiny",
+    "dinov2_tiny.pth": "dinov2_tiny",
+    "dinov2_reg4_tiny.pth": "dinov2_reg4_tiny",
+    "hf_vit_mae_tiny.safetensors": "hf_vit_mae_tiny",
+}
+
+
+@pytest.fixture(params=FILES)
+def case(request: pytest.FixtureRequest, golden: Path) -> tuple[Path, Vectors]:
+    folder = golden / "checkpoints"
+    return folder / request.param, read(folder / f"{FILES[request.param]}.npz")
+
+
+def load(path: Path, vectors: Vectors, **options: Any) -> Encoder:
+    heads = vectors.params.get("num_heads")  # transformers tell it in a file beside the weights, the others nowhere
+    return load_encoder(path, heads=heads, **options)
+
+
+def close(ours: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(ours, expected, atol=TOLERANCE, rtol=0)
+
+
+@torch.no_grad()
+def test_features_equal_those_of_the_original_code(case: tuple[Path, Vectors]) -> None:
+    path, vectors = case
+    features = load(path, vectors)(vectors["in_image"])
+    close(features.cls, vectors["out_cls"])
+    close(features.patches, vectors["out_patches"])
+
+
+@torch.no_grad()
+def test_positions_follow_other_image_sizes_as_in_the_original_code(case: tuple[Path, Vectors]) -> None:
+    path, vectors = case
+    if "in_image_resized" not in vectors.arrays:
+        pytest.skip("no vectors of another size")
+    features = load(path, vectors)(vectors["in_image_resized"])
+    close(features.cls, vectors["out_cls_resized"])
+    close(features.patches, vectors["out_patches_resized"])
+
+
+@torch.no_grad()
+def test_registers_equal_those_of_the_original_code(case: tuple[Path, Vectors]) -> None:
+    path, vectors = case
+    if "out_registers" not in vectors.arrays:
+        pytest.skip("no registers")
+    tokens = load(path, vectors).backbone(vectors["in_image"])
+    close(tokens.registers, vectors["out_registers"])
+
+
+@torch.no_grad()
+def test_the_student_is_there_for_the_asking(golden: Path) -> None:
+    vectors = read(golden / "checkpoints" / "dino_tiny.npz")
+    features = load(golden / "checkpoints" / "dino_tiny.pth", vectors, which="student")(vectors["in_image"])
+    close(features.cls, vectors["out_student_cls"])
+    close(features.patches, vectors["out_student_patches"])
+
+
+def test_sizes_and_norms_are_those_of_the_originals(case: tuple[Path, Vectors]) -> None:
+    path, vectors = case
+    params = vectors.params
+    encoder = load(path, vectors)
+    backbone = encoder.backbone
+    assert backbone.dim == params.get("embed_dim", params.get("hidden_size"))
+    assert backbone.depth == params.get("depth", params.get("num_hidden_layers"))
+    assert backbone.patch_size == params["patch_size"]
+    assert encoder.image_size == params.get("img_size", params.get("image_size"))
+    assert backbone.registers == params.get("num_register_tokens", 0)
+    norms = {m.eps for m in backbone.modules() if isinstance(m, torch.nn.LayerNorm)}
+    assert norms == {params["layer_norm_eps"]}
