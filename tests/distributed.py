@@ -17,9 +17,9 @@ import torch.distributed as dist
 
 _SECONDS = 120
 
-# A server that has imported torch once forks a clean process in milliseconds; spawning imports torch every time.
+# A server that has imported these once forks a clean process in milliseconds; spawning imports them every time.
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch.distributed"])
+_context.set_forkserver_preload(["torch", "torch.distributed.fsdp", "timm"])
 
 
 def run(function: Callable[..., Any], *arguments: Any, world: int = 2) -> list[Any]:

@@ -32,4 +32,4 @@ def relative_error(ours: Tensor, expected: Tensor) -> float:
     """Largest absolute error of an array divided by its largest absolute value."""
     assert ours.shape == expected.shape, f"{tuple(ours.shape)} instead of {tuple(expected.shape)}"
     scale = expected.double().abs().max().clamp_min(1e-12)
-    return float((ours.double() - expected.double()).abs().max() / scale)
+    return float((ours.detach().double() - expected.double()).abs().max() / scale)

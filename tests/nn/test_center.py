@@ -1,0 +1,58 @@
+import pytest
+import torch
+from torch import Tensor
+
+from asterism.nn.center import Center
+from asterism.ops import collectives
+from tests.distributed import run
+
+
+def _logits(rows: int) -> Tensor:
+    return torch.randn(rows, 6, generator=torch.Generator().manual_seed(3))
+
+
+def _center(parts: list[Tensor]) -> Tensor:
+    center = Center(6, momentum=0.8)
+    center.value += 1
+    for part in parts:
+        center.accumulate(part)
+    center.update()
+    return center.value
+
+
+def test_micro_batches_of_any_size_count_as_one_batch() -> None:
+    logits = _logits(10)
+    expected = 0.8 * torch.ones(6) + 0.2 * logits.mean(dim=0)
+    torch.testing.assert_close(_center([logits]), expected)
+    torch.testing.assert_close(_center([logits[:7], logits[7:]]), expected)
+    torch.testing.assert_close(_center([logits.reshape(2, 5, 6)]), expected)
+
+
+def test_accumulating_does_not_move_the_centre_and_an_update_forgets_what_it_used() -> None:
+    center = Center(6, momentum=0.5)
+    center.accumulate(torch.full((4, 6), 8.0))
+    assert center.value.equal(torch.zeros(6))
+    center.update()
+    assert center.value.equal(torch.full((6,), 4.0))
+    center.accumulate(torch.full((1, 6), 4.0))
+    center.update()
+    assert center.value.equal(torch.full((6,), 4.0))
+    with pytest.raises(AssertionError):
+        center.update()
+
+
+def test_the_centre_alone_is_saved() -> None:
+    center = Center(6)
+    center.accumulate(_logits(3).requires_grad_())
+    assert list(center.state_dict()) == ["value"]
+    assert not center._pending.requires_grad
+
+
+def _share_of_rank() -> Tensor:
+    logits = _logits(10)
+    return _center([logits[:7]] if collectives.rank() == 0 else [logits[7:9], logits[9:]])
+
+
+def test_two_processes_share_one_centre() -> None:
+    for value in run(_share_of_rank):
+        torch.testing.assert_close(value, _center([_logits(10)]))

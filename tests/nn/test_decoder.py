@@ -1,0 +1,52 @@
+import pytest
+import torch
+
+from asterism.errors import UserError
+from asterism.nn.decoder import PixelDecoder
+from asterism.types import Tokens
+
+
+def _decoder() -> PixelDecoder:
+    torch.manual_seed(0)
+    return PixelDecoder(in_dim=6, grid=(2, 3), patch_dim=12, dim=8, depth=2, heads=2)
+
+
+def _tokens(cls: bool = True) -> tuple[Tokens, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    patches = torch.randn(2, 3, 6, generator=generator)
+    first = torch.randn(2, 6, generator=generator) if cls else None
+    return Tokens(first, patches, torch.zeros(2, 0, 6), (2, 3)), torch.tensor([[4, 0, 2], [1, 5, 3]])
+
+
+@pytest.mark.parametrize("cls", [True, False])
+def test_tokens_are_put_where_they_belong(cls: bool) -> None:
+    decoder = _decoder()
+    tokens, keep = _tokens(cls)
+    for image in range(2):
+        rows = [decoder.embed(tokens.cls[image])] if tokens.cls is not None else []
+        for patch in range(6):
+            where = (keep[image] == patch).nonzero()
+            content = decoder.embed(tokens.patches[image, where[0, 0]]) if len(where) else decoder.mask_token[0, 0]
+            rows.append(content + decoder.positions[patch])
+        expected = decoder.pred(decoder.norm(decoder.blocks(torch.stack(rows)[None])))[0, -6:]
+        torch.testing.assert_close(decoder(tokens, keep)[image], expected)
+
+
+def test_gradients_reach_every_parameter_and_the_tokens() -> None:
+    decoder = _decoder()
+    tokens, keep = _tokens()
+    tokens.patches.requires_grad_()
+    decoder(tokens, keep).square().sum().backward()
+    assert tokens.patches.grad.abs().sum() > 0
+    assert [name for name, p in decoder.named_parameters() if p.grad is None] == []
+
+
+def test_positions_are_fixed_and_not_saved() -> None:
+    decoder = _decoder()
+    assert "positions" not in decoder.state_dict()
+    assert not decoder.positions.requires_grad
+
+
+def test_heads_must_divide_the_width() -> None:
+    with pytest.raises(UserError, match="width 8 cannot have 3 heads"):
+        PixelDecoder(6, (2, 2), 12, dim=8, depth=1, heads=3)

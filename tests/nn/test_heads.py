@@ -1,0 +1,99 @@
+import math
+
+import torch
+from torch import Tensor
+
+from asterism.nn.heads import ProjectionHead, PrototypeHead, WeightNormLinear, image_tokens
+from asterism.types import Tokens
+
+
+def _slow_head(head: PrototypeHead, x: Tensor) -> Tensor:
+    rows = []
+    for row in x:
+        for number in (0, 2, 4):
+            layer = head.mlp[number]
+            row = torch.stack([row @ layer.weight[i] + layer.bias[i] for i in range(len(layer.bias))])
+            if number < 4:
+                row = 0.5 * row * (1 + torch.erf(row / math.sqrt(2)))
+        unit = row / row.square().sum().sqrt()
+        logits = []
+        for g, v in zip(head.last_layer.weight_g, head.last_layer.weight_v, strict=True):
+            logits.append(unit @ (g * v / v.square().sum().sqrt()))
+        rows.append(torch.stack(logits))
+    return torch.stack(rows)
+
+
+def test_the_head_is_what_the_paper_says() -> None:
+    torch.manual_seed(0)
+    head = PrototypeHead(5, 7, hidden_dim=6, bottleneck_dim=4, norm_last_layer=False)
+    for parameter in head.parameters():
+        torch.nn.init.normal_(parameter)
+    fast, slow = (torch.randn(3, 5, generator=torch.Generator().manual_seed(1)).requires_grad_() for _ in range(2))
+    cotangent = torch.randn(3, 7)
+    ours, loop = head(fast), _slow_head(head, slow)
+    torch.testing.assert_close(ours, loop)
+    own = torch.autograd.grad((ours * cotangent).sum(), [fast, *head.parameters()])
+    expected = torch.autograd.grad((loop * cotangent).sum(), [slow, *head.parameters()])
+    torch.testing.assert_close(own, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_parameters_are_named_as_in_public_checkpoints() -> None:
+    names = {name: tuple(value.shape) for name, value in PrototypeHead(8, 32, 16, 4).state_dict().items()}
+    assert names == {
+        "mlp.0.weight": (16, 8),
+        "mlp.0.bias": (16,),
+        "mlp.2.weight": (16, 16),
+        "mlp.2.bias": (16,),
+        "mlp.4.weight": (4, 16),
+        "mlp.4.bias": (4,),
+        "last_layer.weight_g": (32, 1),
+        "last_layer.weight_v": (32, 4),
+    }
+
+
+def test_gains_are_one_and_learn_only_when_not_normalised() -> None:
+    for norm_last_layer in (True, False):
+        layer = PrototypeHead(4, 6, 8, 4, norm_last_layer=norm_last_layer).last_layer
+        assert layer.weight_g.equal(torch.ones(6, 1))
+        assert layer.weight_g.requires_grad is not norm_last_layer
+        assert layer.weight_v.requires_grad
+
+
+def test_logits_of_a_normalised_last_layer_are_cosines() -> None:
+    torch.manual_seed(0)
+    head = PrototypeHead(4, 50, 8, 4)
+    logits = head(torch.randn(20, 4))
+    assert logits.abs().max() <= 1 + 1e-6
+
+
+def test_the_direction_alone_of_a_prototype_counts() -> None:
+    torch.manual_seed(0)
+    layer, x = WeightNormLinear(4, 6, train_gain=False), torch.randn(3, 4)
+    before = layer(x)
+    layer.weight_v.data.mul_(torch.rand(6, 1) + 0.5)
+    torch.testing.assert_close(layer(x), before)
+
+
+def test_a_projection_of_any_number_of_axes_has_unit_length() -> None:
+    torch.manual_seed(0)
+    head = ProjectionHead(6, hidden_dim=8, bottleneck_dim=3, layers=2)
+    assert [type(layer).__name__ for layer in head.mlp] == ["Linear", "GELU", "Linear"]
+    projected = head(torch.randn(2, 5, 6))
+    torch.testing.assert_close(projected.norm(dim=-1), torch.ones(2, 5))
+
+
+def test_initial_weights_are_small_and_normal() -> None:
+    torch.manual_seed(0)
+    head = PrototypeHead(64, 128, 256, 32)
+    for number in (0, 2, 4):
+        assert abs(head.mlp[number].weight.std() - 0.02) < 0.002
+        assert head.mlp[number].bias.equal(torch.zeros_like(head.mlp[number].bias))
+
+
+def test_the_mean_patch_stands_for_an_image_without_class_token() -> None:
+    patches, registers = torch.arange(12.0).reshape(2, 3, 2), torch.zeros(2, 0, 2)
+    with_cls = Tokens(torch.ones(2, 2), patches, registers, (1, 3))
+    without = Tokens(None, patches, registers, (1, 3))
+    stacked = image_tokens([with_cls, without])
+    assert stacked[0].equal(torch.ones(2, 2))
+    assert stacked[1].equal(torch.tensor([[2.0, 3.0], [8.0, 9.0]]))
