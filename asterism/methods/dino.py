@@ -22,6 +22,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from torch import nn
 
+from asterism.errors import UserError
 from asterism.methods.base import Method, MethodConfig
 from asterism.nn.backbone import BackboneConfig, build_backbone, encode_views
 from asterism.nn.center import Center
@@ -41,21 +42,21 @@ class DinoConfig(MethodConfig):
 
     name: Literal["dino"] = "dino"
 
-    # Views (section 3.1 and appendix)
+    # Views (section 3.1, multi-crop)
     global_size: int | None = Field(default=None, gt=0)  # None: the backbone's image size
     global_scale: tuple[float, float] = (0.25, 1.0)  # share of the image's area
     local_views: int = Field(default=8, ge=0)
     local_size: int | None = Field(default=None, gt=0)  # None: 3/7 of the global size (96 of 224), in whole patches
     local_scale: tuple[float, float] = (0.05, 0.25)
 
-    # Head (section 3.2)
+    # Head (section 3.1, "Network architecture", and appendix C)
     out_dim: int = Field(default=65536, gt=1)  # prototypes K
     hidden_dim: int = Field(default=2048, gt=0)
     bottleneck_dim: int = Field(default=256, gt=0)
     norm_last_layer: bool = True  # gains of the prototypes fixed to 1: stabler, for a little accuracy
     freeze_last_layer: int = Field(default=1, ge=0)  # epochs in which the prototypes stay as they are
 
-    # Teacher (section 3.1, "Avoiding collapse")
+    # Teacher (section 3.1, "Teacher network" and "Avoiding collapse"; section 3.2)
     momentum: float = Field(default=0.996, ge=0, le=1)  # λ at the start; a cosine takes it to 1
     center_momentum: float = Field(default=0.9, ge=0, lt=1)
     student_temp: float = Field(default=0.1, gt=0)
@@ -84,6 +85,12 @@ class Dino(Method):
         self.teacher_head = Teacher(self.head)
         self.center = Center(config.out_dim, config.center_momentum)
         self.collapse_loss = math.log(config.out_dim)
+        for view in self.views:
+            if view.size % self.backbone.patch_size:
+                raise UserError(
+                    f"views of {view.size} pixels do not divide into patches of {self.backbone.patch_size}; set "
+                    f"method.global_size and method.local_size to multiples of {self.backbone.patch_size}"
+                )
 
     @property
     def views(self) -> tuple[ViewSpec, ...]:

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
 from asterism.errors import UserError
@@ -27,6 +26,8 @@ class PixelDecoder(nn.Module):
     def __init__(
         self, in_dim: int, grid: Grid, patch_dim: int, dim: int = 512, depth: int = 8, heads: int = 16
     ) -> None:
+        from timm.models.vision_transformer import Block  # slow to import, and configurations are read without it
+
         super().__init__()
         if dim % heads:
             raise UserError(f"a decoder of width {dim} cannot have {heads} heads; choose a divisor of {dim}")

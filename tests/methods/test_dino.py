@@ -1,10 +1,11 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
+from asterism.errors import UserError
 from asterism.methods.dino import Dino, DinoConfig
 from asterism.ops import collectives
 from asterism.types import Batch, Progress
@@ -100,6 +101,16 @@ def test_dropped_paths_depend_on_the_image_not_on_its_batch() -> None:
     assert not torch.allclose(_dino().loss(batch, PROGRESS).total, whole), "the student drops paths"
 
 
+def test_each_view_drops_paths_of_its_own() -> None:
+    method = _dino(drop_path=0.5)
+    batch = random_batch(method, 4)
+    same = replace(batch, views=(batch.views[0], batch.views[0], *batch.views[2:]))
+    tokens: list[Tensor] = []
+    method.head.register_forward_pre_hook(lambda _, arguments: tokens.append(arguments[0]))
+    method.loss(same, PROGRESS)
+    assert not torch.allclose(tokens[0][0], tokens[0][1])
+
+
 def test_the_last_layer_waits_for_the_first_epochs_to_pass() -> None:
     method = _dino()
     last = set(method.head.last_layer.parameters())
@@ -156,8 +167,10 @@ def test_half_precision_keeps_the_loss_in_full() -> None:
 
 
 def test_settings_are_checked() -> None:
-    with pytest.raises(ValidationError):
-        DinoConfig(student_temp=0)
+    with pytest.raises(UserError, match="student_temp = 0"):
+        DinoConfig.parse({"student_temp": 0})
+    with pytest.raises(UserError, match="views of 10 pixels do not divide into patches of 4"):
+        Dino(CONFIG.model_copy(update={"local_size": 10}), TINY)
 
 
 def _half_of_the_batch() -> tuple[Tensor, Tensor]:
