@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import ClassVar
 
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from asterism.config import Config
 from asterism.nn.backbone import Backbone, BackboneConfig
@@ -53,6 +54,10 @@ class Method(nn.Module, ABC):
 
     def after_update(self, progress: Progress) -> None:
         """Teacher, centre and memories follow, once per optimiser step. `progress` is that of the step just made."""
+
+    def pictures(self, pixels: Float[Tensor, "b 3 h w"], key: int) -> dict[str, Float[Tensor, "b 3 h w"]]:
+        """What only this method can show of images, by name, as normalised pixels; `key` is for random draws."""
+        return {}
 
     @abstractmethod
     def encoder(self) -> Encoder:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
@@ -108,25 +108,30 @@ class Mae(Method):
         return masked_mean(error, mask_from_keep(keep, error.shape[1]))
 
     @torch.no_grad()
+    def pictures(self, pixels: Float[Tensor, "b 3 h w"], key: int) -> dict[str, Float[Tensor, "b 3 h w"]]:
+        """What the encoder sees (removed patches have the mean colour), and what it makes of that."""
+        keep = self.visible(torch.tensor([fold(key, i) for i in range(len(pixels))], device=pixels.device))
+        masked, reconstruction = self.reconstruct(pixels, keep)
+        return {"visible patches": masked, "reconstruction": reconstruction}
+
+    @torch.no_grad()
     def reconstruct(
-        self, pixels: Float[Tensor, "b 3 h w"], key: int
-    ) -> tuple[Float[Tensor, "b 3 h w"], Float[Tensor, "b 3 h w"], Bool[Tensor, "b n"]]:
-        """Pictures for people: what the encoder sees (removed patches are 0, the mean colour), what it makes of that
-        (with the visible patches pasted in), and which patches were removed. `key` draws the masks.
+        self, pixels: Float[Tensor, "b 3 h w"], keep: Int[Tensor, "b m"]
+    ) -> tuple[Float[Tensor, "b 3 h w"], Float[Tensor, "b 3 h w"]]:
+        """The images with only these patches, and the reconstruction with the visible patches pasted in.
 
         Normalised predictions are brought back with the true patch's mean and deviation, which the network never saw.
         """
-        keep = self.visible(torch.tensor([fold(key, i) for i in range(len(pixels))], device=pixels.device))
         tokens = self.backbone(pixels, keep=keep)
         predicted = self.decoder(tokens, keep).float()
         patches = patchify(pixels, self.backbone.patch_size)
         if self.config.target == "normalised":
             _, mean, deviation = standardize(patches)
             predicted = predicted * deviation + mean
-        mask = mask_from_keep(keep, patches.shape[1])
-        seen, made = patches.masked_fill(mask[..., None], 0.0), torch.where(mask[..., None], predicted, patches)
+        removed = mask_from_keep(keep, patches.shape[1])[..., None]
+        seen, made = patches.masked_fill(removed, 0.0), torch.where(removed, predicted, patches)
         masked, reconstruction = (unpatchify(x, tokens.grid, self.backbone.patch_size) for x in (seen, made))
-        return masked, reconstruction, mask
+        return masked, reconstruction
 
     def encoder(self) -> Encoder:
         return Encoder(self.backbone)

@@ -67,8 +67,10 @@ class Recipe(Config):
 
 def load_recipe(name: str, overrides: Sequence[str] = (), values: Mapping[str, Any] | None = None) -> Recipe:
     """The recipe `name` (a YAML file, a shipped recipe or a method), changed by `values` and then `overrides`."""
-    merged = _merge(read_yaml(find_recipe(name)), values or {})
-    return Recipe.parse(with_overrides(merged, overrides))
+    merged = with_overrides(_merge(read_yaml(find_recipe(name)), values or {}), overrides)
+    if "path" not in merged.get("data", {}):
+        raise UserError(f"the recipe {name!r} leaves the choice of images to you: give --data FOLDER (or data.path)")
+    return Recipe.parse(merged)
 
 
 def find_recipe(name: str) -> Path:

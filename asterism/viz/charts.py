@@ -1,0 +1,85 @@
+"""Line charts as small self-contained SVG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+
+Series = Sequence[tuple[float, float]]
+
+_WIDTH, _HEIGHT = 360, 200
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 12, 26
+
+
+def line_chart(title: str, series: Mapping[str, Series], reference: tuple[str, float] | None = None) -> str:
+    """Curves over steps, one line per name; `reference` is a dashed level with its label."""
+    points = [(x, y) for line in series.values() for x, y in line if math.isfinite(y)]
+    if not points:
+        return ""
+    levels = [y for _, y in points] + ([reference[1]] if reference else [])
+    x_high = max(x for x, _ in points)
+    ticks = _ticks(min(levels), max(levels))
+    y_low, y_high = min(ticks[0], *levels), max(ticks[-1], *levels)
+
+    def place(x: float, y: float) -> str:
+        across = _LEFT + (x / max(x_high, 1e-12)) * (_WIDTH - _LEFT - _RIGHT)
+        down = _TOP + (1 - (y - y_low) / max(y_high - y_low, 1e-12)) * (_HEIGHT - _TOP - _BOTTOM)
+        return f"{across:.1f},{down:.1f}"
+
+    parts = []
+    for tick in ticks:
+        x, y = place(0, tick).split(",")
+        parts.append(f'<line class="grid" x1="{_LEFT}" y1="{y}" x2="{_WIDTH - _RIGHT}" y2="{y}"/>')
+        parts.append(
+            f'<text class="tick" x="{_LEFT - 6}" y="{float(y) + 3:.1f}" text-anchor="end">{_short(tick)}</text>'
+        )
+    for x_tick in (0, x_high / 2, x_high):
+        x, _ = place(x_tick, y_low).split(",")
+        anchor = "start" if x_tick == 0 else "end" if x_tick == x_high else "middle"
+        parts.append(f'<text class="tick" x="{x}" y="{_HEIGHT - 8}" text-anchor="{anchor}">{_short(x_tick)}</text>')
+    if reference:
+        left, right = place(0, reference[1]), place(x_high, reference[1])
+        (x1, y1), (x2, y2) = left.split(","), right.split(",")
+        parts.append(f'<line class="reference" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}"/>')
+        parts.append(
+            f'<text class="tick" x="{x2}" y="{float(y1) - 4:.1f}" text-anchor="end">{escape(reference[0])}</text>'
+        )
+    for number, line in enumerate(series.values()):
+        path = " ".join(place(x, y) for x, y in _thin(line) if math.isfinite(y))
+        parts.append(f'<polyline class="line c{number % 6}" points="{path}"/>')
+    names = "".join(f'<span class="key c{i % 6}">{escape(name)}</span>' for i, name in enumerate(series))
+    legend = f'<p class="legend">{names}</p>' if len(series) > 1 else ""
+    drawing = f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">{"".join(parts)}</svg>'
+    return f'<figure class="chart"><figcaption>{escape(title)}</figcaption>{drawing}{legend}</figure>'
+
+
+def _thin(line: Series, most: int = 400) -> Series:
+    """A page with a million points does not open; the mean of neighbouring points does not change the picture."""
+    if len(line) <= most:
+        return line
+    size = math.ceil(len(line) / most)
+    groups = [line[i : i + size] for i in range(0, len(line), size)]
+    return [(group[-1][0], sum(y for _, y in group) / len(group)) for group in groups]
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Four to seven round numbers that span the values."""
+    if high - low < 1e-12 * max(1.0, abs(high)):
+        pad = abs(high) * 0.1 or 1.0
+        low, high = low - pad, high + pad
+    raw = (high - low) / 4
+    unit = 10.0 ** math.floor(math.log10(raw))
+    step = next(unit * factor for factor in (1, 2, 2.5, 5, 10) if unit * factor >= raw)
+    first = math.floor(low / step)
+    return [step * i for i in range(first, math.ceil(high / step) + 1)]
+
+
+def _short(value: float) -> str:
+    if value == 0:
+        return "0"
+    if abs(value) >= 10_000:
+        return f"{value / 1000:g}k"
+    if abs(value) < 1e-3:
+        return f"{value:.0e}".replace("e-0", "e-")
+    return f"{value:.4g}"

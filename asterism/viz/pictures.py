@@ -1,0 +1,83 @@
+"""Tensors to pictures: what features say about an image, drawn over it."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+from torch.nn.functional import interpolate, normalize
+
+Pictures = UInt8[Tensor, "b 3 h w"]
+
+
+def to_uint8(pixels: Float[Tensor, "b 3 h w"]) -> Pictures:
+    """Pictures from values in [0, 1]."""
+    return (pixels.clamp(0, 1) * 255).round().to(torch.uint8)
+
+
+def denormalise(
+    pixels: Float[Tensor, "b 3 h w"], mean: tuple[float, float, float], std: tuple[float, float, float]
+) -> Float[Tensor, "b 3 h w"]:
+    """Values in [0, 1] (where nothing overshoots) from normalised pixels."""
+    shift, scale = (torch.tensor(values, device=pixels.device)[:, None, None] for values in (mean, std))
+    return pixels * scale + shift
+
+
+def principal_colors(patches: Float[Tensor, "b n d"], grid: tuple[int, int], size: int) -> Pictures:
+    """The three principal components of all patch tokens together as red, green and blue: equal colour, alike token.
+
+    The components are scaled between their 2nd and 98th percentile, so that single tokens do not darken all others.
+    """
+    rows = normalize(patches.float().flatten(0, 1), dim=1)
+    centred = rows - rows.mean(dim=0)
+    # Few channels, many rows: the small covariance is enough. Signs are fixed so that the same features look the same.
+    _, vectors = torch.linalg.eigh((centred.T @ centred).double().cpu())
+    top = vectors[:, -3:].flip(1).to(centred)
+    components = centred @ (top * top.sum(dim=0).sign())
+    low, high = components.quantile(torch.tensor([0.02, 0.98], device=rows.device), dim=0)
+    colors = ((components - low) / (high - low).clamp_min(1e-6)).clamp(0, 1)
+    maps = colors.unflatten(0, patches.shape[:2]).transpose(1, 2).unflatten(2, grid)
+    return to_uint8(enlarge(maps, size))
+
+
+def heat(maps: Float[Tensor, "b h w"], images: Pictures) -> Pictures:
+    """A map over each image: bright where the map is large, each map scaled to its own range."""
+    values = enlarge(maps[:, None].float(), images.shape[-1], smooth=True)
+    low, high = values.amin(dim=(2, 3), keepdim=True), values.amax(dim=(2, 3), keepdim=True)
+    weight = ((values - low) / (high - low).clamp_min(1e-9)).clamp(0, 1)
+    gray = images.float().mean(dim=1, keepdim=True) / 255
+    return to_uint8(0.25 * gray + 0.75 * _glow(weight) * (0.35 + 0.65 * gray))
+
+
+def attention_maps(
+    attention: Float[Tensor, "b heads t t"], grid: tuple[int, int], query: int = 0
+) -> Float[Tensor, "b h w"]:
+    """How much token `query` looks at each patch, mean over heads. Patches are the last tokens."""
+    return attention[:, :, query, -grid[0] * grid[1] :].mean(dim=1).unflatten(1, grid)
+
+
+def similarity_maps(
+    patches: Float[Tensor, "b n d"], grid: tuple[int, int], query: Int[Tensor, " b"]
+) -> Float[Tensor, "b h w"]:
+    """Cosine similarity of every patch to one patch of the same image."""
+    unit = normalize(patches.float(), dim=-1)
+    chosen = unit[torch.arange(len(unit)), query]
+    return torch.einsum("bnd,bd->bn", unit, chosen).unflatten(1, grid)
+
+
+def enlarge(maps: Float[Tensor, "b c h w"], size: int, smooth: bool = False) -> Float[Tensor, "b c {size} {size}"]:
+    """Maps at picture size; cells stay visible unless `smooth`."""
+    if smooth:
+        return interpolate(maps, (size, size), mode="bilinear", align_corners=False)
+    return interpolate(maps, (size, size), mode="nearest-exact")
+
+
+def _glow(weight: Float[Tensor, "b 1 h w"]) -> Float[Tensor, "b 3 h w"]:
+    """From deep blue through violet and orange to pale yellow, even in lightness."""
+    stops = torch.tensor([[0.05, 0.03, 0.25], [0.48, 0.09, 0.49], [0.90, 0.36, 0.25], [0.99, 0.90, 0.55]])
+    position = weight * (len(stops) - 1)
+    lower = position.floor().clamp(max=len(stops) - 2)
+    share = position - lower
+    table = stops.to(weight)
+    first, second = table[lower.long()[:, 0]], table[lower.long()[:, 0] + 1]
+    return (first + (second - first) * share[:, 0, ..., None]).permute(0, 3, 1, 2)
