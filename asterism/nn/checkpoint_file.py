@@ -17,6 +17,7 @@ from torch import Tensor
 from asterism.errors import UserError
 
 _PICKLED = (".pth", ".pt", ".bin", ".ckpt")
+SUFFIXES = (".safetensors", *_PICKLED)
 _IN_FOLDERS = ("encoder.safetensors", "model.safetensors", "pytorch_model.bin")
 _WRAPPERS = ("model", "state_dict")
 
@@ -52,7 +53,10 @@ def _file_in(path: Path) -> Path:
         return path
     found = next((path / name for name in _IN_FOLDERS if (path / name).is_file()), None)
     if found is None:
-        raise UserError(f"{path} holds no weights: expected one of {', '.join(_IN_FOLDERS)} in it")
+        raise UserError(
+            f"{path} holds no weights: expected one of {', '.join(_IN_FOLDERS)} in it "
+            "(a run gets its encoder.safetensors with its first checkpoint)"
+        )
     return found
 
 
@@ -61,7 +65,7 @@ def _read_values(path: Path) -> tuple[Mapping[str, Any], Mapping[str, str]]:
         return _read_safetensors(path)
     if path.suffix in _PICKLED:
         return _read_pickled(path), {}
-    raise UserError(f"cannot read weights from {path}: expected a file {', '.join(('.safetensors', *_PICKLED))}")
+    raise UserError(f"cannot read weights from {path}: expected a file {', '.join(SUFFIXES)}")
 
 
 def _read_safetensors(path: Path) -> tuple[Mapping[str, Any], Mapping[str, str]]:

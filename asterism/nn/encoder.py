@@ -48,6 +48,8 @@ class Encoder(nn.Module):
         self.mean = mean
         self.std = std
         self.image_size = image_size or backbone.image_size
+        if self.image_size % backbone.patch_size:
+            raise UserError(f"image_size = {self.image_size} is no multiple of the patch size {backbone.patch_size}")
 
     def forward(self, pixels: Float[Tensor, "b 3 h w"]) -> Features:
         """Features of normalised pixels."""
@@ -63,6 +65,8 @@ class Encoder(nn.Module):
         [h, w, 3] or tensors [3, h, w] is brought to `image_size`: the shorter side is resized to it (bicubic,
         antialiased; not at all if it already fits) and the middle square is cut out.
         """
+        if len(images) == 0:
+            raise UserError("there are no images to encode")
         if not isinstance(images, Tensor):
             images = torch.stack([square_picture(image, self.image_size) for image in images])
         return self(self.normalise(images))
@@ -71,16 +75,14 @@ class Encoder(nn.Module):
         """Pixels as `forward` wants them, from uint8 or from floats in [0, 1]."""
         if images.shape[1] != 3:
             raise UserError(f"expected RGB images [b, 3, h, w], got the shape {list(images.shape)}")
-        device = next(self.parameters()).device
-        images = images.to(device)
-        if images.dtype == torch.uint8:
-            pixels = images.float() / 255
-        elif images.is_floating_point():
-            pixels = images.float()
-        else:
+        if images.dtype != torch.uint8 and not images.is_floating_point():
             raise UserError(f"expected pixels of type uint8, or float in [0, 1], got {images.dtype}")
-        mean, std = (torch.tensor(values, device=device)[:, None, None] for values in (self.mean, self.std))
-        return (pixels - mean) / std
+        weight = next(self.parameters())
+        pixels = images.to(weight.device).float()
+        if images.dtype == torch.uint8:
+            pixels = pixels / 255
+        mean, std = (torch.tensor(values, device=pixels.device)[:, None, None] for values in (self.mean, self.std))
+        return ((pixels - mean) / std).to(weight.dtype)
 
     @property
     def timm_arguments(self) -> dict[str, Any]:
@@ -105,11 +107,11 @@ class Encoder(nn.Module):
         }
         network = self.backbone.network
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
-        _write_atomically(path, tensors, {METADATA_KEY: json.dumps(description)})
+        write_atomically(path, tensors, {METADATA_KEY: json.dumps(description)})
         return path
 
 
-def _write_atomically(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+def write_atomically(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     """The file appears whole or not at all, and an older one stays until then."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")

@@ -26,6 +26,8 @@ from asterism.nn.positions import Resampling, sincos_table, table_layout
 # The generic names under which networks are rebuilt from the shapes of their tensors, which override every size.
 _PLAIN_VIT, _SWIGLU_VIT = "vit_base_patch16_224", "vit_giant_patch14_dinov2"
 
+_HALF: Triple = (0.5, 0.5, 0.5)  # mean and deviation for the supervised ViTs of transformers
+
 _HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16}  # of the published sizes
 _HEAD_WIDTH = 64
 
@@ -55,6 +57,7 @@ class Hints:
 
     heads: int | None = None
     name: str | None = None  # the timm model the weights belong to
+    decoder_heads: int | None = None  # of STELLAR's decoder
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ def convert(file: CheckpointFile, hints: Hints, family: str | None) -> EncoderWe
 def _own(file: CheckpointFile, hints: Hints) -> EncoderWeights:
     try:
         description = json.loads(file.metadata[METADATA_KEY])
-        return EncoderWeights(
+        weights = EncoderWeights(
             architecture=Architecture(**description["architecture"]),
             tensors=file.tensors,
             mean=tuple(description["mean"]),
@@ -96,23 +99,37 @@ def _own(file: CheckpointFile, hints: Hints) -> EncoderWeights:
         )
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{file.path} was written by another version of Asterism: {error!r} in its metadata") from None
+    from asterism.nn import stellar_weights  # built upon this module
+
+    return stellar_weights.with_concepts_beside(file, weights)
+
+
+def _stellar(file: CheckpointFile, hints: Hints) -> EncoderWeights:
+    from asterism.nn import stellar_weights  # built upon this module
+
+    return stellar_weights.from_official(file, hints)
+
+
+def _is_stellar(file: CheckpointFile) -> bool:
+    """Latent queries beside a ViT of transformers; training checkpoints prefix every name."""
+    return any(name in file.tensors for name in ("sparse_tokens", "model.sparse_tokens"))
 
 
 def _transformers(file: CheckpointFile, hints: Hints) -> EncoderWeights:
     activation = file.config.get("hidden_act", "gelu")
     if activation != "gelu":
         raise UserError(f"{file.path}: hidden_act = {activation!r} in its config.json; only gelu is supported")
-    prefix = _transformers_prefix(file.tensors)
-    assert prefix is not None
+    prefix = _transformers_prefix(file.tensors) or ""
     tensors = from_transformers(file.tensors, prefix)
+    supervised = file.config.get("model_type") == "vit"
     heads = hints.heads or file.config.get("num_attention_heads")
     architecture = architecture_of(file, tensors, replace(hints, heads=heads), "plain")
     return EncoderWeights(
         architecture=replace(architecture, layer_norm_eps=float(file.config.get("layer_norm_eps", 1e-12))),
         tensors=tensors,
         mask_token=_mask_token(file.tensors.get(f"{prefix}embeddings.mask_token")),
-        mean=_triple(file.preprocessor.get("image_mean"), IMAGENET_MEAN),
-        std=_triple(file.preprocessor.get("image_std"), IMAGENET_STD),
+        mean=_triple(file.preprocessor.get("image_mean"), _HALF if supervised else IMAGENET_MEAN),
+        std=_triple(file.preprocessor.get("image_std"), _HALF if supervised else IMAGENET_STD),
     )
 
 
@@ -237,6 +254,7 @@ def _is_dinov2(file: CheckpointFile) -> bool:
 
 FAMILIES = [
     Family("asterism", lambda file: METADATA_KEY in file.metadata, _own),
+    Family("stellar", _is_stellar, _stellar),
     Family("transformers", lambda file: _transformers_prefix(file.tensors) is not None, _transformers),
     Family("dinov2", _is_dinov2, _dinov2),
     Family("mae", _is_mae, _mae),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -23,6 +24,10 @@ class Tokenizer(nn.Module, ABC):
     @abstractmethod
     def decode(self, codes: Int[Tensor, "b h w"]) -> Float[Tensor, "b 3 H W"]:
         """Images in [0, 1]."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Plain values, `kind` among them, from which `nn.tokenizer_files` makes this module, weights aside."""
 
     def check_size(self, images: Float[Tensor, "b 3 H W"]) -> None:
         height, width = images.shape[-2:]

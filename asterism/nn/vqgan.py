@@ -6,6 +6,7 @@ Module names are those of the public weights, so their state dictionary loads as
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -31,6 +32,13 @@ class MaskGitVqgan(Tokenizer):
         self.encoder = _Encoder(widths, blocks, channels)
         self.decoder = _Decoder(widths, blocks, channels)
         self.quantize = _Codebook(vocabulary, channels)
+        self.shape = {
+            "width": width,
+            "multipliers": list(multipliers),
+            "blocks": blocks,
+            "channels": channels,
+            "vocabulary": vocabulary,
+        }
         self.vocabulary = vocabulary
         self.factor = 2 ** (len(widths) - 1)
 
@@ -40,6 +48,9 @@ class MaskGitVqgan(Tokenizer):
 
     def decode(self, codes: Int[Tensor, "b h w"]) -> Float[Tensor, "b 3 H W"]:
         return self.decoder(self.quantize.look_up(codes)).clamp(0, 1)
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "maskgit-vqgan", **self.shape}
 
 
 class _Encoder(nn.Module):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from asterism.errors import UserError
 from asterism.nn.backbone import Architecture, Backbone, rebuild_backbone
-from asterism.nn.checkpoint_file import read_checkpoint
+from asterism.nn.checkpoint_file import SUFFIXES, read_checkpoint
 from asterism.nn.encoder import Encoder, Triple
 from asterism.nn.families import EncoderWeights, Hints, convert
 from asterism.nn.positions import Resampling, resample, table_layout
@@ -25,6 +25,7 @@ def load_encoder(
     *,
     which: Literal["teacher", "student"] = "teacher",
     heads: int | None = None,
+    decoder_heads: int | None = None,
     family: str | None = None,
     name: str | None = None,
     image_size: int | None = None,
@@ -33,11 +34,12 @@ def load_encoder(
 ) -> Encoder:
     """The encoder of a run folder, a weight file, a transformers folder, or a timm model name (its published weights).
 
-    which: which network of a checkpoint that holds both. heads: attention heads, where the file does not tell.
+    which: which network of a checkpoint that holds both. heads: attention heads, where the file does not tell, and
+    decoder_heads those of a STELLAR decoder.
     family: how to read the file, instead of recognising it. name: the timm model that a file of timm belongs to.
     image_size, mean, std: instead of those the weights come with.
     """
-    weights = _weights(source, which, Hints(heads, name), family)
+    weights = _weights(source, which, Hints(heads, name, decoder_heads), family)
     backbone = rebuild_backbone(weights.architecture)
     report = _load(backbone, weights, str(source))
     if report.fresh:
@@ -82,34 +84,22 @@ def load_weights_into(
 
 def _weights(source: str | Path, which: str, hints: Hints, family: str | None) -> EncoderWeights:
     path = Path(source)
-    if path.exists() or path.suffix in (".safetensors", ".pth", ".pt", ".bin", ".ckpt") or len(path.parts) > 1:
+    if path.exists() or path.suffix in SUFFIXES or len(path.parts) > 1:
         return convert(read_checkpoint(path, which), hints, family)
     return _published_weights(str(source))
 
 
 def _published_weights(name: str) -> EncoderWeights:
     """Weights that timm publishes under a model's name."""
-    import timm
-
-    if not timm.is_model(name):
-        raise UserError(
-            f"{name!r} is neither a file, nor a folder, nor the name of a timm model; "
-            "give a run folder, a .safetensors or .pth file, or a name from `asterism list models`"
-        )
     from asterism.nn import swin, vit
+    from asterism.nn.timm_models import family_of, published_network
 
-    arguments = swin.FEATURES_ONLY if swin.is_swin(name) else vit.FEATURES_ONLY
-    architecture = Architecture(name, arguments)
-    rebuild_backbone(architecture)  # refuses what we cannot run, before anything is downloaded
-    try:
-        network: Any = timm.create_model(name, pretrained=True, **arguments)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise UserError(
-            f"the published weights of {name!r} could not be fetched: {str(error).splitlines()[0]}; "
-            "download them elsewhere and give the file, or leave out backbone.pretrained"
-        ) from None
+    arguments = swin.FEATURES_ONLY if family_of(name) == "swin" else vit.FEATURES_ONLY
+    network = published_network(name, arguments)
     details = network.pretrained_cfg
-    return EncoderWeights(architecture, network.state_dict(), mean=tuple(details["mean"]), std=tuple(details["std"]))
+    return EncoderWeights(
+        Architecture(name, arguments), network.state_dict(), mean=tuple(details["mean"]), std=tuple(details["std"])
+    )
 
 
 def _load(backbone: Backbone, weights: EncoderWeights, source: str) -> LoadReport:

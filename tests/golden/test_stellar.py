@@ -1,13 +1,20 @@
 """STELLAR's parts against the golden vectors: assignment, spread, localisation, losses and masks."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import timm
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional as F
 
+from asterism.errors import UserError
+from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.localization import Localization
+from asterism.nn.reconstruction import CodeReconstruction, PixelReconstruction
+from asterism.nn.weights import load_encoder
 from asterism.ops import assignment, masking
 from asterism.ops.koleo import koleo
 from asterism.ops.prototype_alignment import prototype_cross_entropy
@@ -148,3 +155,87 @@ def test_mask_statistics(golden: Path, case: str, probability: float | None) -> 
         distance = pairs.sum(dim=(1, 2)) / (kept * (kept - 1))
         band = p["band_T4000"][case][i]
         assert abs(float(distance.mean()) - float(v[f"out_mean_pairwise_{case}"][i])) <= band
+
+
+def _load(golden: Path, name: str, params: dict[str, Any]) -> ConceptEncoder:
+    heads, decoder_heads = params["num_attention_heads"], params["decoder_num_attention_heads"]
+    encoder = load_encoder(golden / "checkpoints" / name, heads=heads, decoder_heads=decoder_heads)
+    assert isinstance(encoder, ConceptEncoder)
+    return encoder
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("case", ["", "_resized"])
+def test_encoder_of_an_official_checkpoint(golden: Path, case: str) -> None:
+    v = read(golden / "stellar" / "forward_tiny.npz")
+    encoder = _load(golden, "stellar_tiny.safetensors", v.params)
+    features = encoder.encode(v[f"in_image{case}"])
+    assert features.sparse is not None
+    assert features.where is not None
+    torch.testing.assert_close(features.cls, v[f"out_cls{case}"], rtol=0, atol=1e-4)
+    torch.testing.assert_close(features.patches, v[f"out_dense{case}"], rtol=0, atol=1e-4)
+    torch.testing.assert_close(features.sparse, v[f"out_sparse{case}"], rtol=0, atol=1e-4)
+    torch.testing.assert_close(features.where.flatten(2).mT, v[f"out_l{case}"], rtol=0, atol=1e-4)
+    if not case:
+        mixed = features.where.flatten(2).mT @ features.sparse
+        torch.testing.assert_close(mixed, v["out_ls"], rtol=0, atol=1e-4)
+        spread = v.params["koleo_weight"] * koleo(features.sparse)
+        torch.testing.assert_close(spread.double(), v["out_koleo_loss_weighted"].double(), rtol=1e-5, atol=0)
+
+
+@torch.no_grad()
+def test_pixels_of_an_official_checkpoint(golden: Path) -> None:
+    v = read(golden / "stellar" / "forward_tiny.npz")
+    encoder = _load(golden, "stellar_tiny.safetensors", v.params)
+    features = encoder.encode(v["in_image"])
+    assert isinstance(encoder.reconstruction, PixelReconstruction)
+    pixels = encoder.reconstruction.predict(v["out_ls"], features.grid)
+    torch.testing.assert_close(pixels, v["out_recon_pixels"], rtol=0, atol=1e-4)
+    loss, _ = encoder.reconstruction.loss(v["out_ls"], features.grid, v["in_image"])
+    torch.testing.assert_close(loss.double(), v["out_mse"].double(), rtol=1e-5, atol=0)
+    made = encoder.reconstruct(features.sparse, features.where)
+    torch.testing.assert_close(made, v["out_recon_pixels"].clamp(0, 1), rtol=0, atol=1e-4)
+
+
+@torch.no_grad()
+def test_codes_of_an_official_checkpoint(golden: Path) -> None:
+    v = read(golden / "stellar" / "forward_tiny.npz")
+    encoder = _load(golden, "stellar_tiny_vq.safetensors", v.params)
+    side = encoder.image_size // encoder.backbone.patch_size
+    assert isinstance(encoder.reconstruction, CodeReconstruction)
+    logits = encoder.reconstruction.predict(v["out_ls"], (side, side))
+    torch.testing.assert_close(logits, v["out_recon_logits"], rtol=0, atol=1e-4)
+    loss = F.cross_entropy(logits.flatten(0, 1), v["in_codes"].flatten())
+    torch.testing.assert_close(loss.double(), v["out_vq_ce"].double(), rtol=1e-5, atol=0)
+    with pytest.raises(UserError, match="tokenizer"):
+        encoder.reconstruction(v["out_ls"], (side, side))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["stellar_tiny.safetensors", "stellar_tiny_vq.safetensors"])
+def test_concepts_survive_saving(golden: Path, tmp_path: Path, name: str) -> None:
+    v = read(golden / "stellar" / "forward_tiny.npz")
+    encoder = _load(golden, name, v.params)
+    again = load_encoder(encoder.save(tmp_path / "encoder.safetensors"))
+    assert isinstance(again, ConceptEncoder)
+    ours, theirs = encoder.encode(v["in_image"]), again.encode(v["in_image"])
+    assert torch.equal(ours.where, theirs.where)
+    grid = ours.grid
+    assert torch.equal(
+        encoder.reconstruction.predict(v["out_ls"], grid), again.reconstruction.predict(v["out_ls"], grid)
+    )
+    plain = timm.create_model(**again.timm_arguments)
+    plain.load_state_dict(load_file(tmp_path / "encoder.safetensors"))
+    tokens = plain.eval().forward_features(encoder.normalise(v["in_image"]))
+    registers = tokens[:, 1 : 1 + plain.num_reg_tokens]
+    torch.testing.assert_close(registers, v["out_sparse"], rtol=0, atol=1e-4)
+    torch.testing.assert_close(registers, ours.sparse, rtol=0, atol=1e-5)
+
+
+def test_training_checkpoints_are_recognised_by_their_wrapper(golden: Path, tmp_path: Path) -> None:
+    v = read(golden / "stellar" / "forward_tiny.npz")
+    tensors = load_file(golden / "checkpoints" / "stellar_tiny.safetensors")
+    torch.save({"state_dict": {f"model.{name}": t for name, t in tensors.items()}, "epoch": 3}, tmp_path / "x.pth")
+    heads, decoder_heads = v.params["num_attention_heads"], v.params["decoder_num_attention_heads"]
+    encoder = load_encoder(tmp_path / "x.pth", heads=heads, decoder_heads=decoder_heads)
+    torch.testing.assert_close(encoder.encode(v["in_image"]).sparse, v["out_sparse"], rtol=0, atol=1e-4)

@@ -1,0 +1,112 @@
+"""An encoder that says what is in an image, where, and can make the image from the two (STELLAR, equations 1 to 5)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from asterism.errors import UserError
+from asterism.nn.backbone import Backbone
+from asterism.nn.checkpoint_file import read_checkpoint
+from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, METADATA_KEY, Encoder, Triple, write_atomically
+from asterism.nn.localization import Localization
+from asterism.nn.reconstruction import CodeReconstruction, ConceptDecoder, PixelReconstruction, Reconstruction
+from asterism.nn.tokenizer_files import rebuild_tokenizer
+from asterism.types import Features
+
+
+class ConceptEncoder(Encoder):
+    """A backbone whose registers are concepts S, the localisation that says where they are, and perhaps a decoder.
+
+    `save` writes the backbone as every encoder does, and the rest beside it, into `encoder.concepts.safetensors`.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        localization: Localization,
+        reconstruction: Reconstruction | None = None,
+        mean: Triple = IMAGENET_MEAN,
+        std: Triple = IMAGENET_STD,
+        image_size: int | None = None,
+    ) -> None:
+        super().__init__(backbone, mean, std, image_size)
+        self.localization = localization
+        self.reconstruction = reconstruction
+
+    def forward(self, pixels: Float[Tensor, "b 3 h w"]) -> Features:
+        tokens = self.backbone(pixels)
+        where = self.localization(tokens.patches, tokens.registers).mT
+        return Features(
+            cls=tokens.patches.mean(dim=1) if tokens.cls is None else tokens.cls,
+            patches=tokens.patches,
+            grid=tokens.grid,
+            sparse=tokens.registers,
+            where=where.reshape(*where.shape[:2], *tokens.grid),
+        )
+
+    @torch.no_grad()
+    def reconstruct(self, sparse: Float[Tensor, "b r d"], where: Float[Tensor, "b r h w"]) -> Float[Tensor, "b 3 H W"]:
+        """Images in [0, 1] from concepts and their maps, which may have been edited."""
+        if self.reconstruction is None:
+            raise UserError("this encoder came without a decoder; reconstruct with a run that trained one")
+        return self.reconstruction(where.flatten(2).mT @ sparse, (where.shape[2], where.shape[3]))
+
+    def save(self, path: str | Path, step: int | None = None) -> Path:
+        path = super().save(path, step)
+        reconstruction = None if self.reconstruction is None else self.reconstruction.describe()
+        description = {"temperature": self.localization.temperature, "reconstruction": reconstruction}
+        tensors = {f"localization.{name}": tensor for name, tensor in self.localization.state_dict().items()}
+        if self.reconstruction is not None:
+            tensors |= {f"reconstruction.{name}": t for name, t in self.reconstruction.state_dict().items()}
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        write_atomically(concepts_file(path), tensors, {METADATA_KEY: json.dumps(description)})
+        return path
+
+
+def concepts_file(encoder_file: Path) -> Path:
+    """Where the parts lie that plain timm has no place for."""
+    return encoder_file.with_name(f"{encoder_file.stem}.concepts.safetensors")
+
+
+def load_concepts(path: Path, dim: int) -> tuple[Localization, Reconstruction | None]:
+    """The parts that `ConceptEncoder.save` wrote beside the backbone."""
+    file = read_checkpoint(path)
+    try:
+        description = json.loads(file.metadata[METADATA_KEY])
+        localization = Localization(dim, description["temperature"])
+        reconstruction = rebuild_reconstruction(description["reconstruction"])
+        load_part(localization, file.tensors, "localization.")
+        if reconstruction is not None:
+            load_part(reconstruction, file.tensors, "reconstruction.")
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"{path} does not belong to the encoder beside it: {error}") from None
+    return localization, reconstruction
+
+
+def rebuild_reconstruction(description: Mapping[str, Any] | None) -> Reconstruction | None:
+    """The module that described itself, with weights still to be loaded."""
+    if description is None:
+        return None
+    decoder = ConceptDecoder(**description["decoder"])
+    if description["target"] == "pixels":
+        return PixelReconstruction(decoder, description["patch_size"])
+    tokenizer = description["tokenizer"]
+    return CodeReconstruction(
+        decoder,
+        description["vocabulary"],
+        None if tokenizer is None else rebuild_tokenizer(tokenizer),
+        description["image_size"],
+    )
+
+
+def load_part(module: torch.nn.Module, tensors: Mapping[str, Tensor], prefix: str) -> None:
+    """Fill a module with the tensors under a prefix; none may be missing or left over."""
+    own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    module.load_state_dict(own, assign=True)
