@@ -1,1 +1,65 @@
+"""Images: where they come from, how they are read, and how they reach training and evaluations.
 
+The names are loaded when first used, so that listing data sets does not import torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from asterism.data.bad_images import BadImageLog
+    from asterism.data.catalog import dataset_names
+    from asterism.data.decode import decode
+    from asterism.data.evaluation import EvaluationBatch, evaluation_batches
+    from asterism.data.loader import DataConfig, Loader, RawBatch, to_batch
+    from asterism.data.open import open_source
+    from asterism.data.scenes import Scenes
+    from asterism.data.source import BadImage, Sample, Source
+    from asterism.data.subset import Subset
+    from asterism.data.views import Views
+
+_HOMES = {
+    "BadImage": "source",
+    "BadImageLog": "bad_images",
+    "DataConfig": "loader",
+    "EvaluationBatch": "evaluation",
+    "Loader": "loader",
+    "RawBatch": "loader",
+    "Sample": "source",
+    "Scenes": "scenes",
+    "Source": "source",
+    "Subset": "subset",
+    "Views": "views",
+    "dataset_names": "catalog",
+    "decode": "decode",
+    "evaluation_batches": "evaluation",
+    "open_source": "open",
+    "to_batch": "loader",
+}
+
+__all__ = [
+    "BadImage",
+    "BadImageLog",
+    "DataConfig",
+    "EvaluationBatch",
+    "Loader",
+    "RawBatch",
+    "Sample",
+    "Scenes",
+    "Source",
+    "Subset",
+    "Views",
+    "dataset_names",
+    "decode",
+    "evaluation_batches",
+    "open_source",
+    "to_batch",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'asterism.data' has no attribute {name!r}")

@@ -52,7 +52,7 @@ class Source(Protocol):
         ...
 
 
-class BadImage(Exception):  # noqa: N818  (the image is bad; nothing failed)
+class BadImage(Exception):
     """An image that cannot be used, and why. Whoever reads on skips it and records it."""
 
     def __init__(self, key: str, reason: str) -> None:

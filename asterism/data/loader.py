@@ -1,0 +1,210 @@
+"""Batches of views for training: the same on every run, on any number of processes, from any step on.
+
+Everything drawn is a function of (seed, epoch, image), so a run that goes on at step s needs nothing but s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int, UInt8
+from pydantic import Field
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from asterism.config import Config
+from asterism.data.order import EpochOrder
+from asterism.data.source import BadImage, Sample, Source
+from asterism.data.views import Views
+from asterism.data.workers import cores, prepare
+from asterism.errors import UserError
+from asterism.ops.geometry import geometry_from_rows
+from asterism.ops.random import fold
+from asterism.types import Batch, View
+
+_LONGEST_RUN = 1000  # unreadable images in a row, after which it is the data and not the images
+
+
+class DataConfig(Config):
+    """Where the images come from and how they arrive."""
+
+    path: str  # folder, tar shards, or the name of a data set
+    split: str | None = None  # None: the training part where there is one, else everything
+    workers: int | Literal["auto"] = "auto"  # processes that decode and cut views; 0 does it in the training process
+    prefetch: int = Field(2, ge=1)  # micro-batches that each worker keeps ready
+    shuffle: bool = True
+    max_bad_share: float = Field(0.05, ge=0, le=1)  # of the images; with more unreadable ones the run stops
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # of RGB in [0, 1], subtracted; ImageNet's by default
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)  # divides what remains
+
+
+@dataclass(frozen=True)
+class RawBatch:
+    """A micro-batch as it leaves a worker: bytes on the CPU."""
+
+    views: tuple[UInt8[Tensor, "b 3 _ _"], ...]
+    geometry: Float[Tensor, "v b 7"]  # rows for `ops.geometry.geometry_from_rows`
+    index: Int[Tensor, " b"]  # place in the source of the image that is shown
+    keys: Int[Tensor, " b"]  # fold(seed, epoch, place of the image that was drawn)
+    bad: list[BadImage]  # met on the way
+    seen: int = 0  # images of all processes from the start of the run to the end of this step
+
+    def pin_memory(self) -> RawBatch:
+        """Called by torch's loader where batches go on to a GPU."""
+        return replace(
+            self,
+            views=tuple(view.pin_memory() for view in self.views),
+            geometry=self.geometry.pin_memory(),
+            index=self.index.pin_memory(),
+            keys=self.keys.pin_memory(),
+        )
+
+
+class Loader:
+    """The micro-batches of one process, from step `start_step` to step `steps`: `accumulate` for each step.
+
+    The global batch of a step is the same whatever the number of processes and of micro-batches; each takes a
+    contiguous piece. An unreadable image is replaced by the next readable one of the source, the first following the
+    last, which is then seen twice, with different views.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        views: Views,
+        config: DataConfig,
+        *,
+        batch_size: int,
+        seed: int,
+        steps: int,
+        start_step: int = 0,
+        accumulate: int = 1,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        if batch_size % (accumulate * world_size):
+            raise UserError(
+                f"the batch size {batch_size} does not divide over {world_size} processes × {accumulate} "
+                f"micro-batches; choose a multiple of {accumulate * world_size}"
+            )
+        self._order = EpochOrder(len(source), batch_size, seed, shuffle=config.shuffle)
+        self._requests = _Requests(self._order, range(start_step, steps), accumulate, rank, world_size)
+        self._tasks = _MicroBatches(source, views, seed)
+        self._workers = max(1, cores() // world_size) if config.workers == "auto" else config.workers
+        self._prefetch = config.prefetch
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self._order.steps_per_epoch
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[RawBatch]:
+        return prepare(
+            self._tasks,
+            self._requests,
+            workers=self._workers,
+            prefetch=self._prefetch,
+            pin_memory=torch.cuda.is_available(),
+        )
+
+
+def to_batch(raw: RawBatch, device: torch.device, mean: Sequence[float], std: Sequence[float]) -> Batch:
+    """The batch on its device: bytes travel, floats are made there."""
+    overlap = device.type == "cuda"  # elsewhere the copy could be read before it is there
+    center, spread = (torch.tensor(values, device=device)[:, None, None] for values in (mean, std))
+    rows = raw.geometry.to(device, non_blocking=overlap)
+    views = tuple(
+        View(
+            pixels=pixels.to(device, non_blocking=overlap).float().div_(255).sub_(center).div_(spread),
+            geometry=geometry_from_rows(rows[place]),
+        )
+        for place, pixels in enumerate(raw.views)
+    )
+    return Batch(
+        views,
+        index=raw.index.to(device, non_blocking=overlap),
+        keys=raw.keys.to(device, non_blocking=overlap),
+    )
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What a worker needs to know to make a micro-batch."""
+
+    epoch: int
+    indices: list[int]
+    seen: int
+
+
+@dataclass(frozen=True)
+class _Requests:
+    order: EpochOrder
+    steps: range
+    accumulate: int
+    rank: int
+    world_size: int
+
+    def __len__(self) -> int:
+        return len(self.steps) * self.accumulate
+
+    def __iter__(self) -> Iterator[_Request]:
+        for step in self.steps:
+            seen = (step + 1) * self.order.batch_size
+            for micro_batch in range(self.accumulate):
+                part = self.order.part(step, micro_batch, self.accumulate, self.rank, self.world_size)
+                yield _Request(self.order.epoch(step), part.tolist(), seen)
+
+
+class _MicroBatches(Dataset[RawBatch | UserError]):
+    """Decodes and cuts: a pure function of the request, but for the memory of which images are bad."""
+
+    def __init__(self, source: Source, views: Views, seed: int) -> None:
+        self._source = source
+        self._views = views
+        self._seed = seed
+        self._bad: dict[int, BadImage] = {}
+
+    def __getitem__(self, request: _Request) -> RawBatch | UserError:
+        try:
+            return self._prepare(request)
+        except UserError as error:  # given back, as an exception from a worker would arrive as a traceback
+            return error
+
+    def _prepare(self, request: _Request) -> RawBatch:
+        keys = [fold(self._seed, request.epoch, drawn) for drawn in request.indices]
+        shown, pixels, geometry, bad = [], list[list[Tensor]](), [], list[BadImage]()
+        for drawn, key in zip(request.indices, keys, strict=True):
+            place, sample = self._readable(drawn, bad)
+            _, height, width = sample.image.shape
+            parameters = self._views.sample(height, width, key)
+            shown.append(place)
+            pixels.append(self._views.apply(sample.image, parameters))
+            geometry.append(self._views.geometry(parameters))
+        return RawBatch(
+            views=tuple(torch.stack(view) for view in zip(*pixels, strict=True)),
+            geometry=torch.stack(geometry, dim=1),
+            index=torch.tensor(shown),
+            keys=torch.tensor(keys),
+            bad=bad,
+            seen=request.seen,
+        )
+
+    def _readable(self, drawn: int, bad: list[BadImage]) -> tuple[int, Sample]:
+        """The first readable image from `drawn` on, and its place; bad ones on the way are added to `bad`."""
+        for step in range(min(len(self._source), _LONGEST_RUN)):
+            place = (drawn + step) % len(self._source)
+            try:
+                if place not in self._bad:
+                    return place, self._source[place]
+            except BadImage as error:
+                self._bad[place] = error
+            bad.append(self._bad[place])
+        raise UserError(
+            f"{len(bad)} images in a row of {self._source.name} cannot be read, the first: {bad[0]}. "
+            "Check that the data is complete and accessible"
+        )

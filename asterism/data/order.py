@@ -1,0 +1,55 @@
+"""Which images make up which batch: a function of the seed and the step alone."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from asterism.errors import UserError
+from asterism.ops.random import fold, generator
+
+
+class EpochOrder:
+    """Every epoch goes through the images in an order of its own; what does not fill a batch at its end is left out."""
+
+    def __init__(self, images: int, batch_size: int, seed: int, *, shuffle: bool = True) -> None:
+        if batch_size > images:
+            raise UserError(
+                f"the batch size {batch_size} is larger than the data set ({images} images); "
+                f"choose trainer.batch_size of at most {images}"
+            )
+        self.images = images
+        self.batch_size = batch_size
+        self.seed = seed
+        self.shuffle = shuffle
+        self.steps_per_epoch = images // batch_size
+        self._epoch = -1
+        self._order = torch.empty(0, dtype=torch.int64)
+
+    def epoch(self, step: int) -> int:
+        return step // self.steps_per_epoch
+
+    def batch(self, step: int) -> Int[Tensor, " b"]:
+        """Places of the images of a step's global batch."""
+        start = step % self.steps_per_epoch * self.batch_size
+        return self._permutation(self.epoch(step))[start : start + self.batch_size]
+
+    def part(self, step: int, micro_batch: int, accumulate: int, rank: int, world_size: int) -> Int[Tensor, " b"]:
+        """One process's share of one micro-batch: a contiguous piece of the global batch.
+
+        Micro-batch j of all processes together is the j-th piece of the global batch whatever the number of processes.
+        """
+        size = self.batch_size // (accumulate * world_size)
+        start = (micro_batch * world_size + rank) * size
+        return self.batch(step)[start : start + size]
+
+    def _permutation(self, epoch: int) -> Tensor:
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._order = (
+                torch.randperm(self.images, generator=generator(fold(self.seed, epoch)))
+                if self.shuffle
+                else torch.arange(self.images)
+            )
+        return self._order
