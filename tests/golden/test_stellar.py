@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asterism.errors import UserError
+from asterism.methods.stellar import ReconstructionConfig, Stellar, StellarConfig, VocabularyConfig, Weights
+from asterism.nn.backbone import BackboneConfig
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.localization import Localization
 from asterism.nn.reconstruction import CodeReconstruction, PixelReconstruction
@@ -19,7 +21,8 @@ from asterism.ops import assignment, masking
 from asterism.ops.koleo import koleo
 from asterism.ops.prototype_alignment import prototype_cross_entropy
 from asterism.ops.random import fold, fold_each, uniform
-from tests.golden.vectors import read
+from asterism.types import Batch, CropGeometry, Losses, View
+from tests.golden.vectors import Vectors, read, relative_error
 
 
 @pytest.mark.parametrize(("case", "tolerance"), [("", 1e-5), ("_extreme", 3e-5), ("_underflow", 1e-5)])
@@ -239,3 +242,119 @@ def test_training_checkpoints_are_recognised_by_their_wrapper(golden: Path, tmp_
     heads, decoder_heads = v.params["num_attention_heads"], v.params["decoder_num_attention_heads"]
     encoder = load_encoder(tmp_path / "x.pth", heads=heads, decoder_heads=decoder_heads)
     torch.testing.assert_close(encoder.encode(v["in_image"]).sparse, v["out_sparse"], rtol=0, atol=1e-4)
+
+
+def _official_step(golden: Path) -> tuple[Vectors, Stellar, Losses]:
+    """The training step of the vectors: our method with the official weights, and its losses."""
+    v = read(golden / "stellar" / "train_step_tiny.npz")
+    p = v.params
+    path = golden / p["checkpoint"]
+    encoder = _load(golden, path.name, p)
+    vocabulary = VocabularyConfig(
+        prototypes=p["num_clusters"], hidden_dim=p["predictor_hidden"], bottleneck_dim=p["prototype_dim"]
+    )
+    config = StellarConfig(
+        tokens=p["num_sparse_tokens"],
+        localization_temp=p["spatial_temp"],
+        reconstruction=ReconstructionConfig(weight=p["rec_coeff"], decoder_dim=p["decoder_hidden_size"]),
+        masked_views=p["num_masks"],
+        local_views=p["num_local_crops"],
+        local_size=p["local_size"],
+        mask_ratio=p["masking_ratio"],
+        vocabulary=vocabulary,
+        class_vocabulary=vocabulary,
+        target_temp=p["sk_temp"],
+        prediction_temp=p["logits_temp"],
+        sinkhorn_iterations=p["n_sk_iter"],
+        match_epsilon=p["match_epsilon"],
+        match_iterations=p["match_iterations"],
+        weights=Weights(koleo=p["koleo_weight"], koleo_masked=p["koleo_weight"]),
+    )
+    shape = {"image_size": p["image_size"], "patch_size": p["patch_size"], "dim": p["hidden_size"]}
+    method = Stellar(config, BackboneConfig(**shape, depth=p["num_hidden_layers"], heads=p["num_attention_heads"]))
+    method.backbone, method.localization, method.reconstruction = (
+        encoder.backbone,
+        encoder.localization,
+        encoder.reconstruction,
+    )
+    tensors = load_file(path)
+    names = {"prototypes": "layer.weight", "mlp.0.": "predictor.layers.0.", "mlp.2.": "predictor.layers.2."}
+    for head, prefix in ((method.vocabulary, "clustering_head"), (method.class_vocabulary, "cls_cluster_head")):
+        head.load_state_dict(
+            {n: tensors[f"{prefix}.{_renamed(n, names)}"] for n in head.state_dict()},
+        )
+    views, local = v["in_global_views"], v["in_local_views"]
+    pixels = [views[:, 0], *views.unbind(1), *local.unbind(1)]
+    batch = _batch([encoder.normalise(x) for x in pixels])
+    b, masks = views.shape[:2]
+    keep = masking.keep_from_noise(v["in_noise"], p["masking_ratio"]).view(b, masks, -1)
+    return v, method, method.losses(batch, list(keep.unbind(1)), None)
+
+
+def _renamed(name: str, names: dict[str, str]) -> str:
+    old, new = next((old, new) for old, new in names.items() if name.startswith(old))
+    return name.replace(old, new)
+
+
+def _batch(views: list[Tensor]) -> Batch:
+    b = len(views[0])
+    zero, flip = torch.zeros(b), torch.zeros(b, dtype=torch.bool)
+    geometry = CropGeometry(zero, zero, zero, zero, zero, zero, flip)
+    return Batch(tuple(View(x, geometry) for x in views), torch.arange(b), torch.arange(b))
+
+
+def test_losses_of_an_official_training_step(golden: Path) -> None:
+    v, _, losses = _official_step(golden)
+    t = {name: value.detach().double() for name, value in losses.terms.items()}
+    ours = {
+        "mse": t["reconstruction"],
+        "koleo_loss": v.params["koleo_weight"] * (t["koleo"] + t["koleo_masked"]),
+        "clustering_loss": t["cluster"],
+        "cls_clustering_loss": t["cls_cluster"],
+        "mask_loss": t["align"],
+        "cls_loss": t["cls_masked"] + t["cls_local"],
+        "total_loss": losses.total.detach().double(),
+    }
+    for name, value in ours.items():
+        torch.testing.assert_close(value, v[f"out_{name}"].double(), rtol=1e-5, atol=0, msg=name)
+
+
+def test_matching_of_an_official_training_step(golden: Path) -> None:
+    v = read(golden / "stellar" / "train_step_tiny.npz")
+    found: list[Tensor] = []
+    with pytest.MonkeyPatch.context() as patch:
+        match = Stellar.match
+        patch.setattr(Stellar, "match", lambda *a: found.append(match(*a)) or found[-1])
+        _official_step(golden)
+    assert torch.equal(found[0], v["out_sigma"])
+
+
+def test_gradients_of_an_official_training_step(golden: Path) -> None:
+    v, method, losses = _official_step(golden)
+    losses.total.backward()
+    network, dim = method.backbone.network, method.backbone.dim
+    ours = {
+        "sparse_tokens": network.reg_token.grad[0],
+        "encoder.embeddings.cls_token": network.cls_token.grad,
+        "encoder.embeddings.patch_embeddings.projection.bias": network.patch_embed.proj.bias.grad,
+        "encoder.encoder.layer.0.attention.attention.query.weight": network.blocks[0].attn.qkv.weight.grad[:dim],
+        "encoder.layernorm.weight": network.norm.weight.grad,
+        "dense_proj.weight": method.localization.dense.weight.grad,
+        "sparse_proj.weight": method.localization.sparse.weight.grad,
+        "decoder_proj.weight": method.reconstruction.decoder.embed.weight.grad,
+        "reconstruction_head.bias": method.reconstruction.head.bias.grad,
+        "clustering_head.layer.weight": method.vocabulary.prototypes.grad,
+        "clustering_head.predictor.layers.0.weight": method.vocabulary.mlp[0].weight.grad,
+        "cls_cluster_head.layer.weight": method.class_vocabulary.prototypes.grad,
+    }
+    expected = {
+        n.removeprefix("out_grad_").replace("__", "."): a for n, a in v.arrays.items() if n.startswith("out_grad_")
+    }
+    norm = expected.pop("norm")
+    assert ours.keys() == expected.keys()
+    for name, gradient in ours.items():
+        assert relative_error(gradient, expected[name]) < 1e-4, name
+    # Their class token has a position besides, which gets the same gradient again.
+    squares = sum(p.grad.double().square().sum() for p in method.parameters() if p.grad is not None)
+    total = (squares + network.cls_token.grad.double().square().sum()).sqrt()
+    torch.testing.assert_close(total, norm.double(), rtol=1e-4, atol=0)

@@ -1,0 +1,126 @@
+"""VQ: a tokenizer of one's own images (van den Oord et al., 2017; factorised unit codes as in Yu et al., 2022).
+
+Every patch of an image is rounded to the nearest of K codes, and a light decoder makes the image from the codes. Its
+purpose is to serve other methods as a frozen target: `method.reconstruction.tokenizer=runs/vq` in STELLAR.
+
+    z_e(x), z_q(x)   latents, unit vectors, and the codes nearest to them
+    e_k              codebook.codes, running means of their latents; no gradient
+    sg               straight-through: the decoder's gradient passes the rounding unchanged
+    β                commitment
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from asterism.methods.base import Method, MethodConfig
+from asterism.nn.backbone import BackboneConfig, build_backbone
+from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, Encoder
+from asterism.nn.patch_tokenizer import PatchCodes, PatchTokenizer
+from asterism.nn.reconstruction import ConceptDecoder
+from asterism.nn.tokenizer_files import FILE_NAME, save_tokenizer
+from asterism.ops.pixels import denormalise, normalise
+from asterism.ops.random import fold_each
+from asterism.types import Batch, Losses, Progress, ViewSpec
+
+_SPARE = 0x7E  # tells the choice of replacements for unused codes from other uses of an image's key
+
+
+class VqConfig(MethodConfig):
+    """Settings of the tokenizer; the size of a code's patch is the backbone's."""
+
+    name: Literal["vq"] = "vq"
+
+    image_size: int | None = Field(default=None, gt=0)  # pixels; None: the backbone's image size
+    scale: tuple[float, float] = (0.36, 1.0)  # area of the crop as a share of the image
+    vocabulary: int = Field(default=1024, gt=1)  # K
+    code_dim: int = Field(default=16, gt=1)  # few dimensions use more of the codes
+    commitment: float = Field(default=0.25, ge=0)  # β
+    momentum: float = Field(default=0.99, ge=0, lt=1)  # of the running means, per step
+    revive_below: float = Field(default=0.05, ge=0)  # a code with fewer latents per step, on average, starts anew
+    decoder_dim: int = Field(default=256, gt=0)
+    decoder_depth: int = Field(default=4, gt=0)
+    decoder_heads: int = Field(default=4, gt=0)
+
+
+class Vq(Method):
+    """The tokenizer in training."""
+
+    Config: ClassVar[type[MethodConfig]] = VqConfig
+
+    def __init__(self, config: VqConfig, backbone: BackboneConfig) -> None:
+        super().__init__(config, backbone)
+        self.config = config
+        self.backbone = build_backbone(backbone)
+        decoder = ConceptDecoder(config.code_dim, config.decoder_dim, config.decoder_depth, config.decoder_heads)
+        self.codes = PatchCodes(self.backbone.dim, self.backbone.patch_size, config.vocabulary, decoder)
+
+    @property
+    def views(self) -> tuple[ViewSpec, ...]:
+        return (ViewSpec(size=self.config.image_size or self.backbone.image_size, scale=self.config.scale),)
+
+    def loss(self, batch: Batch, progress: Progress) -> Losses:
+        pixels = batch.views[0].pixels
+        tokens = self.backbone(pixels, drop_keys=batch.keys)
+        latents = self.codes.latents(tokens.patches)
+        chosen = self.codes.codebook.nearest(latents)
+        codes = self.codes.codebook.codes[chosen]
+        self._remember(latents.detach(), chosen, batch.keys)
+        rounded = latents + (codes - latents).detach()
+        reconstruction, psnr = self.codes.reconstruction.loss(rounded, tokens.grid, self._images(pixels))
+        return Losses(
+            terms={"reconstruction": reconstruction, "commitment": F.mse_loss(latents, codes)},
+            weights={"commitment": self.config.commitment},
+            metrics={"psnr": psnr, "codes_in_use": self._perplexity()},
+            embeddings=tokens.patches.detach().float().mean(dim=1),
+        )
+
+    def after_update(self, progress: Progress) -> None:
+        self.codes.codebook.update(self.config.momentum, self.config.revive_below)
+
+    @torch.no_grad()
+    def pictures(self, pixels: Float[Tensor, "b 3 h w"], key: int) -> dict[str, Float[Tensor, "b 3 h w"]]:
+        """The images as their codes tell them."""
+        tokenizer = self.tokenizer()
+        made = tokenizer.decode(tokenizer.encode(self._images(pixels)))
+        return {"reconstruction": normalise(made, IMAGENET_MEAN, IMAGENET_STD)}
+
+    def tokenizer(self) -> PatchTokenizer:
+        return PatchTokenizer(self.backbone, self.codes)
+
+    def encoder(self) -> Encoder:
+        return TokenizingEncoder(self.tokenizer())
+
+    def _images(self, pixels: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 h w"]:
+        return denormalise(pixels, IMAGENET_MEAN, IMAGENET_STD)
+
+    def _remember(self, latents: Float[Tensor, "b n c"], chosen: Int[Tensor, "b n"], keys: Int[Tensor, " b"]) -> None:
+        place = torch.arange(latents.shape[1], device=keys.device)
+        each = fold_each((keys[:, None] + place).flatten(), _SPARE)
+        self.codes.codebook.accumulate(latents.flatten(0, 1), chosen.flatten(), each)
+
+    @torch.no_grad()
+    def _perplexity(self) -> Float[Tensor, ""]:
+        """How many codes would be as varied if they were all used equally often."""
+        share = self.codes.codebook.count / self.codes.codebook.count.sum()
+        return torch.exp(-(share * share.clamp_min(1e-30).log()).sum())
+
+
+class TokenizingEncoder(Encoder):
+    """The tokenizer's backbone; `save` also writes the tokenizer, beside it."""
+
+    def __init__(self, tokenizer: PatchTokenizer) -> None:
+        super().__init__(tokenizer.backbone, tokenizer.mean, tokenizer.std)
+        self.tokenizer = tokenizer
+
+    def save(self, path: str | Path, step: int | None = None) -> Path:
+        path = super().save(path, step)
+        save_tokenizer(self.tokenizer, path.with_name(FILE_NAME))
+        return path
