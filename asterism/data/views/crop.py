@@ -13,11 +13,18 @@ from asterism.data.views.sample import Crop
 def cut(image: UInt8[Tensor, "3 h w"], crop: Crop, size: int) -> UInt8[Tensor, "3 {size} {size}"]:
     """The crop, resized by antialiased bicubic interpolation, mirrored where the crop says so.
 
-    Equal to torchvision's `resized_crop` of a uint8 tensor; within 1 level of the same on a PIL image.
+    Equal to torchvision's `resized_crop` of a uint8 tensor. Against PIL, 99 % of the levels are within 1; where bicubic
+    interpolation overshoots a hard edge, both clip between their two passes, but PIL's first pass goes down and torch's
+    across.
     """
-    window = image[:, crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
-    resized = F.interpolate(window[None], (size, size), mode="bicubic", antialias=True)[0]
+    window = image[None, :, crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
+    resized = F.interpolate(interleaved(window), (size, size), mode="bicubic", antialias=True)[0].contiguous()
     return resized.flip(-1) if crop.flip else resized
+
+
+def interleaved(images: UInt8[Tensor, "b 3 h w"]) -> UInt8[Tensor, "b 3 h w"]:
+    """The same images with the channels of each pixel side by side, the layout torch resizes fastest."""
+    return images.contiguous(memory_format=torch.channels_last)
 
 
 def cut_labels(labels: Shaped[Tensor, "h w"], crop: Crop, size: int) -> Shaped[Tensor, "{size} {size}"]:

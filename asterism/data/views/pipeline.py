@@ -9,7 +9,7 @@ from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor
 
 from asterism.data.views.color import recolor
-from asterism.data.views.crop import cut, cut_labels
+from asterism.data.views.crop import cut, cut_labels, interleaved
 from asterism.data.views.sample import ViewParameters, check_specs, sample_views
 from asterism.types import ViewSpec
 
@@ -31,7 +31,8 @@ class Views:
     def apply(
         self, image: UInt8[Tensor, "3 h w"], parameters: Sequence[ViewParameters]
     ) -> list[UInt8[Tensor, "3 _ _"]]:
-        """The pixels of every view. Fastest when the image lies in memory as it was decoded, [h, w, 3] permuted."""
+        """The pixels of every view. Fastest with an image that lies in memory as decoded, [h, w, 3] permuted."""
+        image = interleaved(image[None])[0]
         return [recolor(cut(image, view.crop, view.size), view.colors) for view in parameters]
 
     def apply_labels(

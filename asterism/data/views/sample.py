@@ -85,7 +85,7 @@ def _check_ranges(place: int, spec: ViewSpec) -> None:
         ("scale", spec.scale, 0 < spec.scale[0] <= spec.scale[1] <= 1, "two rising numbers above 0 and up to 1"),
         ("ratio", spec.ratio, 0 < spec.ratio[0] <= spec.ratio[1], "two rising numbers above 0"),
         ("blur_sigma", spec.blur_sigma, 0 < spec.blur_sigma[0] <= spec.blur_sigma[1], "two rising numbers above 0"),
-        ("solarize_threshold", spec.solarize_threshold, 0 <= spec.solarize_threshold <= 256, "a level from 0 to 256"),
+        ("solarize_threshold", spec.solarize_threshold, 0 <= spec.solarize_threshold <= 255, "a level from 0 to 255"),
         ("jitter.hue", jitter.hue, 0 <= jitter.hue <= 0.5, "from 0 to 0.5"),
         *((f"jitter.{name}", value, value >= 0, "at least 0") for name, value in _strengths(jitter)),
         *((name, value, 0 <= value <= 1, "a probability from 0 to 1") for name, value in _probabilities(spec, jitter)),

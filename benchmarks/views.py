@@ -1,0 +1,153 @@
+"""Throughput of DINO's 2+8 views on one core: ours against torchvision v2 on PIL images, in one run.
+
+    python benchmarks/views.py --images photos/ --count 16 --repeats 5
+
+Both sides start from the same images and end with uint8 tensors. The baseline comes in two forms: with torchvision's
+own GaussianBlur (9 × 9 taps) and with PIL's, as the DINO code has it. Repetitions are interleaved and the best of each
+side counts, so other work on the machine disturbs neither more than the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import random
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageFilter
+from torch import Tensor
+from torchvision.transforms import InterpolationMode, v2
+
+from asterism.data.views import Views
+from asterism.types import ColorJitter, ViewSpec
+
+GLOBAL_SCALE, LOCAL_SCALE, SIGMA = (0.25, 1.0), (0.05, 0.25), (0.1, 2.0)
+LOCAL_VIEWS = 8
+
+
+def our_views() -> Views:
+    first = ViewSpec(size=224, scale=GLOBAL_SCALE, jitter=ColorJitter(), grayscale=0.2, blur=1.0, blur_sigma=SIGMA)
+    second = first.model_copy(update={"blur": 0.1, "solarize": 0.2})
+    local = first.model_copy(update={"size": 96, "scale": LOCAL_SCALE, "blur": 0.5})
+    return Views([first, second, *[local] * LOCAL_VIEWS])
+
+
+class PILBlur:
+    """DINO's blur: the radius drawn anew for every image."""
+
+    def __call__(self, image: Image.Image) -> Image.Image:
+        return image.filter(ImageFilter.GaussianBlur(radius=random.uniform(*SIGMA)))
+
+
+def baseline_views(blur: Callable[[Any], Any]) -> list[Callable[[Any], Any]]:
+    def view(size: int, scale: tuple[float, float], blur_share: float, solarize_share: float) -> v2.Compose:
+        return v2.Compose(
+            [
+                v2.RandomResizedCrop(size, scale=scale, interpolation=InterpolationMode.BICUBIC, antialias=True),
+                v2.RandomHorizontalFlip(0.5),
+                v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8),
+                v2.RandomGrayscale(0.2),
+                v2.RandomApply([blur], p=blur_share),
+                v2.RandomSolarize(128, p=solarize_share),
+                v2.ToImage(),
+            ]
+        )
+
+    first, second = view(224, GLOBAL_SCALE, 1.0, 0.0), view(224, GLOBAL_SCALE, 0.1, 0.2)
+    return [first, second, *[view(96, LOCAL_SCALE, 0.5, 0.0)] * LOCAL_VIEWS]
+
+
+def decode(encoded: bytes) -> Image.Image:
+    with Image.open(io.BytesIO(encoded)) as image:
+        return image.convert("RGB")
+
+
+def to_tensor(image: Image.Image) -> Tensor:
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+def encoded_images(folder: Path | None, count: int) -> list[bytes]:
+    """JPEG files of a folder, or synthetic photographs: smooth colour fields with fine texture, 500 × 375."""
+    if folder is not None:
+        paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in {".jpg", ".jpeg"})[:count]
+        if not paths:
+            raise SystemExit(f"no .jpg files below {folder}")
+        return [path.read_bytes() for path in paths]
+    generator = np.random.default_rng(0)
+    files = []
+    for _ in range(count):
+        coarse = generator.integers(0, 256, (6, 8, 3), dtype=np.uint8)
+        fine = generator.normal(0, 12, (375, 500, 3))
+        field = np.asarray(Image.fromarray(coarse).resize((500, 375), Image.Resampling.BICUBIC), dtype=np.float32)
+        buffer = io.BytesIO()
+        Image.fromarray((field + fine).clip(0, 255).astype(np.uint8)).save(buffer, "jpeg", quality=90)
+        files.append(buffer.getvalue())
+    return files
+
+
+def best_times(contestants: dict[str, Callable[[], None]], repeats: int) -> dict[str, float]:
+    """Least seconds of each contestant over interleaved repetitions, after one to warm up."""
+    best = dict.fromkeys(contestants, float("inf"))
+    for repeat in range(repeats + 1):
+        for name, run in contestants.items():
+            torch.manual_seed(repeat)
+            random.seed(repeat)
+            start = time.process_time()
+            run()
+            if repeat:
+                best[name] = min(best[name], time.process_time() - start)
+    return best
+
+
+def report(title: str, times: dict[str, float], images: int) -> None:
+    print(f"\n{title}")
+    for name, seconds in times.items():
+        print(f"  {name:<28} {1e3 * seconds / images:7.2f} ms/image  {images / seconds:7.1f} images/s")
+    fastest = min(seconds for name, seconds in times.items() if name != "asterism")
+    print(f"  asterism is {fastest / times['asterism']:.2f} times as fast as the faster baseline")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=Path, help="folder of JPEG files (default: synthetic images, 500 × 375)")
+    parser.add_argument("--count", type=int, default=16, help="number of images")
+    parser.add_argument("--repeats", type=int, default=5, help="timed repetitions of each side")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+
+    files = encoded_images(options.images, options.count)
+    pictures = [decode(file) for file in files]
+    tensors = [to_tensor(picture) for picture in pictures]
+    views = our_views()
+    baselines = {
+        "torchvision v2, v2 blur": baseline_views(v2.GaussianBlur(9, SIGMA)),
+        "torchvision v2, PIL blur": baseline_views(PILBlur()),
+    }
+
+    def ours(images: Sequence[Tensor]) -> None:
+        for key, image in enumerate(images):
+            views.apply(image, views.sample(image.shape[1], image.shape[2], key))
+
+    def theirs(transforms: list[Callable[[Any], Any]], images: Sequence[Image.Image]) -> None:
+        for image in images:
+            for transform in transforms:
+                transform(image)
+
+    print(f"{len(files)} images, mean size {np.mean([p.width for p in pictures]):.0f} × ", end="")
+    print(f"{np.mean([p.height for p in pictures]):.0f}; torch {torch.__version__}, one thread")
+    without = {name: lambda t=transforms: theirs(t, pictures) for name, transforms in baselines.items()}
+    report("decode excluded", best_times(without | {"asterism": lambda: ours(tensors)}, options.repeats), len(files))
+    including = {
+        name: lambda t=transforms: theirs(t, [decode(file) for file in files]) for name, transforms in baselines.items()
+    }
+    ours_decoding = {"asterism": lambda: ours([to_tensor(decode(file)) for file in files])}
+    report("decode included", best_times(including | ours_decoding, options.repeats), len(files))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from asterism.data.views import Views
+from asterism.ops.geometry import geometry_from_rows, patch_centers
+from asterism.types import ColorJitter, ViewSpec
+from tests.data.pictures import photograph
+
+COLORFUL = {"jitter": ColorJitter(), "grayscale": 0.2, "blur": 0.5, "solarize": 0.3}
+SPECS = [
+    ViewSpec(size=32, **COLORFUL),
+    ViewSpec(size=32, same_place=0, **COLORFUL),
+    ViewSpec(size=16, scale=(0.3, 0.8), inside=0, **COLORFUL),
+    ViewSpec(size=8, scale=(0.05, 0.25), **COLORFUL),
+]
+
+
+def test_views_come_in_order_with_their_sizes() -> None:
+    views = Views(SPECS)
+    picture = photograph(0, 60, 80)
+    for key in range(20):
+        crops = views.apply(picture, views.sample(60, 80, key))
+        assert [tuple(crop.shape) for crop in crops] == [(3, 32, 32), (3, 32, 32), (3, 16, 16), (3, 8, 8)]
+        assert all(crop.dtype == torch.uint8 and crop.is_contiguous() for crop in crops)
+
+
+def test_the_same_key_gives_the_same_pixels_and_leaves_the_image_alone() -> None:
+    views = Views(SPECS)
+    picture = photograph(1, 60, 80)
+    before = picture.clone()
+    for key in range(10):
+        parameters = views.sample(60, 80, key)
+        first, second = views.apply(picture, parameters), views.apply(picture.contiguous(), parameters)
+        assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert torch.equal(picture, before)
+
+
+@pytest.mark.parametrize(("height", "width"), [(8, 8), (1, 1), (3, 400), (400, 3)])
+def test_tiny_long_and_grey_images(height: int, width: int) -> None:
+    views = Views(SPECS)
+    picture = torch.randint(0, 256, (1, height, width), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    for key in range(20):
+        parameters = views.sample(height, width, key)
+        for crop in views.apply(picture.expand(3, -1, -1), parameters):
+            spread = crop.int().amax(0) - crop.int().amin(0)
+            assert spread.max() <= 1  # grey stays grey
+        assert [len(labels) for labels in views.apply_labels(picture[0], parameters)] == [32, 32, 16, 8]
+
+
+def test_a_nested_view_is_cut_from_the_original_pixels() -> None:
+    """Detail that the parent's low resolution destroys is still there in the child."""
+    checkers = (torch.arange(64)[:, None] + torch.arange(64)) % 2 * 255
+    picture = checkers.to(torch.uint8).expand(3, -1, -1)
+    views = Views([ViewSpec(size=8, scale=(1, 1)), ViewSpec(size=32, scale=(0.1, 0.1), inside=0)])
+    parent, child = views.apply(picture, views.sample(64, 64, 0))
+    assert parent.float().std() < 10
+    assert child.float().std() > 60
+
+
+def test_geometry_says_where_the_pixels_came_from() -> None:
+    """In an image whose red and green tell the column and the row, the mean of a patch is the place of its centre."""
+    height, width, grid = 200, 240, 4
+    columns, rows = torch.arange(width).expand(height, width), torch.arange(height)[:, None].expand(height, width)
+    picture = torch.stack((columns, rows, rows)).to(torch.uint8)
+    views = Views([ViewSpec(size=32, scale=(0.1, 0.6)), ViewSpec(size=64, scale=(0.5, 1), inside=0)])
+    flips = set()
+    for key in range(12):
+        parameters = views.sample(height, width, key)
+        geometry = geometry_from_rows(views.geometry(parameters))
+        flips.update(geometry.flip.tolist())
+        centers = patch_centers(geometry, (grid, grid))
+        for crop, expected in zip(views.apply(picture, parameters), centers, strict=True):
+            seen = torch.nn.functional.adaptive_avg_pool2d(crop[:2].float(), grid).flatten(1).T
+            torch.testing.assert_close(seen, expected, rtol=0, atol=0.6)
+    assert flips == {True, False}
+
+
+def test_geometry_rows_hold_the_image_size_and_the_crop() -> None:
+    views = Views(SPECS)
+    parameters = views.sample(60, 80, 4)
+    rows = views.geometry(parameters)
+    assert rows.dtype == torch.float32
+    for row, view in zip(rows.tolist(), parameters, strict=True):
+        crop = view.crop
+        assert row == [crop.top, crop.left, crop.height, crop.width, 60, 80, crop.flip]
+
+
+def test_labels_lie_where_the_geometry_says() -> None:
+    labels = torch.arange(60 * 80).reshape(60, 80)
+    views = Views([ViewSpec(size=16), ViewSpec(size=16, scale=(0.05, 0.2))])
+    for key in range(8):
+        parameters = views.sample(60, 80, key)
+        centers = patch_centers(geometry_from_rows(views.geometry(parameters)), (16, 16))
+        for cut, points in zip(views.apply_labels(labels, parameters), centers, strict=True):
+            x, y = points.add(0.5 + 1e-4).floor().long().unbind(-1)  # centres between two pixels take the next one
+            assert torch.equal(cut.flatten(), labels[y, x])

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from PIL import ImageFilter
+from torchvision.transforms.v2 import functional as TF
+
+from asterism.data.views.blur import blur
+from asterism.data.views.color import to_uint8
+from tests.data.pictures import differences, from_pil, photograph, to_pil
+
+SIGMAS = [0.1, 0.25, 0.5, 1.0, 1.6, 2.0]
+
+
+@pytest.mark.parametrize("sigma", SIGMAS)
+def test_within_one_level_of_torchvision(sigma: float) -> None:
+    for seed in range(2):
+        picture = photograph(seed, 64, 64)
+        ours = to_uint8(blur(picture.float(), sigma))
+        taps = 2 * math.ceil(3 * sigma) + 1
+        assert differences(ours, TF.gaussian_blur(picture, [taps, taps], [sigma, sigma])).max() <= 1
+        many = TF.gaussian_blur(picture, [41, 41], [sigma, sigma])
+        assert differences(ours, many).max() <= 1  # what lies beyond three standard deviations does not show
+
+
+@pytest.mark.parametrize("sigma", [0.5, 1.0, 1.6, 2.0])
+def test_near_pil_inside_the_border(sigma: float) -> None:
+    picture = photograph(7, 96, 96)
+    ours = to_uint8(blur(picture.float(), sigma))
+    pil = from_pil(to_pil(picture).filter(ImageFilter.GaussianBlur(sigma)))
+    difference = differences(ours, pil)[:, 8:-8, 8:-8]
+    assert difference.mean() <= 1
+    assert difference.max() <= 16  # three box blurs against a Gaussian
+
+
+def test_equals_the_double_sum_over_the_reflected_image() -> None:
+    sigma, height, width = 0.6, 7, 9
+    levels = torch.rand(1, height, width, generator=torch.Generator().manual_seed(0), dtype=torch.float32) * 255
+    radius = math.ceil(3 * sigma)
+
+    def reflect(place: int, length: int) -> int:
+        place = abs(place)
+        return 2 * (length - 1) - place if place >= length else place
+
+    expected = torch.zeros_like(levels)
+    weight = {d: math.exp(-(d**2) / (2 * sigma**2)) for d in range(-radius, radius + 1)}
+    total = sum(weight.values()) ** 2
+    for y in range(height):
+        for x in range(width):
+            for dy, wy in weight.items():
+                for dx, wx in weight.items():
+                    source = levels[0, reflect(y + dy, height), reflect(x + dx, width)]
+                    expected[0, y, x] += wy * wx / total * source
+    torch.testing.assert_close(blur(levels, sigma), expected, rtol=0, atol=1e-3)
+
+
+def test_constant_images_stay_and_views_smaller_than_the_kernel_work() -> None:
+    for size in (1, 2, 4):
+        levels = torch.full((3, size, size), 77.0)
+        torch.testing.assert_close(blur(levels, 2.0), levels)

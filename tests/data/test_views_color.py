@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import colorsys
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torchvision.transforms.v2 import functional as TF
+
+from asterism.data.views import Colors
+from asterism.data.views.color import (
+    adjust_brightness,
+    adjust_contrast,
+    adjust_hue,
+    adjust_saturation,
+    luma,
+    recolor,
+    solarize,
+    to_uint8,
+)
+from tests.data.pictures import differences, from_pil, photograph, to_pil
+
+PICTURES = [photograph(seed, 72, 96) for seed in range(3)] + [
+    torch.randint(0, 256, (3, 40, 40), dtype=torch.uint8, generator=torch.Generator().manual_seed(1)),
+    photograph(3, 32, 32)[:1].expand(3, -1, -1).contiguous(),  # grey in colour
+    torch.zeros(3, 8, 8, dtype=torch.uint8),
+    torch.full((3, 8, 8), 255, dtype=torch.uint8),
+]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "factors"),
+    [
+        (adjust_brightness, TF.adjust_brightness, (0.0, 0.6, 0.97, 1.0, 1.4)),
+        (adjust_contrast, TF.adjust_contrast, (0.0, 0.6, 0.97, 1.0, 1.4)),
+        (adjust_saturation, TF.adjust_saturation, (0.0, 0.8, 0.97, 1.0, 1.4, 2.0)),
+    ],
+)
+def test_blends_are_within_one_level_of_torchvision(
+    ours: Callable[[Tensor, float], Tensor], theirs: Callable[..., Tensor], factors: tuple[float, ...]
+) -> None:
+    for picture in PICTURES:
+        for factor in factors:
+            changed = to_uint8(ours(picture.float(), factor))
+            assert differences(changed, theirs(picture, factor)).max() <= 1
+            assert differences(changed, from_pil(theirs(to_pil(picture), factor))).max() <= 1
+
+
+@pytest.mark.parametrize("factor", [-0.5, -0.4, -0.17, -0.1, 0.0, 0.04, 0.1, 1 / 6, 0.25, 0.35, 0.5])
+def test_hue_is_within_one_level_of_torchvision_on_tensors(factor: float) -> None:
+    for picture in PICTURES:
+        turned = to_uint8(adjust_hue(picture.float(), factor))
+        assert differences(turned, TF.adjust_hue(picture, factor)).max() <= 1
+
+
+@pytest.mark.parametrize("factor", [-0.1, 0.05, 0.1])
+def test_hue_differs_from_pil_by_the_rounding_of_its_eight_bit_hsv(factor: float) -> None:
+    for picture in PICTURES:
+        turned = to_uint8(adjust_hue(picture.float(), factor))
+        difference = differences(turned, from_pil(TF.adjust_hue(to_pil(picture), factor)))
+        assert difference.mean() <= 2
+        assert difference.max() <= 16
+
+
+def test_hue_is_the_turn_of_hsv_pixel_by_pixel() -> None:
+    levels = torch.rand(3, 5, 6, generator=torch.Generator().manual_seed(2)) * 255
+    for factor in (-0.45, -0.08, 0.1, 0.3):
+        expected = torch.empty_like(levels)
+        for row in range(5):
+            for column in range(6):
+                hue, saturation, value = colorsys.rgb_to_hsv(*(levels[:, row, column] / 255).tolist())
+                pixel = colorsys.hsv_to_rgb((hue + factor) % 1, saturation, value)
+                expected[:, row, column] = torch.tensor(pixel) * 255
+        torch.testing.assert_close(adjust_hue(levels.clone(), factor), expected, rtol=0, atol=1e-3)
+
+
+def test_grayscale_is_within_one_level_of_torchvision() -> None:
+    for picture in PICTURES:
+        gray = recolor(picture, Colors(grayscale=True))
+        assert differences(gray, TF.rgb_to_grayscale(picture, 3)).max() <= 1
+        assert differences(gray, from_pil(TF.rgb_to_grayscale(to_pil(picture), 3))).max() <= 1
+
+
+@pytest.mark.parametrize("threshold", [0, 1, 100, 128, 255])
+def test_solarize_equals_torchvision(threshold: int) -> None:
+    for picture in PICTURES:
+        assert torch.equal(solarize(picture, threshold), TF.solarize(picture, threshold))
+        assert torch.equal(solarize(picture, threshold), from_pil(TF.solarize(to_pil(picture), threshold)))
+
+
+def test_adjustments_follow_their_order() -> None:
+    adjustments = (("hue", 0.1), ("saturation", 1.2), ("contrast", 1.4), ("brightness", 0.7))
+    picture = PICTURES[0]
+    forward = recolor(picture, Colors(adjustments))
+    backward = recolor(picture, Colors(adjustments[::-1]))
+    assert differences(forward, backward).max() > 8
+
+    chained = picture
+    for change, factor in zip(
+        (TF.adjust_hue, TF.adjust_saturation, TF.adjust_contrast, TF.adjust_brightness),
+        (0.1, 1.2, 1.4, 0.7),
+        strict=True,
+    ):
+        chained = change(chained, factor)
+    assert differences(forward, chained).max() <= 4  # torchvision loses up to a level in each of the four
+
+
+def test_every_change_together_follows_torchvision() -> None:
+    picture = PICTURES[1]
+    colors = Colors((("contrast", 1.2),), grayscale=True, blur_sigma=1.0, solarize_threshold=128)
+    chained = TF.rgb_to_grayscale(TF.adjust_contrast(picture, 1.2), 3)
+    chained = TF.solarize(TF.gaussian_blur(chained, [7, 7], [1.0, 1.0]), 128)
+    difference = differences(recolor(picture, colors), chained)
+    near_threshold = difference > 3  # a level on the other side of the threshold is inverted, so it jumps
+    assert near_threshold.float().mean() < 0.02
+
+
+def test_no_change_of_colour_keeps_the_pixels_and_never_writes_to_them() -> None:
+    picture = photograph(5, 20, 30)
+    before = picture.clone()
+    assert torch.equal(recolor(picture, Colors()), before)
+    recolor(picture, Colors((("brightness", 0.5),), grayscale=True, blur_sigma=1.0, solarize_threshold=10))
+    assert torch.equal(picture, before)
+
+
+def test_luma_weights_sum_to_a_full_level() -> None:
+    white = luma(torch.full((3, 2, 2), 255.0))
+    assert white.shape == (1, 2, 2)
+    torch.testing.assert_close(white, torch.full((1, 2, 2), 255 * 0.9999))
