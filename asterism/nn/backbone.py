@@ -116,8 +116,9 @@ class Backbone(nn.Module, ABC):
 def build_backbone(config: BackboneConfig) -> Backbone:
     """A network with fresh weights, or timm's if `pretrained`. Seed torch's default generator before."""
     from asterism.nn import swin, vit
+    from asterism.nn.timm_models import family_of
 
-    backbone = (swin if swin.is_swin(config.name) else vit).build(config)
+    backbone: Backbone = swin.build(config) if family_of(config.name) == "swin" else vit.build(config)
     if config.pretrained:
         from asterism.nn.weights import load_weights_into
 
@@ -127,10 +128,11 @@ def build_backbone(config: BackboneConfig) -> Backbone:
 
 def rebuild_backbone(architecture: Architecture) -> Backbone:
     """The network of an exported encoder, with weights still to be loaded."""
-    from asterism.nn import swin, vit
+    from asterism.nn.swin import Swin
+    from asterism.nn.timm_models import family_of
+    from asterism.nn.vit import ViT
 
-    family = swin if swin.is_swin(architecture.name) else vit
-    return family.rebuild(architecture)
+    return Swin(architecture) if family_of(architecture.name) == "swin" else ViT(architecture)
 
 
 def encode_views(

@@ -36,11 +36,18 @@ def install_drop_paths(blocks: Iterable[nn.Module]) -> None:
         block.drop_path1, block.drop_path2 = KeyedDropPath(), KeyedDropPath()
 
 
-def branch_factors(keys: Int[Tensor, " b"], depth: int, last_rate: float) -> Float[Tensor, "depth 2 b"]:
-    """0 where a branch is dropped, 1/(1 - rate) where it stays; the rate grows linearly from 0 at the first block."""
+def branch_factors(
+    keys: Int[Tensor, " b"] | None, depth: int, last_rate: float
+) -> Sequence[Float[Tensor, "2 b"] | None]:
+    """For every block: 0 where a branch is dropped, 1/(1 - rate) where it stays; the rate grows linearly from 0.
+
+    None where nothing can be dropped: without keys, or at rate 0.
+    """
+    if keys is None or last_rate == 0:
+        return [None] * depth
     rates = torch.linspace(0, last_rate, depth, device=keys.device)[:, None, None]
     draws = uniform(fold_each(keys, _USE), 2 * depth).T.view(depth, 2, -1)
-    return (draws >= rates) / (1 - rates)
+    return ((draws >= rates) / (1 - rates)).unbind()
 
 
 def run_block(

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import timm
 from jaxtyping import Bool, Float, Int
-from timm.models import is_model_in_modules
 from torch import Tensor
 
 from asterism.errors import UserError
 from asterism.nn.backbone import Architecture, Backbone, BackboneConfig
 from asterism.nn.stochastic_depth import branch_factors, install_drop_paths, run_block
+from asterism.nn.timm_models import create_network
 from asterism.types import Tokens
 
 _STAGES = 4
@@ -23,18 +22,10 @@ _HEAD_WIDTH = 32  # channels per head in every published Swin
 FEATURES_ONLY: dict[str, Any] = {"num_classes": 0, "global_pool": "", "strict_img_size": False, "drop_path_rate": 0.0}
 
 
-def is_swin(name: str) -> bool:
-    return timm.is_model(name) and is_model_in_modules(name.split(".")[0], ["swin_transformer"])
-
-
 def build(config: BackboneConfig) -> Swin:
     """A Swin transformer with fresh weights."""
     architecture = Architecture(config.name, _arguments(config))
     return Swin(architecture, drop_path=config.drop_path, checkpointing=config.checkpointing)
-
-
-def rebuild(architecture: Architecture) -> Swin:
-    return Swin(architecture)
 
 
 class Swin(Backbone):
@@ -45,7 +36,7 @@ class Swin(Backbone):
 
     def __init__(self, architecture: Architecture, *, drop_path: float = 0.0, checkpointing: bool = False) -> None:
         super().__init__()
-        network: Any = timm.create_model(architecture.name, **architecture.arguments)
+        network = create_network(architecture.name, dict(architecture.arguments))
         self.architecture = architecture
         self.network = network
         self.dim = network.num_features
@@ -99,9 +90,7 @@ class Swin(Backbone):
         self, pixels: Float[Tensor, "b 3 h w"], drop_keys: Int[Tensor, " b"] | None, wanted: list[int]
     ) -> list[Tokens]:
         grid = self.grid_of(pixels)
-        factors: Sequence[Tensor | None] = [None] * self.depth
-        if self.drop_path and drop_keys is not None:
-            factors = branch_factors(drop_keys, self.depth, self.drop_path).unbind()
+        factors = branch_factors(drop_keys, self.depth, self.drop_path)
         outputs = {}
         x, index = self.network.patch_embed(pixels), 0
         for stage in self.network.layers:

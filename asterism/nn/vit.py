@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import timm
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from timm.models import is_model_in_modules
 from timm.models.vision_transformer import (  # type: ignore[attr-defined]
     Attention,
     Block,
@@ -23,6 +21,7 @@ from asterism.errors import UserError
 from asterism.nn.backbone import Architecture, Backbone, BackboneConfig
 from asterism.nn.positions import Grid, resample, sincos_table
 from asterism.nn.stochastic_depth import branch_factors, install_drop_paths, run_block
+from asterism.nn.timm_models import create_network, unsupported
 from asterism.types import Tokens
 
 # No classifier and no pooling, so that the final norm is the last layer; any input size.
@@ -41,10 +40,6 @@ def build(config: BackboneConfig) -> ViT:
     if config.positions == "sincos":
         _fix_positions(backbone.network)
     return backbone
-
-
-def rebuild(architecture: Architecture) -> ViT:
-    return ViT(architecture)
 
 
 class ViT(Backbone):
@@ -86,9 +81,7 @@ class ViT(Backbone):
         drop_keys: Int[Tensor, " b"] | None = None,
     ) -> Tokens:
         x = self._embed(pixels, mask, keep)
-        factors: Sequence[Tensor | None] = [None] * self.depth
-        if self.drop_path and drop_keys is not None:
-            factors = branch_factors(drop_keys, self.depth, self.drop_path).unbind()
+        factors = branch_factors(drop_keys, self.depth, self.drop_path)
         for block, factor in zip(self.network.blocks, factors, strict=True):
             x = run_block(block, x, factor, self.checkpointing)
         return self._tokens(self.network.norm(x), self.grid_of(pixels))
@@ -96,7 +89,7 @@ class ViT(Backbone):
     def layers(self, pixels: Float[Tensor, "b 3 h w"], blocks: Sequence[int]) -> list[Tokens]:
         wanted = [self.block_index(block) for block in blocks]
         x, outputs = self._embed(pixels, None, None), {}
-        for index, block in enumerate(self.network.blocks[: max(wanted) + 1]):
+        for index, block in enumerate(self.network.blocks[: max(wanted, default=-1) + 1]):
             x = block(x)
             if index in wanted:
                 outputs[index] = self._tokens(self.network.norm(x), self.grid_of(pixels))
@@ -192,24 +185,16 @@ def _default_heads(dim: int | None) -> int | None:
 
 
 def _create(architecture: Architecture) -> Any:
-    name, arguments = architecture.name, dict(architecture.arguments)
-    _check_name(name)
+    arguments = dict(architecture.arguments)
     _check_sizes(arguments)
-    network: Any = timm.create_model(name, **arguments)
-    _check_parts(name, network)
+    network = create_network(architecture.name, arguments)
+    _check_parts(architecture.name, network)
     _draw_tokens(network)
     if architecture.layer_norm_eps is not None:
         for module in network.modules():
             if isinstance(module, nn.LayerNorm):
                 module.eps = architecture.layer_norm_eps
     return network
-
-
-def _check_name(name: str) -> None:
-    if not timm.is_model(name):
-        raise UserError(f"timm has no model {name!r}")
-    if not is_model_in_modules(name.split(".")[0], ["vision_transformer", "deit"]):
-        raise _unsupported(name)
 
 
 def _check_sizes(arguments: dict[str, Any]) -> None:
@@ -226,14 +211,10 @@ def _check_parts(name: str, network: Any) -> None:
         and all(type(block) in (Block, ResPostBlock) and type(block.attn) is Attention for block in network.blocks)
     )
     if not known:
-        raise _unsupported(name)
+        raise unsupported(name)
     (height, width), side = network.patch_embed.img_size, network.patch_embed.patch_size[0]
     if height % side or width % side:
         raise UserError(f"backbone.image_size = {height} is no multiple of the patch size {side}")
-
-
-def _unsupported(name: str) -> UserError:
-    return UserError(f"{name!r} is not a plain vision transformer; choose a timm model vit_*, deit_* or swin_*")
 
 
 @torch.no_grad()

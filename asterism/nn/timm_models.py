@@ -1,0 +1,56 @@
+"""Networks by their timm names."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, Literal
+
+import timm
+from timm.models import is_model_in_modules
+
+from asterism.errors import UserError
+
+_MODULES = {"vit": ["vision_transformer", "deit"], "swin": ["swin_transformer"]}
+
+
+def family_of(name: str) -> Literal["vit", "swin"]:
+    """Which of our adapters takes this model."""
+    if not timm.is_model(name):
+        near = difflib.get_close_matches(name, timm.list_models(["vit_*", "deit_*", "swin_*"]), n=3)
+        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "`asterism list models` shows all"
+        raise UserError(f"timm has no model {name!r}; {hint}")
+    architecture = name.partition(".")[0]
+    if is_model_in_modules(architecture, _MODULES["swin"]):
+        return "swin"
+    if is_model_in_modules(architecture, _MODULES["vit"]):
+        return "vit"
+    raise unsupported(name)
+
+
+def unsupported(name: str) -> UserError:
+    return UserError(
+        f"{name!r} is neither a plain vision transformer nor a Swin; choose a model vit_*, deit_* or swin_*"
+    )
+
+
+def create_network(name: str, arguments: dict[str, Any]) -> Any:
+    """A timm network with fresh weights."""
+    try:
+        return timm.create_model(name, **arguments)
+    except (
+        AssertionError,
+        RuntimeError,
+    ) as error:  # sizes that do not fit together; a tag (`name.tag`) unknown to timm
+        given = ", ".join(f"{key}={value}" for key, value in arguments.items())
+        raise UserError(f"timm cannot build {name!r} with {given}: {error or 'these do not fit together'}") from None
+
+
+def published_network(name: str, arguments: dict[str, Any]) -> Any:
+    """A timm network with the weights published under its name, fetched if they are not on this machine yet."""
+    try:
+        return timm.create_model(name, pretrained=True, **arguments)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UserError(
+            f"the published weights of {name!r} could not be fetched: {str(error).splitlines()[0]}; "
+            "download them elsewhere and give the file, or start without pretrained weights"
+        ) from None

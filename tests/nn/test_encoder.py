@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+
+from asterism.errors import UserError
+from asterism.nn import encoder as encoder_module
+from asterism.nn.backbone import BackboneConfig, build_backbone
+from asterism.nn.encoder import Encoder
+from asterism.nn.weights import load_encoder
+from asterism.types import Features
+
+KINDS: dict[str, dict[str, Any]] = {
+    "class token": {},
+    "no class token": {"class_token": False},
+    "registers": {"registers": 2},
+    "fixed positions": {"positions": "sincos"},
+    "trained with masks": {"mask_token": True, "drop_path": 0.2},
+    "layer scale": {"name": "vit_small_patch14_reg4_dinov2", "image_size": 28},
+    "swin": {"name": "swin_tiny_patch4_window7_224", "depth": None, "heads": None, "patch_size": 8},
+}
+
+
+def tiny(**changes: Any) -> Encoder:
+    torch.manual_seed(0)
+    settings = {"dim": 64, "depth": 2, "heads": 2, "image_size": 32} | changes
+    return Encoder(build_backbone(BackboneConfig(**settings)))
+
+
+def photos(count: int = 2, size: int = 32) -> Tensor:
+    return torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+
+
+@torch.no_grad()
+def test_the_image_feature_is_the_class_token_or_the_mean_patch() -> None:
+    pixels = torch.randn(2, 3, 32, 32)
+    with_token, without = tiny(), tiny(class_token=False)
+    tokens = with_token.backbone(pixels)
+    assert torch.equal(with_token(pixels).cls, tokens.cls)
+    features = without(pixels)
+    torch.testing.assert_close(features.cls, without.backbone(pixels).patches.mean(dim=1))
+    assert features.grid == (2, 2)
+    assert features.sparse is None
+
+
+def test_images_come_in_many_forms() -> None:
+    encoder, images = tiny(), photos()
+    mean, std = (torch.tensor(values)[:, None, None] for values in (encoder.mean, encoder.std))
+    expected = encoder((images / 255 - mean) / std).patches.detach()
+    arrays = [image.permute(1, 2, 0).numpy() for image in images]
+    for form in (images, images / 255, arrays, [Image.fromarray(array) for array in arrays], list(images)):
+        features = encoder.encode(form)
+        torch.testing.assert_close(features.patches, expected)
+        assert not features.patches.requires_grad
+
+
+def test_lists_are_brought_to_the_image_size_and_tensors_keep_theirs(tmp_path: Path) -> None:
+    encoder = tiny()
+    Image.fromarray(np.zeros((50, 70, 3), np.uint8)).save(tmp_path / "a.png")
+    assert encoder.encode([tmp_path / "a.png", str(tmp_path / "a.png")]).grid == (2, 2)
+    assert encoder.encode(photos(size=64)).grid == (4, 4)
+
+
+def test_low_precision_encoders_take_the_same_images() -> None:
+    encoder = tiny().to(torch.bfloat16)
+    assert encoder.encode(photos()).cls.dtype == torch.bfloat16
+
+
+def test_wrong_images_are_named() -> None:
+    encoder = tiny()
+    with pytest.raises(UserError, match="no images"):
+        encoder.encode([])
+    with pytest.raises(UserError, match=r"expected RGB images \[b, 3, h, w\], got the shape \[1, 1, 32, 32\]"):
+        encoder.encode(torch.zeros(1, 1, 32, 32))
+    with pytest.raises(UserError, match=r"got torch\.int64"):
+        encoder.encode(torch.zeros(1, 3, 32, 32, dtype=torch.int64))
+    with pytest.raises(UserError, match="image_size = 50 is no multiple of the patch size 16"):
+        Encoder(encoder.backbone, image_size=50)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_plain_timm_reads_what_is_saved(kind: str, tmp_path: Path) -> None:
+    encoder = tiny(**KINDS[kind])
+    path = encoder.save(tmp_path / "encoder.safetensors")
+    network = timm.create_model(**encoder.timm_arguments).eval()
+    network.load_state_dict(load_file(path), strict=True)
+    side = encoder.backbone.patch_size
+    for rows, columns in ((2, 2), (3, 5)):
+        pixels = torch.randn(2, 3, rows * side, columns * side)
+        tokens = encoder.backbone(pixels)
+        plain = network.forward_features(pixels)
+        plain = plain.flatten(1, 2) if plain.ndim == 4 else plain[:, -rows * columns :]
+        torch.testing.assert_close(tokens.patches, plain, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_a_saved_encoder_comes_back(kind: str, tmp_path: Path) -> None:
+    encoder = tiny(**KINDS[kind])
+    encoder.mean, encoder.std, encoder.image_size = (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), 2 * encoder.image_size
+    encoder.save(tmp_path, step=17)  # into a folder, such as a run
+    again = load_encoder(tmp_path)
+    assert (again.mean, again.std, again.image_size, again.step) == (encoder.mean, encoder.std, encoder.image_size, 17)
+    pixels = torch.randn(2, 3, 5 * encoder.backbone.patch_size, 3 * encoder.backbone.patch_size)
+    assert torch.equal(again(pixels).patches, encoder(pixels).patches)
+
+
+def test_the_metadata_is_plain_json(tmp_path: Path) -> None:
+    encoder = tiny()
+    with safe_open(encoder.save(tmp_path / "e.safetensors"), framework="pt") as file:
+        description = json.loads(file.metadata()["asterism"])
+    assert description["architecture"]["name"] == "vit_small_patch16_224"
+    assert {"model_name": "vit_small_patch16_224", **description["architecture"]["arguments"]} == encoder.timm_arguments
+    assert description["image_size"] == 32
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tiny().save(tmp_path / "encoder.safetensors")
+    before = path.read_bytes()
+
+    def full_disk(tensors: object, file: Path, metadata: object) -> None:
+        file.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(encoder_module, "save_file", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        tiny(class_token=False).save(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_subclasses_fill_in_concepts() -> None:
+    class Concepts(Encoder):
+        def forward(self, pixels: Tensor) -> Features:
+            features = super().forward(pixels)
+            sparse = features.patches[:, :2]
+            where = torch.full((len(pixels), 2, *features.grid), 0.5)
+            return Features(features.cls, features.patches, features.grid, sparse, where)
+
+    features = Concepts(tiny().backbone).encode(photos())
+    assert features.sparse is not None
+    assert features.sparse.shape == (2, 2, 64)

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from asterism.errors import UserError
+from asterism.nn.backbone import BackboneConfig, build_backbone
+
+TINY: dict[str, Any] = {"name": "swin_tiny_patch4_window7_224", "dim": 64, "patch_size": 8, "image_size": 64}
+
+
+def tiny(**changes: Any) -> Any:
+    torch.manual_seed(0)
+    return build_backbone(BackboneConfig(**(TINY | changes)))
+
+
+@torch.no_grad()
+def test_it_computes_what_timm_computes() -> None:
+    backbone = tiny(patch_size=16)
+    for height, width in ((64, 64), (32, 112)):
+        pixels = torch.randn(2, 3, height, width)
+        tokens = backbone(pixels)
+        assert tokens.grid == (height // 16, width // 16)
+        assert tokens.cls is None
+        assert tokens.registers.shape == (2, 0, 64)
+        torch.testing.assert_close(tokens.patches, backbone.network.forward_features(pixels).flatten(1, 2))
+
+
+def test_attributes_say_what_was_built() -> None:
+    published = build_backbone(BackboneConfig(name="swin_tiny_patch4_window7_224"))
+    assert (published.dim, published.depth, published.patch_size, published.image_size) == (768, 12, 32, 224)
+    backbone = tiny()
+    assert (backbone.dim, backbone.patch_size, backbone.image_size) == (64, 8, 64)
+    assert not backbone.takes_masks
+    assert not backbone.has_cls
+    assert backbone.registers == 0
+
+
+def test_masks_are_refused() -> None:
+    backbone, pixels = tiny(), torch.zeros(1, 3, 64, 64)
+    with pytest.raises(UserError, match="swin_tiny_patch4_window7_224 cannot leave out or mask patches"):
+        backbone(pixels, mask=torch.zeros(1, 64, dtype=torch.bool))
+    with pytest.raises(UserError, match="choose a ViT"):
+        backbone(pixels, keep=torch.tensor([[0]]))
+
+
+@torch.no_grad()
+def test_layers_of_the_final_stage() -> None:
+    backbone, pixels = tiny(), torch.randn(1, 3, 64, 64)
+    last, before = backbone.layers(pixels, [-1, 10])
+    torch.testing.assert_close(last.patches, backbone(pixels).patches)
+    assert not torch.allclose(before.patches, last.patches)
+    with pytest.raises(UserError, match=r"block 9 of .* is not in its final stage"):
+        backbone.layers(pixels, [9])
+    with pytest.raises(UserError, match="attends within windows"):
+        backbone.attention(pixels)
+
+
+@torch.no_grad()
+def test_paths_are_dropped_by_keys_whatever_the_batch() -> None:
+    backbone = tiny(drop_path=0.6)
+    pixels, keys = torch.randn(3, 3, 64, 64), torch.tensor([5, 6, 7])
+    plain, dropped = backbone(pixels), backbone(pixels, drop_keys=keys)
+    assert not torch.allclose(plain.patches, dropped.patches, atol=1e-3)
+    torch.testing.assert_close(backbone(pixels[1:2], drop_keys=keys[1:2]).patches, dropped.patches[1:2])
+
+
+def test_checkpointing_changes_memory_not_gradients() -> None:
+    pixels, keys, gradients = torch.randn(2, 3, 64, 64), torch.tensor([5, 6]), []
+    for checkpointing in (False, True):
+        backbone = tiny(drop_path=0.6, checkpointing=checkpointing)
+        (backbone(pixels, drop_keys=keys).patches.square().sum() + backbone(pixels).patches.square().sum()).backward()
+        gradients.append(backbone.network.layers[0].blocks[0].attn.qkv.weight.grad)
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"depth": 3}, "backbone.depth = 3 does not fit swin_tiny_patch4_window7_224; leave it out"),
+        ({"registers": 2}, "backbone.registers = 2 does not fit"),
+        ({"class_token": True}, "backbone.class_token = True does not fit"),
+        ({"positions": "sincos"}, "backbone.positions = 'sincos' does not fit"),
+        ({"mask_token": True}, "backbone.mask_token = True does not fit"),
+        ({"patch_size": 12}, "backbone.patch_size = 12: a Swin needs a multiple of 8"),
+        ({"dim": 100}, "backbone.dim = 100: a Swin needs a multiple of 8"),
+        ({"image_size": 60}, "backbone.image_size = 60 is no multiple of 8"),
+    ],
+)
+def test_what_cannot_be_built_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        tiny(**changes)

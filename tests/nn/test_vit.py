@@ -1,0 +1,292 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from asterism.errors import UserError
+from asterism.nn.backbone import Backbone, BackboneConfig, build_backbone
+from asterism.nn.positions import sincos_table
+from asterism.types import Tokens
+
+SMALL: dict[str, Any] = {"dim": 64, "depth": 3, "heads": 4}
+KINDS: dict[str, dict[str, Any]] = {
+    "class token": {"name": "vit_small_patch16_224", "image_size": 64},
+    "no class token": {"name": "vit_small_patch16_224", "image_size": 64, "class_token": False},
+    "registers": {"name": "vit_small_patch16_224", "image_size": 64, "registers": 3},
+    "registers alone": {"name": "vit_small_patch16_224", "image_size": 64, "registers": 3, "class_token": False},
+    "fixed positions": {"name": "vit_small_patch16_224", "image_size": 64, "positions": "sincos"},
+    "small patches": {"name": "vit_small_patch16_224", "image_size": 32, "patch_size": 8},
+    "layer scale": {"name": "vit_base_patch14_dinov2", "image_size": 56},
+    "layer scale, registers": {"name": "vit_small_patch14_reg4_dinov2", "image_size": 56},
+    "position of patches only": {"name": "deit3_small_patch16_224", "image_size": 64},
+    "norm before the blocks": {"name": "vit_base_patch16_clip_224", "image_size": 64},
+    "pooled by attention": {"name": "vit_base_patch16_siglip_224", "image_size": 64},
+    "gated MLP": {"name": "vit_giant_patch14_reg4_dinov2", "image_size": 56, "dim": 96},
+}
+
+
+def tiny(**changes: Any) -> Any:
+    torch.manual_seed(0)
+    return build_backbone(BackboneConfig(**(SMALL | {"image_size": 64} | changes)))
+
+
+def lively(backbone: Any) -> Any:
+    """Tokens, positions and layer scales far from their small initial values, so that mistakes with them show."""
+    with torch.no_grad():
+        for name, parameter in backbone.named_parameters():
+            if name.endswith(("cls_token", "reg_token", "pos_embed", "gamma", "mask_token", "bias")):
+                parameter.add_(0.5 * torch.randn_like(parameter))
+    return backbone
+
+
+def pictures(backbone: Backbone, rows: int, columns: int, count: int = 2) -> Tensor:
+    side = backbone.patch_size
+    return torch.randn(count, 3, rows * side, columns * side, generator=torch.Generator().manual_seed(1))
+
+
+def joined(tokens: Tokens) -> Tensor:
+    parts = [] if tokens.cls is None else [tokens.cls[:, None]]
+    return torch.cat([*parts, tokens.registers, tokens.patches], dim=1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_it_computes_what_timm_computes(kind: str) -> None:
+    backbone = lively(tiny(**KINDS[kind]))
+    for rows, columns in ((4, 4), (2, 5)):
+        pixels = pictures(backbone, rows, columns)
+        tokens = backbone(pixels)
+        assert tokens.grid == (rows, columns)
+        assert tokens.patches.shape[1] == rows * columns
+        torch.testing.assert_close(joined(tokens), backbone.network.forward_features(pixels), atol=1e-6, rtol=1e-6)
+
+
+def test_attributes_say_what_was_built() -> None:
+    backbone = tiny(registers=3, patch_size=8, image_size=40)
+    assert (backbone.dim, backbone.depth, backbone.patch_size, backbone.image_size) == (64, 3, 8, 40)
+    assert backbone.has_cls
+    assert backbone.registers == 3
+    assert backbone.takes_masks
+    assert tiny(class_token=False).has_cls is False
+    assert tiny(name="vit_small_patch14_reg4_dinov2", image_size=56).registers == 4
+
+
+def embedded(backbone: Any, pixels: Tensor) -> Tensor:
+    """Patch embeddings without positions."""
+    return backbone.network.patch_embed.proj(pixels).flatten(2).transpose(1, 2)
+
+
+def finished(backbone: Any, patches: Tensor) -> Tensor:
+    """Class token and blocks around patches that have their positions."""
+    network = backbone.network
+    cls = (network.cls_token + network.pos_embed[:, :1]).expand(len(patches), -1, -1)
+    return network.norm(network.blocks(torch.cat([cls, patches], dim=1)))
+
+
+@torch.no_grad()
+def test_masked_patches_are_replaced_before_positions_are_added() -> None:
+    backbone = lively(tiny(mask_token=True))
+    pixels = pictures(backbone, 4, 4)
+    mask = torch.rand(2, 16, generator=torch.Generator().manual_seed(2)) < 0.4
+    patches = embedded(backbone, pixels)
+    for image in range(2):
+        for patch in range(16):
+            if mask[image, patch]:
+                patches[image, patch] = backbone.mask_token[0]
+    expected = finished(backbone, patches + backbone.network.pos_embed[:, 1:])
+    torch.testing.assert_close(joined(backbone(pixels, mask=mask)), expected, atol=2e-6, rtol=0)
+
+
+@torch.no_grad()
+def test_only_kept_patches_are_seen_in_the_order_asked_for() -> None:
+    backbone = lively(tiny())
+    pixels = pictures(backbone, 4, 4)
+    keep = torch.tensor([[5, 0, 11], [15, 2, 3]])
+    placed = embedded(backbone, pixels) + backbone.network.pos_embed[:, 1:]
+    expected = finished(backbone, torch.stack([placed[image, keep[image]] for image in range(2)]))
+    tokens = backbone(pixels, keep=keep)
+    assert tokens.grid == (4, 4)
+    torch.testing.assert_close(joined(tokens), expected, atol=2e-6, rtol=0)
+
+
+@torch.no_grad()
+def test_pixels_are_gathered_before_they_are_embedded() -> None:
+    backbone = tiny()
+    pixels = pictures(backbone, 2, 3)
+    tokens = backbone(pixels, keep=torch.tensor([[4], [4]]))
+    broken = torch.full_like(pixels, float("nan"))
+    broken[:, :, 16:32, 16:32] = pixels[:, :, 16:32, 16:32]  # patch 4 of 2 × 3 lies in row 1, column 1
+    assert torch.equal(joined(backbone(broken, keep=torch.tensor([[4], [4]]))), joined(tokens))
+
+
+@torch.no_grad()
+def test_keeping_patches_of_another_grid_takes_their_resampled_positions() -> None:
+    backbone = lively(tiny(class_token=False))
+    pixels = pictures(backbone, 3, 2)
+    everything = torch.arange(6).expand(2, -1)
+    torch.testing.assert_close(backbone(pixels, keep=everything).patches, backbone(pixels).patches, atol=2e-6, rtol=0)
+
+
+def test_the_mask_token_is_ours_and_starts_at_zero() -> None:
+    backbone = tiny(mask_token=True)
+    assert not backbone.mask_token.any()
+    assert set(backbone.network.state_dict()) == set(tiny().network.state_dict())
+    assert tiny().mask_token is None
+
+
+def test_a_mask_that_hides_nothing_still_reaches_the_mask_token() -> None:
+    backbone = tiny(mask_token=True)
+    pixels = pictures(backbone, 4, 4)
+    nothing = torch.zeros(2, 16, dtype=torch.bool)
+    tokens = backbone(pixels, mask=nothing)
+    assert torch.equal(joined(tokens), joined(backbone(pixels)))
+    tokens.patches.sum().backward()
+    assert not backbone.mask_token.grad.any()  # zero, but there: processes that mask nothing stay in step
+
+
+def test_registers_have_no_position_and_start_far_apart() -> None:
+    backbone = tiny(dim=256, registers=64, image_size=64)
+    assert backbone.network.pos_embed.shape[1] == 16
+    registers = backbone.network.reg_token[0].detach()
+    assert registers.std() == pytest.approx(256**-0.5, rel=0.05)
+    assert torch.corrcoef(registers).fill_diagonal_(0).abs().max() < 0.35
+
+
+def test_weights_start_as_in_the_papers() -> None:
+    backbone = tiny(dim=256)
+    block = backbone.network.blocks[0]
+    for weight in (block.attn.qkv.weight, block.mlp.fc1.weight, backbone.network.pos_embed, backbone.network.cls_token):
+        assert weight.detach().std() == pytest.approx(0.02, rel=0.1)
+    assert not block.attn.qkv.bias.any()
+    assert all(module.eps == 1e-6 for module in backbone.modules() if isinstance(module, nn.LayerNorm))
+
+
+def test_fixed_positions_do_not_learn() -> None:
+    backbone = tiny(positions="sincos")
+    table = backbone.network.pos_embed
+    assert not table.requires_grad
+    assert not table[0, 0].any()
+    assert torch.equal(table[0, 1:], sincos_table(64, (4, 4)))
+
+
+@torch.no_grad()
+def test_paths_are_dropped_by_keys_whatever_the_batch() -> None:
+    backbone = tiny(drop_path=0.6, depth=6)
+    pixels, keys = pictures(backbone, 4, 4, count=6), torch.arange(6) * 31
+    plain, dropped = backbone(pixels), backbone(pixels, drop_keys=keys)
+    assert not torch.allclose(plain.patches, dropped.patches, atol=1e-3)
+    assert torch.equal(joined(dropped), joined(backbone(pixels, drop_keys=keys)))
+    order = torch.tensor([4, 1, 5])
+    some = backbone(pixels[order], drop_keys=keys[order])
+    torch.testing.assert_close(some.patches, dropped.patches[order], atol=2e-6, rtol=0)
+    assert torch.equal(joined(plain), joined(backbone(pixels)))  # a teacher's pass leaves nothing behind
+
+
+def test_dropped_paths_follow_the_definition() -> None:
+    from asterism.nn.stochastic_depth import branch_factors
+
+    backbone = tiny(drop_path=0.5)
+    pixels, keys = pictures(backbone, 4, 4), torch.tensor([3, 8])
+    network = backbone.network
+    x = network._pos_embed(network.patch_embed(pixels))
+    for block, factor in zip(network.blocks, branch_factors(keys, 3, 0.5), strict=True):
+        assert factor is not None
+        x = x + factor[0][:, None, None] * block.attn(block.norm1(x))
+        x = x + factor[1][:, None, None] * block.mlp(block.norm2(x))
+    torch.testing.assert_close(joined(backbone(pixels, drop_keys=keys)), network.norm(x), atol=2e-6, rtol=0)
+
+
+def test_checkpointing_changes_memory_not_gradients() -> None:
+    gradients = []
+    for checkpointing in (False, True):
+        backbone = tiny(drop_path=0.5, checkpointing=checkpointing)
+        calls = []
+        backbone.network.blocks[0].register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
+        pixels = pictures(backbone, 4, 4)
+        passes = [backbone(pixels, drop_keys=torch.tensor(keys)) for keys in ([1, 2], [3, 4])]
+        passes.append(backbone(pixels))
+        sum(tokens.patches.square().sum() * (i + 1) for i, tokens in enumerate(passes)).backward()
+        gradients.append({name: parameter.grad for name, parameter in backbone.named_parameters()})
+        assert len(calls) == (6 if checkpointing else 3)  # blocks are called as modules, so that hooks on them work
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradient, gradients[1][name], msg=name)
+
+
+@pytest.mark.parametrize("kind", ["class token", "registers", "no class token"])
+@torch.no_grad()
+def test_layers_carry_the_final_norm(kind: str) -> None:
+    backbone = lively(tiny(**KINDS[kind]))
+    pixels = pictures(backbone, 2, 5)
+    expected = backbone.network.get_intermediate_layers(pixels, [0, 1, 2], norm=True)
+    last, first = backbone.layers(pixels, [-1, 0])
+    torch.testing.assert_close(first.patches, expected[0], atol=2e-6, rtol=0)
+    torch.testing.assert_close(last.patches, expected[2], atol=2e-6, rtol=0)
+    torch.testing.assert_close(joined(last), joined(backbone(pixels)))
+    assert backbone.layers(pixels, []) == []
+    with pytest.raises(UserError, match="no block 3 in a network of 3; choose -3 … 2"):
+        backbone.layers(pixels, [3])
+
+
+@torch.no_grad()
+def test_attention_weights_are_those_the_block_uses() -> None:
+    backbone = lively(tiny(registers=2))
+    pixels = pictures(backbone, 4, 4)
+    seen: list[tuple[Tensor, Tensor]] = []
+    attention = backbone.network.blocks[1].attn
+    hook = attention.register_forward_hook(lambda _, inputs, output: seen.append((inputs[0], output)))
+    weights = backbone.attention(pixels, block=1)
+    hook.remove()
+    assert weights.shape == (2, 4, 19, 19)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, 19))
+    tokens, output = seen[0]
+    values = attention.qkv(tokens)[..., 128:].view(2, 19, 4, 16).transpose(1, 2)
+    mixed = (weights @ values).transpose(1, 2).flatten(2)
+    torch.testing.assert_close(attention.proj(mixed), output, atol=1e-5, rtol=0)
+    assert not torch.allclose(weights, backbone.attention(pixels))
+
+
+def test_low_precision() -> None:
+    backbone = tiny(mask_token=True, drop_path=0.3, registers=2)
+    pixels = pictures(backbone, 2, 3)
+    plain = backbone(pixels)
+    with torch.autocast("cpu", torch.bfloat16):
+        low = backbone(pixels)
+        masked = backbone(pixels, mask=torch.ones(2, 6, dtype=torch.bool), drop_keys=torch.tensor([1, 2]))
+        kept = backbone(pixels, keep=torch.tensor([[1], [2]]))
+    assert (joined(low) - joined(plain)).abs().max() < 0.2
+    (joined(masked).float().sum() + joined(kept).float().sum()).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in backbone.parameters())
+
+
+def test_images_must_divide_into_patches() -> None:
+    backbone = tiny()
+    with pytest.raises(UserError, match=r"images of 64×40 pixels do not divide into patches of 16; .* multiples of 16"):
+        backbone(torch.zeros(1, 3, 64, 40))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "vit_smal_patch16_224"}, "no model 'vit_smal_patch16_224'; did you mean 'vit_small_patch16_224'"),
+        ({"name": "qqq"}, "`asterism list models` shows all"),
+        ({"name": "vit_small_patch16_224.nonsense"}, "Invalid pretrained tag"),
+        ({"name": "resnet18"}, "'resnet18' is neither a plain vision transformer nor a Swin"),
+        ({"name": "deit_tiny_distilled_patch16_224"}, "timm cannot build 'deit_tiny_distilled_patch16_224' with"),
+        ({"dim": 100, "heads": None}, "backbone.dim = 100 is no multiple of 32; give backbone.heads"),
+        ({"dim": 96, "heads": 5}, "backbone.dim = 96 is not divisible by backbone.heads = 5"),
+        ({"dim": None, "heads": 5}, "should be divisible by num_heads"),
+        ({"image_size": 60}, "backbone.image_size = 60 is no multiple of the patch size 16"),
+        ({"dim": 66, "heads": 3, "positions": "sincos"}, "divisible by 4, got 66"),
+    ],
+)
+def test_what_cannot_be_built_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        tiny(**changes)
+
+
+def test_heads_follow_the_width() -> None:
+    assert tiny(dim=128, heads=None).network.blocks[0].attn.num_heads == 2
+    assert tiny(dim=96, heads=None).network.blocks[0].attn.num_heads == 3
