@@ -12,6 +12,9 @@ The names are loaded when first used, so that `import asterism` takes no time.
 
 from __future__ import annotations
 
+import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -28,11 +31,20 @@ def __getattr__(name: str) -> Any:
 
         return version("asterism")
     if name in __all__:
-        from asterism import api
-
-        return getattr(api, name)
+        return getattr(importlib.import_module("asterism.api"), name)
     raise AttributeError(f"module 'asterism' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     return __all__
+
+
+class _Package(ModuleType):
+    """Keeps the function `asterism.report` when the file of that name is imported and would take its place."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in __all__ and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

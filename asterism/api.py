@@ -1,0 +1,214 @@
+"""The Python interface: the same words as on the command line and in YAML."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from asterism.config import with_overrides
+from asterism.data import open_source
+from asterism.embeddings import Written, check_target, write_embeddings
+from asterism.errors import UserError, unknown
+from asterism.evals import protocol_class
+from asterism.evals.base import ProtocolConfig
+from asterism.evals.baselines import PixelEncoder, untrained
+from asterism.evals.measure import run_protocol
+from asterism.evals.parts import DataChoice
+from asterism.evals.result import Model, Result
+from asterism.nn.encoder import Encoder
+from asterism.nn.weights import load_encoder
+from asterism.train.run import Run, open_run
+
+PathLike = str | os.PathLike[str]
+
+
+def pretrain(
+    method: str | Mapping[str, Any] | None = None,
+    data: PathLike | Mapping[str, Any] | None = None,
+    out: PathLike | None = None,
+    *,
+    recipe: PathLike | None = None,
+    resume: PathLike | None = None,
+    overwrite: bool = False,
+    init: PathLike | None = None,
+    overrides: Sequence[str] = (),
+    **settings: Any,
+) -> Run:
+    """Train an encoder on images without labels, and return its run.
+
+    method: a method's name; recipe: a shipped recipe's name or a YAML file, instead. data: a folder, shards or a data
+    set's name. out: the new run folder, by default runs/<name>. Settings are changed by section
+    (`optim={"lr": 3e-4}`), by dotted key (`**{"optim.lr": 3e-4}`) or as on the command line
+    (`overrides=["optim.lr=3e-4"]`).
+    """
+    from asterism.train import loop  # brings Lightning Fabric, which nothing else here needs
+    from asterism.train.recipe import load_recipe
+
+    if isinstance(method, Mapping):  # a section like any other
+        settings["method"], method = method, None
+    if data is not None:
+        settings["data"] = data if isinstance(data, Mapping) else {"path": os.fspath(data)}
+    changes = [*_as_overrides(settings), *overrides]
+    if resume is not None:
+        if any(word is not None for word in (method, recipe, out, init)) or overwrite:
+            raise UserError(
+                "--resume goes on with a run as it is; leave out the method or recipe, --out, --init, --overwrite"
+            )
+        return loop.resume(Path(resume), tuple(changes))
+    if (method is None) == (recipe is None):
+        raise UserError("name one method or recipe, for example `asterism pretrain dino`; see `asterism list methods`")
+    name = os.fspath(recipe if recipe is not None else method or "")
+    folder = Path(out) if out is not None else Path("runs") / Path(name).stem
+    weights = None if init is None else os.fspath(init)
+    return loop.pretrain(load_recipe(name, changes), folder, overwrite=overwrite, init=weights)
+
+
+def load(model: PathLike) -> Encoder:
+    """The encoder of a run, of a weights file (ours, MAE, DINO, iBOT, DINOv2, HF ViT-MAE), or of a timm name."""
+    return load_encoder(os.fspath(model))
+
+
+def evaluate(
+    model: PathLike | Run | Encoder,
+    data: PathLike | None = None,
+    protocols: str | Sequence[str] = ("knn",),
+    *,
+    train_split: str | None = None,
+    test_split: str | None = None,
+    baselines: bool = False,
+    out: PathLike | None = None,
+    device: str = "auto",
+    overrides: Sequence[str] = (),
+    **settings: Any,
+) -> dict[str, Result]:
+    """Measure an encoder with one or several protocols; results by protocol.
+
+    model: a run, whatever `load` takes, an encoder, or "pixels". data: labelled images; by default the run's own data.
+    Constants of a protocol are changed by `knn={"k": 20}`. Results of a run are written to its `eval` folder, others
+    only where `out` says. With `baselines`, raw pixels and an untrained network of the same shape are measured too.
+    """
+    configs = _protocol_settings([protocols] if isinstance(protocols, str) else protocols, settings, overrides)
+    subject = _subject(model, device)
+    choice = DataChoice(_data_of(subject, data), train_split, test_split)
+    others = _baselines(subject.encoder) if baselines else {}
+    folder = Path(out) if out is not None else subject.run and subject.run / "eval"
+    results = {}
+    for name, config in configs.items():
+        result = run_protocol(name, config, choice, subject.encoder, subject.model, others)
+        results[name] = result.write(folder) if folder is not None else result
+    return results
+
+
+def embed(
+    model: PathLike | Run | Encoder,
+    data: PathLike | None = None,
+    out: PathLike = "embeddings.parquet",
+    *,
+    split: str | None = None,
+    dense: bool = False,
+    overwrite: bool = False,
+    batch_size: int = 64,
+    device: str = "auto",
+) -> Written:
+    """Write one vector per image to a .parquet or .npz file, with `dense` also one per patch.
+
+    An image gets the vector that `load(model).encode([image]).cls` gives. Unreadable images are left out and recorded
+    beside the file.
+    """
+    target = check_target(Path(out), overwrite)
+    subject = _subject(model, device)
+    source = open_source(_data_of(subject, data), split)
+    return write_embeddings(subject.encoder, source, target, subject.model, dense=dense, batch_size=batch_size)
+
+
+def report(*runs: PathLike | Run) -> Path:
+    """Write one self-contained page with curves and pictures, and return its path; several runs are compared on it."""
+    from asterism.report import write_report  # brings the drawing libraries
+
+    return write_report([open_run(_path_of(run)).path for run in runs])
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """An encoder and where it came from."""
+
+    encoder: Encoder
+    model: Model
+    run: Path | None  # its run folder, if it has one
+
+
+def _subject(model: PathLike | Run | Encoder, device: str) -> _Subject:
+    if isinstance(model, Encoder):
+        encoder = model if device == "auto" else model.to(_device(device))
+        return _Subject(encoder, Model(type(model).__name__, encoder.step), None)
+    place = _device(device)
+    path = _path_of(model)
+    name = str(model) if isinstance(model, str) else str(path)
+    encoder = PixelEncoder() if name == "pixels" else load(name)
+    return _Subject(encoder.to(place), Model(name, encoder.step), path if (path / "config.yaml").is_file() else None)
+
+
+def _baselines(encoder: Encoder) -> dict[str, Encoder]:
+    if isinstance(encoder, PixelEncoder):
+        return {}
+    return {"untrained": untrained(encoder), "pixels": PixelEncoder().to(next(encoder.parameters()).device)}
+
+
+def _protocol_settings(
+    names: Sequence[str], settings: Mapping[str, Any], overrides: Sequence[str]
+) -> dict[str, ProtocolConfig]:
+    """The settings of each protocol asked for; every name and key is checked before any work is done."""
+    if not names:
+        raise UserError("name at least one protocol, for example knn; see `asterism list protocols`")
+    kinds = {name: protocol_class(name) for name in names}
+    changes = with_overrides({}, [*_as_overrides(settings), *overrides])
+    for section in changes:
+        if section not in kinds:
+            raise unknown("section in a setting (it must be a protocol asked for):", section, kinds)
+    return {name: kind.Config.parse(changes.get(name, {}), section=name) for name, kind in kinds.items()}
+
+
+def _data_of(subject: _Subject, data: PathLike | None) -> str:
+    """The data asked for, else what the run was trained on."""
+    if data is not None:
+        return os.fspath(data)
+    if subject.run is None:
+        raise UserError("name the data: --data with a folder, shards, or a name from `asterism list datasets`")
+    return str(open_run(subject.run).config["data"]["path"])
+
+
+def _device(name: str) -> torch.device:
+    """The device of this name; "auto" is the first of CUDA, MPS and CPU that is there."""
+    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        return torch.device(next(kind for kind, here in present.items() if here))
+    if name not in present:
+        raise unknown("device", name, ["auto", *present])
+    if not present[name]:
+        raise UserError(f"device {name!r} was asked for, but torch finds none here; choose cpu or auto")
+    return torch.device(name)
+
+
+def _path_of(run: PathLike | Run) -> Path:
+    return run.path if isinstance(run, Run) else Path(run)
+
+
+def _as_overrides(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Nested mappings and dotted keys as the command line would write them."""
+    overrides = []
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            overrides += _as_overrides(value, f"{prefix}{key}.")
+        else:
+            overrides.append(_override(prefix + key, value))
+    return overrides
+
+
+def _override(key: str, value: Any) -> str:
+    return f"{key}={json.dumps(value, default=os.fspath)}"  # JSON is YAML

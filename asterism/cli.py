@@ -1,0 +1,317 @@
+"""The command line: every command is a call of the Python interface with the same words.
+
+Heavy imports wait until a command runs, so that help answers at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from asterism.errors import Interrupted, UserError
+
+if TYPE_CHECKING:
+    from asterism.evals.result import Result
+
+_USER_ERROR = 2
+_NO_SPACE = os.strerror(errno.ENOSPC)
+_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+
+class _Commands(TyperGroup):
+    """A message and an exit code where a user can mend the error; ASTERISM_DEBUG=1 shows the traceback instead."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (Exception, KeyboardInterrupt) as error:
+            ending = _ending(error)
+            if ending is None or os.environ.get("ASTERISM_DEBUG"):
+                raise
+        message, code = ending
+        _warn(message, "red" if code == _USER_ERROR else "yellow")
+        raise typer.Exit(code)
+
+
+def _ending(error: BaseException) -> tuple[str, int] | None:
+    """What to say and the exit code; None for a bug of ours, which keeps its traceback."""
+    if isinstance(error, UserError):
+        return f"Error: {error}", _USER_ERROR
+    if isinstance(error, Interrupted):
+        return str(error), error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return "Stopped; nothing is half written. A run with checkpoints goes on with --resume RUN.", _INTERRUPTED
+    if _NO_SPACE in str(error):  # some writers lose the error's number but keep the system's words
+        return (
+            f"Error: the disk is full ({error}); free some space or choose another place, and start again",
+            _USER_ERROR,
+        )
+    if isinstance(error, PermissionError):
+        return f"Error: not allowed to use {error.filename} ({error.strerror}); check its permissions", _USER_ERROR
+    return None
+
+
+app = typer.Typer(
+    name="asterism",
+    cls=_Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # rich help pages take 0.2 s more
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Changes of settings.", show_default=False)
+]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        "--data", "-d", metavar="DATA", help="A folder of images, tar shards, or a name: see `list datasets`."
+    ),
+]
+Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda|mps", help="Where to compute.")]
+
+
+def main() -> None:
+    app()
+
+
+@app.callback(invoke_without_command=True)
+def about(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)] = False,
+) -> None:
+    """Learn what is in images, and where, without labels.
+
+    \b
+    Examples:
+      asterism demo
+      asterism pretrain dino --data photos/ --out runs/first
+      asterism evaluate runs/first --data labelled/
+      asterism embed runs/first --data photos/ --out photos.parquet
+      asterism report runs/first
+    """
+    if version:
+        import asterism
+
+        print(f"asterism {asterism.__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def pretrain(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[METHOD|RECIPE|FILE.yaml]", help="What to train: see `asterism list methods`, `list recipes`."
+        ),
+    ] = None,
+    overrides: Overrides = None,
+    data: Data = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="DIR", help="The new run folder.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Go on with this run, exactly where it stopped.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run in --out.")] = False,
+    init: Annotated[
+        str | None, typer.Option(metavar="WEIGHTS", help="Start from these weights: a run, a file, a timm name.")
+    ] = None,
+) -> None:
+    """Train an encoder on images without labels.
+
+    --data is a folder of images (any nesting), a folder of tar shards, or a data set's name. Settings are changed by
+    section.key=value, in the words of the YAML recipes.
+
+    \b
+    Examples:
+      asterism pretrain dino --data photos/ --out runs/first
+      asterism pretrain recipe.yaml --out runs/x optim.lr=3e-4 trainer.batch_size=64
+      asterism pretrain --resume runs/first
+    """
+    from asterism import api
+    from asterism.ops.collectives import rank
+
+    changes = list(overrides or [])
+    if recipe is not None and "=" in recipe:
+        changes.insert(0, recipe)
+        recipe = None
+    run = api.pretrain(
+        recipe=recipe, data=data, out=out, resume=resume, overwrite=overwrite, init=init, overrides=changes
+    )
+    if rank() == 0:
+        print(f"Finished: {run.path}")
+        print(f"Next:     asterism evaluate {run.path} --data LABELLED/  or  asterism report {run.path}")
+
+
+@app.command()
+def evaluate(
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="A run folder, a weights file, a timm name, or `pixels` (no network)."),
+    ],
+    overrides: Overrides = None,
+    data: Data = None,
+    protocols: Annotated[
+        str, typer.Option("--protocols", "-p", help="Comma-separated: see `asterism list protocols`.")
+    ] = "knn",
+    train_split: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Split to learn from.  [default: train]")
+    ] = None,
+    test_split: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Split to test on.  [default: test, else val]")
+    ] = None,
+    baselines: Annotated[
+        bool, typer.Option("--baselines", help="Also raw pixels and an untrained network of the same shape.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Write the results here instead of RUN/eval.")
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """Measure what an encoder has learnt, on labelled data.
+
+    Results are written to RUN/eval/PROTOCOL.json with every constant of the protocol. A labelled folder without
+    train and test parts is divided: a fifth of every class is held out. Without --data, the run's own data is used.
+
+    \b
+    Examples:
+      asterism evaluate runs/first --data labelled/ --protocols knn
+      asterism evaluate runs/first --data labelled/ --baselines knn.k=20 knn.label_share=0.1
+      asterism evaluate vit_small_patch16_224.dino --data labelled/
+    """
+    from asterism import api
+
+    names = [name.strip() for name in protocols.split(",") if name.strip()]
+    results = api.evaluate(
+        model,
+        data,
+        names,
+        train_split=train_split,
+        test_split=test_split,
+        baselines=baselines,
+        out=out,
+        device=device,
+        overrides=overrides or [],
+    )
+    for result in results.values():
+        _show(result)
+
+
+@app.command()
+def embed(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, a weights file or a timm name.")],
+    data: Data = None,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="A .parquet or .npz file.")] = Path(
+        "embeddings.parquet"
+    ),
+    split: Annotated[str | None, typer.Option(metavar="NAME", help="Only this split of the data.")] = None,
+    dense: Annotated[bool, typer.Option("--dense", help="Also the embedding of every patch.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 64,
+    device: Device = "auto",
+) -> None:
+    """Turn images into vectors: one row per image, with its file name and its label if it has one.
+
+    \b
+    Examples:
+      asterism embed runs/first --data photos/ --out photos.parquet
+      asterism embed runs/first --data photos/ --out photos.npz --dense
+    """
+    from asterism import api
+
+    written = api.embed(
+        model, data, out, split=split, dense=dense, overwrite=overwrite, batch_size=batch_size, device=device
+    )
+    print(f"{written.images} images × {written.dim} numbers: {written.path}")
+    if written.skipped:
+        _warn(f"{written.skipped} unreadable images were left out, see {written.bad_images}", "yellow")
+
+
+@app.command()
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run folders; several are compared on one page.")
+    ],
+) -> None:
+    """Write one self-contained page with curves and pictures.
+
+    \b
+    Examples:
+      asterism report runs/first
+      asterism report runs/dino runs/mae
+    """
+    from asterism import api
+
+    print(api.report(*runs))
+
+
+@app.command("list")
+def list_entries(
+    kind: Annotated[str, typer.Argument(metavar="methods|recipes|datasets|protocols|models")],
+    wanted: Annotated[str, typer.Argument(metavar="[FILTER]", help="Part of the name.", show_default=False)] = "",
+) -> None:
+    """Show what there is to choose from.
+
+    \b
+    Examples:
+      asterism list methods
+      asterism list models small
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from asterism.listing import entries
+
+    table = Table("name", "what it is", box=None, pad_edge=False, header_style="bold")
+    table.columns[0].no_wrap = True
+    for name, summary in entries(kind, wanted).items():
+        table.add_row(name, summary)
+    Console().print(table, highlight=False)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The run folder to make.")] = Path("demo"),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier demo.")] = False,
+) -> None:
+    """Pretrain on built-in scenes, evaluate, and write a page with the result: minutes on a laptop, no download.
+
+    The page compares the trained encoder with raw pixels and with the same network untrained.
+    """
+    from asterism import api
+
+    run = api.pretrain(recipe="demo", out=out, overwrite=overwrite)
+    for result in api.evaluate(run, baselines=True).values():
+        _show(result)
+    print(f"Report: {api.report(run).resolve()}")
+
+
+def _show(result: Result) -> None:
+    """A table of values: one row per metric, one column per encoder."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        "", result.model.name, *result.baselines, title=f"{result.protocol} on {result.test.name}", title_justify="left"
+    )
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, value in result.values.items():
+        others = (baseline.get(name) for baseline in result.baselines.values())
+        table.add_row(name, *("" if number is None else f"{number:.2f}" for number in (value, *others)))
+    console = Console()
+    console.print(table)
+    for note in result.notes:
+        console.print(note, highlight=False)
+    if result.path is not None:
+        console.print(f"Written to {result.path}", highlight=False, soft_wrap=True)
+
+
+def _warn(message: str, style: str) -> None:
+    from rich.console import Console
+
+    Console(stderr=True).print(message, style=style, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,54 @@
+"""The contract of an evaluation: it sees an encoder and sources of images, and yields named values.
+
+A protocol is one file of this folder: a docstring whose first line says what it measures, its settings, and one class
+derived from `Evaluation`. It never sees a method, a run or the command line.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from asterism.config import Config
+from asterism.evals.features import Workers
+from asterism.evals.parts import DataChoice, Parts, open_labelled
+from asterism.nn.encoder import Encoder
+
+
+class ProtocolConfig(Config):
+    """Settings that every protocol has; a protocol adds its constants."""
+
+    holdout: float = Field(0.2, gt=0, lt=1)  # share of every class to test on, where the data has no test part
+    seed: int = 0  # of the draws: which images are held out, which labels are used
+    batch_size: int = Field(128, ge=1)  # images encoded at a time; does not change the result
+    workers: Workers = "auto"  # processes that decode images; does not change the result
+
+
+class Evaluation(ABC):
+    """One protocol with its settings, on one data set."""
+
+    Config: ClassVar[type[ProtocolConfig]]
+
+    def __init__(self, config: ProtocolConfig, parts: Parts) -> None:
+        self.config = config
+        self.parts = parts
+
+    @classmethod
+    def open_parts(cls, config: ProtocolConfig, choice: DataChoice) -> Parts:
+        """What to learn from and what to test on. By default labelled images; other protocols open other data."""
+        return open_labelled(choice, config.holdout, config.seed)
+
+    @abstractmethod
+    def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
+        """Named values, accuracies in percent."""
+
+    def constants(self, encoder: Encoder) -> dict[str, Any]:
+        """Everything that must be equal for two results to be comparable."""
+        return self.config.model_dump(mode="json", exclude={"batch_size", "workers"})
+
+    def notes(self) -> list[str]:
+        """What a reader of the values should know, in plain words."""
+        return list(self.parts.notes)

@@ -1,0 +1,39 @@
+"""Running a protocol: from an encoder and a choice of data to a result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from asterism.evals import protocol_class
+from asterism.evals.base import ProtocolConfig
+from asterism.evals.parts import DataChoice
+from asterism.evals.result import Model, Result, part
+from asterism.nn.encoder import Encoder
+
+
+def run_protocol(
+    name: str,
+    config: ProtocolConfig,
+    choice: DataChoice,
+    encoder: Encoder,
+    model: Model,
+    baselines: Mapping[str, Encoder],
+) -> Result:
+    """Measure an encoder and its baselines, which see the same data and constants."""
+    start = time.monotonic()
+    kind = protocol_class(name)
+    evaluation = kind(config, kind.open_parts(config, choice))
+    values = dict(evaluation.measure(encoder.eval()))
+    seconds = time.monotonic() - start
+    return Result(
+        protocol=name,
+        values=values,
+        constants=evaluation.constants(encoder),
+        model=model,
+        train=part(evaluation.parts.train),
+        test=part(evaluation.parts.test),
+        seconds=round(seconds, 3),
+        baselines={title: dict(evaluation.measure(other.eval())) for title, other in baselines.items()},
+        notes=tuple(evaluation.notes()),
+    )

@@ -1,0 +1,98 @@
+"""Results that can be reproduced: values together with everything they depend on."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from asterism.data import Source
+from asterism.errors import UserError
+
+_PACKAGES = ("asterism", "torch", "torchvision", "timm")
+
+
+@dataclass(frozen=True)
+class Model:
+    """Which encoder was measured."""
+
+    name: str
+    step: int | None = None  # optimiser steps behind its weights; None where nobody recorded them
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which images were used."""
+
+    name: str
+    images: int
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of one protocol for one encoder on one data set."""
+
+    protocol: str
+    values: Mapping[str, float]
+    constants: Mapping[str, Any]
+    model: Model
+    train: Part
+    test: Part
+    seconds: float
+    baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # same protocol and data, other encoders
+    notes: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=lambda: _versions())
+    path: Path | None = None  # where it was written
+
+    def write(self, folder: Path) -> Result:
+        """Write `<folder>/<protocol>.json`; a file of that name is replaced in one move."""
+        path = folder / f"{self.protocol}.json"
+        content = asdict(self)
+        del content["path"]
+        write_atomically(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        return replace(self, path=path)
+
+
+def part(source: Source) -> Part:
+    return Part(source.name, len(source), source.fingerprint)
+
+
+def read_results(folder: Path) -> list[Result]:
+    """Every result in a run's `eval` folder, by protocol."""
+    return [_read(path) for path in sorted(folder.glob("*.json"))]
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """A reader sees the old file or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> Result:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        parts = {name: Part(**content[name]) for name in ("train", "test")}
+        records = parts | {"model": Model(**content["model"]), "notes": tuple(content["notes"]), "path": path}
+        return Result(**content | records)
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError(
+            f"{path} is not a result of `asterism evaluate` ({error}); delete it and evaluate again"
+        ) from None
+
+
+def _versions() -> dict[str, str]:
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in _PACKAGES}}
