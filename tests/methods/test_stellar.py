@@ -1,0 +1,364 @@
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from asterism.errors import UserError
+from asterism.methods.mae import Mae, MaeConfig
+from asterism.methods.stellar import (
+    FocusConfig,
+    ReconstructionConfig,
+    Stellar,
+    StellarConfig,
+    VocabularyConfig,
+    WarmupConfig,
+    Weights,
+)
+from asterism.methods.vq import Vq, VqConfig
+from asterism.nn.concepts import ConceptEncoder
+from asterism.nn.weights import load_encoder, load_weights_into
+from asterism.ops import assignment, collectives
+from asterism.ops.koleo import koleo
+from asterism.types import Batch, Losses, Progress
+from tests.distributed import run
+from tests.methods.batches import TINY, random_batch, rows
+
+VOCABULARY = VocabularyConfig(prototypes=24, hidden_dim=16, bottleneck_dim=8)
+DECODER = ReconstructionConfig(decoder_dim=16, decoder_depth=1, decoder_heads=2)
+CONFIG = StellarConfig(
+    tokens=4,
+    reconstruction=DECODER,
+    masked_views=2,
+    local_views=2,
+    local_size=8,
+    vocabulary=VOCABULARY,
+    class_vocabulary=VOCABULARY,
+)
+PROGRESS = Progress(step=7, steps=40, steps_per_epoch=4)
+
+
+def _stellar(**changes: Any) -> Stellar:
+    """A method in the middle of training: its teacher, if any, differs from its student."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        method = Stellar(CONFIG.model_copy(update=changes), TINY)
+        with torch.no_grad():
+            for name, parameter in method.named_parameters():
+                if not name.startswith("teacher"):
+                    parameter.add_(0.05 * torch.randn_like(parameter))
+    return method
+
+
+def _slow_losses(method: Stellar, batch: Batch, ratio: float, warm: bool) -> dict[str, Tensor]:
+    """Every term, view by view and token by token, from the equations."""
+    config, images, r = method.config, len(batch.keys), method.config.tokens
+    keep = method.visible(batch.keys, ratio)
+    pixels = [view.pixels for view in batch.views]
+    clean = method.backbone(pixels[0])
+    masked = [method.backbone(p, keep=k) for p, k in zip(pixels[1:3], keep, strict=True)]
+    local = [method.backbone(p) for p in pixels[3:]]
+    if warm:
+        seen, heads = method.teacher_backbone.network(pixels[2]), method.teacher_vocabulary.network
+        cls_heads = method.teacher_class_vocabulary.network
+    else:
+        seen, heads, cls_heads = clean, method.vocabulary, method.class_vocabulary
+
+    def balanced(head: Any, tokens: Tensor) -> Tensor:
+        logits = (head(tokens) @ head.prototypes.T).detach()
+        return assignment.sinkhorn_knopp(logits.flatten(0, -2), 0.06, 3).unflatten(0, tokens.shape[:-1])
+
+    def prediction(head: Any, token: Tensor) -> Tensor:
+        return torch.log_softmax(head(token) @ head.prototypes.T / 0.12, dim=-1)
+
+    targets, cls_targets = balanced(heads, seen.registers), balanced(cls_heads, seen.cls)
+    terms: dict[str, list[Tensor]] = {
+        name: [] for name in ("cluster", "align", "cls_cluster", "cls_masked", "cls_local")
+    }
+    for i in range(images):
+        anchors = seen.registers[i].detach()
+        own = assignment.match(clean.registers[i], anchors, 0.1, 5) if warm else range(r)
+        for j, k in enumerate(own):
+            terms["cluster"].append(-(targets[i, k] * prediction(method.vocabulary, clean.registers[i, j])).sum())
+        for view in masked:
+            for j, k in enumerate(assignment.match(view.registers[i], anchors, 0.1, 5)):
+                terms["align"].append(-(targets[i, k] * prediction(method.vocabulary, view.registers[i, j])).sum())
+        for name, views in (("cls_cluster", [clean]), ("cls_masked", masked), ("cls_local", local)):
+            for view in views:
+                terms[name].append(-(cls_targets[i] * prediction(method.class_vocabulary, view.cls[i])).sum())
+    result = {name: torch.stack(values).mean() for name, values in terms.items()}
+    dense = F.normalize(method.localization.dense(clean.patches), dim=-1)
+    sparse = F.normalize(method.localization.sparse(clean.registers), dim=-1)
+    where = torch.softmax(dense @ sparse.mT / config.localization_temp, dim=-1)
+    std, mean = torch.tensor([0.229, 0.224, 0.225]), torch.tensor([0.485, 0.456, 0.406])
+    picture = pixels[0] * std[:, None, None] + mean[:, None, None]
+    made = method.reconstruction.predict(where @ clean.registers, clean.grid)
+    result["reconstruction"] = (made - picture).square().mean()
+    result["koleo"] = koleo(clean.registers)
+    result["koleo_masked"] = torch.stack([koleo(view.registers) for view in masked]).mean()
+    return result
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_terms_and_gradients_are_those_of_the_slow_loop(warm: bool) -> None:
+    method = _stellar(warmup=WarmupConfig(share=0.5) if warm else None)
+    batch = random_batch(method, 3)
+    ours = method.loss(batch, PROGRESS)
+    expected = _slow_losses(method, batch, ratio=0.6 if warm else 0.8, warm=warm)
+    assert ours.terms.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(ours.terms[name], value, rtol=1e-4, atol=1e-6, msg=name)
+    trained = [p for p in method.parameters() if p.requires_grad]
+    total = Losses(expected, method.term_weights).total
+    for own, slow in zip(torch.autograd.grad(ours.total, trained), torch.autograd.grad(total, trained), strict=True):
+        torch.testing.assert_close(own, slow, rtol=1e-3, atol=1e-5)
+
+
+def test_the_published_weights() -> None:
+    weights = _stellar().term_weights
+    assert weights == {
+        "cluster": 1, "align": 1, "cls_cluster": 1, "cls_masked": 1, "cls_local": 1,
+        "koleo": 0.1, "koleo_masked": 0.1, "reconstruction": 10,
+    }  # fmt: skip
+
+
+def test_alignment_teaches_the_masked_view_alone() -> None:
+    method = _stellar()
+    batch = random_batch(method, 3)
+    clean, masked, _ = method.encode(batch, method.visible(batch.keys, 0.8))
+    terms, _ = method.concept_terms(clean, masked, None)
+    gradients = torch.autograd.grad(terms["align"], [clean.registers, masked[0].registers], allow_unused=True)
+    assert gradients[0] is None or not gradients[0].any()
+    assert gradients[1] is not None
+    assert gradients[1].any()
+
+
+def test_one_forward_per_sequence_length_and_one_head_call_per_kind_of_token() -> None:
+    method = _stellar()
+    calls: dict[str, int] = {}
+    for name in ("backbone", "vocabulary", "class_vocabulary", "localization"):
+        module = getattr(method, name)
+        module.register_forward_hook(lambda *_, name=name: calls.update({name: calls.get(name, 0) + 1}))
+    method.loss(random_batch(method, 2), PROGRESS)
+    assert calls == {"backbone": 3, "vocabulary": 1, "class_vocabulary": 1, "localization": 1}
+
+
+def test_views() -> None:
+    method = _stellar()
+    clean, first, second, *local = method.views
+    assert clean.jitter is None
+    assert (clean.grayscale, clean.blur) == (0, 0)
+    assert first.same_place == 0
+    assert second.same_place is None
+    assert first.jitter is not None
+    assert [spec.size for spec in local] == [8, 8]
+
+
+def test_masks_belong_to_the_image_and_the_view() -> None:
+    method = _stellar()
+    batch = random_batch(method, 4)
+    first, second = method.visible(batch.keys, 0.8)
+    assert first.shape == (4, 3)
+    assert method.visible(batch.keys[2:3], 0.8)[0].equal(first[2:3])
+    assert not first.equal(second)
+    everywhere = _stellar(focus=None).visible(batch.keys, 0.8)[0]
+    assert not _stellar(focus=FocusConfig(probability=1.0)).visible(batch.keys, 0.8)[0].equal(everywhere)
+    assert _stellar(focus=FocusConfig(probability=0.0)).visible(batch.keys, 0.8)[0].equal(everywhere)
+
+
+@pytest.mark.parametrize(
+    ("changes", "gone", "views"),
+    [
+        ({"reconstruction": None}, {"reconstruction"}, 5),
+        ({"weights": Weights(cluster=0)}, {"cluster"}, 5),
+        ({"weights": Weights(align=0)}, {"align"}, 5),
+        ({"weights": Weights(cluster=0, align=0)}, {"cluster", "align"}, 5),
+        ({"weights": Weights(cls_local=0)}, {"cls_local"}, 3),
+        ({"class_vocabulary": None}, {"cls_cluster", "cls_masked", "cls_local"}, 3),
+        ({"weights": Weights(align=0, cls_masked=0, koleo_masked=0)}, {"align", "cls_masked", "koleo_masked"}, 3),
+        ({"weights": Weights(koleo=0, koleo_masked=0)}, {"koleo", "koleo_masked"}, 5),
+    ],
+)
+def test_terms_can_be_switched_off(changes: dict[str, Any], gone: set[str], views: int) -> None:
+    method = _stellar(**changes)
+    assert len(method.views) == views
+    batch = random_batch(method, 2)
+    losses = method.loss(batch, PROGRESS)
+    assert set(losses.terms) == set(_stellar().term_weights) - gone
+    losses.total.backward()
+
+
+def test_warm_up_ends_where_it_should() -> None:
+    method = _stellar(warmup=WarmupConfig(share=0.25))
+    steps = [step for step in range(40) if method.is_warming_up(Progress(step, 40, 4))]
+    assert steps == list(range(10))
+    assert not _stellar().is_warming_up(Progress(0, 40, 4))
+    batch = random_batch(method, 2)
+    before = copy.deepcopy(method.teacher_backbone.network.state_dict())
+    method.after_update(Progress(10, 40, 4))
+    assert all(before[name].equal(value) for name, value in method.teacher_backbone.network.state_dict().items())
+    method.after_update(Progress(9, 40, 4))
+    name = "network.blocks.0.attn.qkv.weight"
+    expected = 0.996 * before[name] + 0.004 * method.backbone.state_dict()[name]
+    torch.testing.assert_close(method.teacher_backbone.network.state_dict()[name], expected)
+    with_teacher, without = (method.loss(batch, Progress(step, 40, 4)).terms["cluster"] for step in (9, 10))
+    assert with_teacher != without
+
+
+def test_a_run_resumed_at_the_boundary_of_its_phases_is_the_same() -> None:
+    straight, stopped = _stellar(warmup=WarmupConfig(share=0.5)), _stellar(warmup=WarmupConfig(share=0.5))
+    resumed = _stellar(warmup=WarmupConfig(share=0.5))
+    for step in range(4):
+        _train_step(straight, step)
+    for step in range(2):
+        _train_step(stopped, step)
+    resumed.load_state_dict(stopped.state_dict())
+    for step in range(2, 4):
+        _train_step(resumed, step)
+    assert all(a.equal(b) for a, b in zip(straight.state_dict().values(), resumed.state_dict().values(), strict=True))
+
+
+def _train_step(method: Stellar, step: int) -> None:
+    progress = Progress(step, 4, 1)
+    method.zero_grad()
+    method.loss(random_batch(method, 2, seed=step), progress).total.backward()
+    with torch.no_grad():
+        for parameter in method.parameters():
+            if parameter.grad is not None:
+                parameter.sub_(0.01 * parameter.grad)
+    method.after_update(progress)
+
+
+def test_two_processes_see_one_batch() -> None:
+    method = _stellar()
+    losses = method.loss(random_batch(method, 4), PROGRESS)
+    losses.total.backward()
+    name = "network.blocks.0.attn.qkv.weight"
+    gradient = dict(method.backbone.named_parameters())[name].grad
+    parts = run(_loss_of_part)
+    for term, value in losses.terms.items():
+        mean = torch.stack([terms[term] for terms, _ in parts]).mean()
+        torch.testing.assert_close(mean, value.detach(), rtol=1e-5, atol=1e-6, msg=term)
+    torch.testing.assert_close(torch.stack([g for _, g in parts]).mean(dim=0), gradient, rtol=1e-3, atol=1e-6)
+
+
+def _loss_of_part() -> tuple[dict[str, Tensor], Tensor]:
+    method = _stellar()
+    batch, half = random_batch(method, 4), 2 * collectives.rank()
+    losses = method.loss(rows(batch, slice(half, half + 2)), PROGRESS)
+    losses.total.backward()
+    gradient = dict(method.backbone.named_parameters())["network.blocks.0.attn.qkv.weight"].grad
+    assert gradient is not None
+    return {name: value.detach() for name, value in losses.terms.items()}, gradient
+
+
+def test_exact_matching_is_one_to_one() -> None:
+    method = _stellar(matching="hungarian")
+    source, target = torch.randn(2, 2, 3, 4, 8, generator=torch.Generator().manual_seed(0)).unbind(0)
+    sigma = method.match(source, target[:, 0])
+    assert sigma.shape == (2, 3, 4)
+    assert all(sorted(view) == [0, 1, 2, 3] for image in sigma.tolist() for view in image)
+
+
+def test_the_encoder_tells_what_and_where_and_survives_saving(tmp_path: Path) -> None:
+    method = _stellar()
+    encoder = method.encoder().eval()
+    images = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    features = encoder.encode(images)
+    assert features.sparse is not None
+    assert features.where is not None
+    assert features.sparse.shape == (2, 4, 32)
+    assert features.where.shape == (2, 4, 4, 4)
+    torch.testing.assert_close(features.where.sum(dim=1), torch.ones(2, 4, 4))
+    encoder.save(tmp_path, step=3)
+    again = load_encoder(tmp_path)
+    assert isinstance(again, ConceptEncoder)
+    loaded = again.encode(images)
+    assert torch.equal(loaded.where, features.where)
+    made = again.reconstruct(loaded.sparse, loaded.where)
+    assert made.shape == images.shape
+    assert torch.equal(made, encoder.reconstruct(features.sparse, features.where))
+    swapped = again.reconstruct(loaded.sparse.flip(0), loaded.where)
+    assert not torch.equal(swapped, made)
+
+
+def test_starts_from_a_run_of_mae(tmp_path: Path) -> None:
+    mae = Mae(
+        MaeConfig(decoder_dim=16, decoder_depth=1, decoder_heads=2), TINY.model_copy(update={"positions": "sincos"})
+    )
+    mae.encoder().save(tmp_path)
+    method = _stellar(warmup=WarmupConfig())
+    report = load_weights_into(method.backbone, tmp_path)
+    method.backbone_was_loaded()
+    assert report.fresh == ("reg_token",)
+    assert method.backbone.network.pos_embed.requires_grad
+    assert method.backbone.network.blocks[1].mlp.fc1.weight.equal(mae.backbone.network.blocks[1].mlp.fc1.weight)
+    student, teacher = method.backbone.state_dict(), method.teacher_backbone.network.state_dict()
+    assert all(student[name].equal(teacher[name]) for name in student)
+
+
+def test_codes_of_a_tokenizer_of_our_own_as_target(tmp_path: Path) -> None:
+    vq = Vq(VqConfig(vocabulary=12, code_dim=4, decoder_dim=16, decoder_depth=1, decoder_heads=2), TINY)
+    vq.encoder().save(tmp_path)
+    config = DECODER.model_copy(update={"target": "codes", "tokenizer": str(tmp_path)})
+    method = _stellar(reconstruction=config)
+    losses = method.loss(random_batch(method, 2), PROGRESS)
+    assert losses.weights["reconstruction"] == 0.05
+    assert 1 < losses.terms["reconstruction"] < 5  # ln 12 for a guess
+    losses.total.backward()
+    assert all(p.grad is None for p in method.reconstruction.tokenizer.parameters())
+    method.encoder().save(tmp_path / "encoder.safetensors")
+    again = load_encoder(tmp_path)
+    features = again.encode(torch.rand(1, 3, 16, 16))
+    assert again.reconstruct(features.sparse, features.where).shape == (1, 3, 16, 16)
+    pictures = method.pictures(torch.randn(2, 3, 16, 16), key=0)
+    assert {name: tuple(p.shape) for name, p in pictures.items()} == {
+        "concepts": (2, 3, 16, 16), "reconstruction": (2, 3, 16, 16),
+    }  # fmt: skip
+
+    with pytest.raises(UserError, match=r"4×4 patches, but the tokenizer makes 8×8 codes.*image_size=16"):
+        _stellar(reconstruction=config.model_copy(update={"image_size": 32}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tokens": 17}, "method.tokens = 17 concepts for 16 patches"),
+        (
+            {"vocabulary": VocabularyConfig(prototypes=3)},
+            "method.tokens = 4 is more than method.vocabulary.prototypes = 3",
+        ),
+        ({"tokens": 1}, "method.weights.koleo=0"),
+        ({"mask_ratio": 0.95}, "leaves none of 16 patches"),
+        ({"local_size": 6}, "method.local_size = 6 is no multiple of the patch size 4"),
+        ({"global_size": 18}, "method.global_size = 18 is no multiple"),
+        ({"warmup": WarmupConfig(), "masked_views": 1}, "raise method.masked_views"),
+        ({"reconstruction": DECODER.model_copy(update={"decoder_heads": 3})}, "cannot have 3 heads"),
+    ],
+)
+def test_what_cannot_work_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        _stellar(**changes)
+
+
+def test_other_registers_and_missing_class_tokens_are_refused() -> None:
+    with pytest.raises(UserError, match="the registers are the concepts"):
+        Stellar(CONFIG, TINY.model_copy(update={"registers": 3}))
+    with pytest.raises(UserError, match=r"method\.class_vocabulary"):
+        Stellar(CONFIG, TINY.model_copy(update={"class_token": False}))
+
+
+def test_a_batch_of_one_image_is_refused() -> None:
+    method = _stellar()
+    with pytest.raises(UserError, match=r"trainer\.batch_size"):
+        method.loss(random_batch(method, 1), PROGRESS)
+
+
+def test_codes_need_a_tokenizer_and_pixels_none() -> None:
+    with pytest.raises(UserError, match="asterism pretrain vq"):
+        StellarConfig.parse({"reconstruction": {"target": "codes"}})
+    with pytest.raises(UserError, match="target: codes"):
+        StellarConfig.parse({"reconstruction": {"target": "pixels", "tokenizer": "runs/vq"}})

@@ -1,0 +1,96 @@
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from asterism.methods.vq import Vq, VqConfig
+from asterism.nn.tokenizer_files import load_tokenizer
+from asterism.ops import collectives
+from asterism.types import Progress
+from tests.distributed import run
+from tests.methods.batches import TINY, random_batch, rows
+
+CONFIG = VqConfig(vocabulary=12, code_dim=4, decoder_dim=16, decoder_depth=1, decoder_heads=2)
+PROGRESS = Progress(step=7, steps=40, steps_per_epoch=4)
+
+
+def _vq() -> Vq:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Vq(CONFIG, TINY)
+
+
+def test_loss_is_that_of_the_slow_loop() -> None:
+    method = _vq()
+    batch = random_batch(method, 2)
+    losses = method.loss(batch, PROGRESS)
+    tokens = method.backbone(batch.views[0].pixels)
+    latents, chosen = [], []
+    for image in tokens.patches:
+        for patch in image:
+            latent = method.codes.squeeze(patch)
+            latents.append(latent / latent.norm())
+            chosen.append(
+                min(range(12), key=lambda k, z=latents[-1].detach(): float((z - method.codes.codebook.codes[k]).norm()))
+            )
+    codes = method.codes.codebook.codes[chosen]
+    commitment = (torch.stack(latents) - codes).square().mean()
+    torch.testing.assert_close(losses.terms["commitment"], commitment)
+    made = method.codes.reconstruction.predict(codes.view(2, 16, 4), tokens.grid)
+    std, mean = torch.tensor([0.229, 0.224, 0.225]), torch.tensor([0.485, 0.456, 0.406])
+    picture = batch.views[0].pixels * std[:, None, None] + mean[:, None, None]
+    torch.testing.assert_close(losses.terms["reconstruction"], (made - picture).square().mean())
+    torch.testing.assert_close(losses.total, losses.terms["reconstruction"] + 0.25 * commitment)
+
+
+def test_the_decoders_gradient_passes_the_rounding() -> None:
+    method = _vq()
+    losses = method.loss(random_batch(method, 2), PROGRESS)
+    losses.terms["reconstruction"].backward()
+    for parameter in (method.codes.squeeze.weight, method.backbone.network.blocks[0].attn.qkv.weight):
+        assert parameter.grad is not None
+        assert parameter.grad.any()
+
+
+def test_training_lowers_the_loss_and_uses_many_codes() -> None:
+    method = _vq()
+    optimizer = torch.optim.AdamW(method.parameters(), lr=3e-3)
+    batch = random_batch(method, 8)
+    values = []
+    for step in range(30):
+        losses = method.loss(batch, PROGRESS)
+        optimizer.zero_grad()
+        losses.total.backward()
+        optimizer.step()
+        method.after_update(PROGRESS)
+        values.append(float(losses.terms["reconstruction"]))
+        assert step == 0 or losses.metrics["codes_in_use"] > 1
+    assert values[-1] < 0.8 * values[0]
+
+
+def test_two_processes_keep_the_codebook_of_one() -> None:
+    method = _vq()
+    method.loss(random_batch(method, 4), PROGRESS)
+    method.after_update(PROGRESS)
+    for codes, count in run(_codebook_of_part):
+        torch.testing.assert_close(codes, method.codes.codebook.codes)
+        torch.testing.assert_close(count, method.codes.codebook.count)
+
+
+def _codebook_of_part() -> tuple[Tensor, Tensor]:
+    method = _vq()
+    batch, place = random_batch(method, 4), collectives.rank()
+    method.loss(rows(batch, slice(place, None, 2)), PROGRESS)  # every other image: the order must not matter
+    method.after_update(PROGRESS)
+    return method.codes.codebook.codes, method.codes.codebook.count
+
+
+def test_the_tokenizer_of_a_run_loads_from_its_folder(tmp_path: Path) -> None:
+    method = _vq()
+    method.encoder().save(tmp_path, step=1)
+    tokenizer = load_tokenizer(tmp_path)
+    images = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    codes = tokenizer.encode(images)
+    assert (tokenizer.vocabulary, tokenizer.factor, tuple(codes.shape)) == (12, 4, (2, 4, 4))
+    assert torch.equal(codes, method.tokenizer().encode(images))
+    assert torch.equal(tokenizer.decode(codes), method.tokenizer().decode(codes))
