@@ -16,17 +16,20 @@ where the rows of Y sum to one, and the renormalisation where they do not.)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 Contribution = Literal["similarity", "constant", "block-diagonal", "one-hot"]
 
 # Logits held at once, a compromise between the size of a matrix product and the memory around it (16 MB in float32).
 _CHUNK = 1 << 22
+_TILE = 2048  # rows on either side of a tile of similarities, another 16 MB
 
 
 @dataclass(frozen=True)
@@ -54,39 +57,59 @@ class Prototypes:
 # ---------------------------------------------------------------------------------------------------- finding members
 
 
+# A search finds, given memory, anchors' places, a count and places that are excluded (or None), the `count` rows most
+# similar to each anchor: similarities (cosines) and places, by falling similarity. `nearest_rows` compares all rows;
+# `asterism.nn.neighbour_lists` remembers.
+Search = Callable[[Tensor, Tensor, int, Tensor | None], tuple[Tensor, Tensor]]
+
+
 @torch.no_grad()
-def supports_beside_anchors(memory: Float[Tensor, "n d"], anchors: Int[Tensor, " k"], neighbours: int) -> Supports:
+def supports_beside_anchors(
+    memory: Float[Tensor, "n d"], anchors: Int[Tensor, " k"], neighbours: int, search: Search
+) -> Supports:
     """Each anchor's nearest rows among those that are no anchors, by falling similarity, then the anchor itself."""
-    similarity, index = nearest_rows(memory, memory[anchors], neighbours, excluded=anchors)
+    similarity, index = search(memory, anchors, neighbours, anchors)
     itself = (memory[anchors] ** 2).sum(dim=1, keepdim=True)
     return Supports(torch.cat([index, anchors[:, None]], 1), torch.cat([similarity, itself], 1), anchors)
 
 
 @torch.no_grad()
-def supports_in_memory(memory: Float[Tensor, "n d"], anchors: Int[Tensor, " k"], members: int) -> Supports:
+def supports_in_memory(
+    memory: Float[Tensor, "n d"], anchors: Int[Tensor, " k"], members: int, search: Search
+) -> Supports:
     """Each anchor's nearest rows in the whole memory: itself first, other anchors possibly among them."""
-    similarity, index = nearest_rows(memory, memory[anchors], members)
+    similarity, index = search(memory, anchors, members, None)
     return Supports(index, similarity, anchors)
 
 
 @torch.no_grad()
 def nearest_rows(
-    memory: Float[Tensor, "n d"],
-    queries: Float[Tensor, "q d"],
-    count: int,
-    excluded: Int[Tensor, " x"] | None = None,
-) -> tuple[Float[Tensor, "q {count}"], Int[Tensor, "q {count}"]]:
-    """Similarities and places of the `count` memory rows most similar to each query, by falling similarity."""
-    if count == 0:
-        return queries.new_zeros(len(queries), 0), queries.new_zeros(len(queries), 0, dtype=torch.int64)
-    found = []
+    memory: Float[Tensor, "n d"], anchors: Int[Tensor, " k"], count: int, excluded: Int[Tensor, " x"] | None = None
+) -> tuple[Float[Tensor, "k {count}"], Int[Tensor, "k {count}"]]:
+    """`Search` by comparing the anchors with every row, in tiles."""
+    assert count <= len(memory) - (0 if excluded is None else len(excluded)), "fewer rows than neighbours asked for"
+    if count == 0:  # patch prototypes are usually their anchors alone: no search
+        return memory.new_zeros(len(anchors), 0), anchors.new_zeros(len(anchors), 0)
+    bias = memory.new_zeros(len(memory))
+    if excluded is not None:
+        bias[excluded] = -torch.inf
     with torch.autocast(memory.device.type, enabled=False):
-        for chunk in torch.split(queries, max(1, _CHUNK // len(memory))):
-            similarity = chunk @ memory.T
-            if excluded is not None:
-                similarity[:, excluded] = -torch.inf
-            found.append(similarity.topk(count, dim=1))
-    return torch.cat([f.values for f in found]), torch.cat([f.indices for f in found])
+        found = [_nearest_rows(memory, bias, memory[tile], count) for tile in torch.split(anchors, _TILE)]
+    return torch.cat([similarity for similarity, _ in found]), torch.cat([index for _, index in found])
+
+
+def _nearest_rows(
+    memory: Float[Tensor, "n d"], bias: Float[Tensor, " n"], queries: Float[Tensor, "q d"], count: int
+) -> tuple[Float[Tensor, "q {count}"], Int[Tensor, "q {count}"]]:
+    best, places = [], []
+    for start in range(0, len(memory), _TILE):
+        part = slice(start, start + _TILE)
+        similarity = torch.addmm(bias[part], queries, memory[part].T)
+        values, index = similarity.topk(min(count, similarity.shape[1]), dim=1)
+        best.append(values)
+        places.append(index + start)
+    similarity, order = torch.cat(best, dim=1).topk(count, dim=1)
+    return similarity, torch.cat(places, dim=1).gather(1, order)
 
 
 # ------------------------------------------------------------------------------------------------------- contributions
@@ -122,7 +145,7 @@ def organize(
         own, everywhere = weights, torch.zeros_like(weights)
     else:
         own, everywhere = torch.ones_like(weights), torch.zeros_like(weights)
-    return Prototypes(memory[supports.index.T], own.T.contiguous(), everywhere.T.contiguous())
+    return Prototypes(memory[supports.index.T.contiguous()], own.T.contiguous(), everywhere.T.contiguous())
 
 
 def permuted_blocks(memory: Float[Tensor, "n d"], permutation: Int[Tensor, " n"], size: int) -> list[Prototypes]:
@@ -136,10 +159,8 @@ def permuted_blocks(memory: Float[Tensor, "n d"], permutation: Int[Tensor, " n"]
 
 
 def log_probabilities(rows: Float[Tensor, "b d"], prototypes: Prototypes, temperature: float) -> Float[Tensor, "b k"]:
-    """The log P of every row, differentiable with respect to the rows; for targets and for looking at predictions."""
-    with torch.autocast(rows.device.type, enabled=False):
-        chunks = [_log_votes(chunk.float(), prototypes, temperature)[0] for chunk in _chunks(rows, prototypes)]
-    return torch.cat(chunks)
+    """The log P of every row, differentiable with respect to the rows."""
+    return _LogProbabilities.apply(rows, prototypes, temperature)
 
 
 def grouped_cross_entropy(
@@ -150,74 +171,92 @@ def grouped_cross_entropy(
     return _CrossEntropy.apply(rows, targets, prototypes, temperature)
 
 
+class _LogProbabilities(torch.autograd.Function):
+    """Keeps the rows alone, and makes the logits again for the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, prototypes: Prototypes, temperature: float) -> Tensor:
+        ctx.save_for_backward(rows)
+        ctx.prototypes, ctx.temperature = prototypes, temperature
+        with torch.autocast(rows.device.type, enabled=False):
+            return torch.cat([_votes(chunk, prototypes, temperature).log_p for chunk in _chunks(rows, prototypes)])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *outward: Tensor) -> tuple[Tensor, None, None]:
+        (rows,), prototypes, temperature = ctx.saved_tensors, ctx.prototypes, ctx.temperature
+        with torch.autocast(rows.device.type, enabled=False):
+            gradients = [
+                _gradient(_votes(chunk, prototypes, temperature), -goal, prototypes, temperature)
+                for chunk, goal in zip(_chunks(rows, prototypes), _chunks(outward[0], prototypes), strict=True)
+            ]
+        return torch.cat(gradients).to(rows.dtype), None, None
+
+
 class _CrossEntropy(torch.autograd.Function):
-    """The members have no gradient and the rows do not mix, so the gradient is known before the backward pass:
+    """The members have no gradient and the rows do not mix, so the gradient is known before the backward pass.
 
-    ∂(−Σ q log p)/∂z_j = e_j / Z · ((c_j + K o_j) Σ_i q_i − c_j q_{i(j)} / p_{i(j)} − o_j Σ_i q_i / p_i).
-
-    Each chunk of logits makes its part of it and is forgotten; what is kept is one vector of the rows' size.
+    Each chunk of logits makes its part of it and is forgotten; what is kept is one tensor of the rows' size.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, rows: Tensor, targets: Tensor, prototypes: Prototypes, temperature: float
-    ) -> Float[Tensor, " b"]:
+    def forward(ctx: Any, rows: Tensor, targets: Tensor, prototypes: Prototypes, temperature: float) -> Tensor:
         entropies, gradients = [], []
         with torch.autocast(rows.device.type, enabled=False):
-            goals = torch.split(targets, _rows_per_chunk(prototypes))
-            for chunk, goal in zip(_chunks(rows, prototypes), goals, strict=True):
-                log_p, exponentials, total = _log_votes(chunk.float(), prototypes, temperature)
-                entropies.append(-(goal * log_p).sum(dim=1))
+            for chunk, goal in zip(_chunks(rows, prototypes), _chunks(targets, prototypes), strict=True):
+                votes = _votes(chunk, prototypes, temperature)
+                entropies.append(-(goal * votes.log_p).sum(dim=1))
                 if ctx.needs_input_grad[0]:
-                    gradients.append(_gradient(goal, log_p, exponentials, total, prototypes, temperature))
+                    gradients.append(_gradient(votes, goal, prototypes, temperature))
         if gradients:
             ctx.save_for_backward(torch.cat(gradients))
             ctx.dtype = rows.dtype
         return torch.cat(entropies)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *outward: Tensor) -> tuple[Tensor, None, None, None]:
         (gradient,) = ctx.saved_tensors
         return (outward[0][:, None] * gradient).to(ctx.dtype), None, None, None
 
 
-def _log_votes(
-    rows: Float[Tensor, "b d"], prototypes: Prototypes, temperature: float
-) -> tuple[Float[Tensor, "b k"], Float[Tensor, "b m k"], Float[Tensor, " b"]]:
-    """The log p, e relative to the row's largest, and Z on the same scale."""
-    m, k, _ = prototypes.members.shape
-    logits = rows @ prototypes.members.flatten(0, 1).T
-    logits = (logits - logits.detach().amax(dim=1, keepdim=True)).div_(temperature)
-    exponentials = logits.exp().view(-1, m, k)
-    shares = torch.stack([prototypes.everywhere, prototypes.own + k * prototypes.everywhere])
-    everywhere, total = (exponentials.flatten(1) @ shares.flatten(1).T).unbind(dim=1)
-    votes = everywhere[:, None] + sum(prototypes.own[j] * exponentials[:, j] for j in range(m))
+@dataclass(frozen=True)
+class _Votes:
+    log_p: Float[Tensor, "b k"]
+    exponentials: Float[Tensor, "b m k"]  # e of every member, relative to the row's largest
+    total: Float[Tensor, " b"]  # Z, on the same scale
+
+
+def _votes(rows: Float[Tensor, "b d"], prototypes: Prototypes, temperature: float) -> _Votes:
+    logits = (rows.float() / temperature) @ prototypes.members.flatten(0, 1).T
+    exponentials = logits.sub_(logits.amax(dim=1, keepdim=True)).exp_().view(-1, *prototypes.own.shape)
+    everywhere, total = (exponentials.flatten(1) @ _shares(prototypes).T).unbind(dim=1)
+    votes = (prototypes.own * exponentials).sum(dim=1).add_(everywhere[:, None])
     # Only a form without smoothing can reach the floor, for votes e⁻⁸⁷ times weaker than the strongest.
-    log_p = votes.clamp_min(torch.finfo(votes.dtype).tiny).log() - total[:, None].log()
-    return log_p, exponentials, total
+    log_p = votes.clamp_min_(torch.finfo(votes.dtype).tiny).log_().sub_(total[:, None].log())
+    return _Votes(log_p, exponentials, total)
 
 
 def _gradient(
-    targets: Float[Tensor, "b k"],
-    log_p: Float[Tensor, "b k"],
-    exponentials: Float[Tensor, "b m k"],
-    total: Float[Tensor, " b"],
-    prototypes: Prototypes,
-    temperature: float,
+    votes: _Votes, targets: Float[Tensor, "b k"], prototypes: Prototypes, temperature: float
 ) -> Float[Tensor, "b d"]:
-    """∂(−Σ q log p)/∂u. Overwrites `exponentials`."""
-    ratio = targets * torch.exp(-log_p)
-    mass, ratios = targets.sum(dim=1, keepdim=True), ratio.sum(dim=1, keepdim=True)
-    for j, (own, everywhere) in enumerate(zip(prototypes.own, prototypes.everywhere, strict=True)):
-        pull = mass * (own + prototypes.count * everywhere) - ratios * everywhere
-        exponentials[:, j] *= pull.addcmul_(own, ratio, value=-1)
-    gradient = exponentials.flatten(1) @ prototypes.members.flatten(0, 1)
-    return gradient / (temperature * total[:, None])
+    """∂(−Σ q log p)/∂u, by way of the logits z (overwrites the exponentials):
+
+    ∂/∂z_j = e_j / Z · ((c_j + K o_j) Σ_i q_i − c_j q_{i(j)} / p_{i(j)} − o_j Σ_i q_i / p_i).
+    """
+    ratio = targets * torch.exp(-votes.log_p)
+    sums = torch.stack([-ratio.sum(dim=1), targets.sum(dim=1)], dim=1)
+    pull = (sums @ _shares(prototypes)).view_as(votes.exponentials)
+    pull.addcmul_(prototypes.own, ratio[:, None], value=-1)
+    gradient = votes.exponentials.mul_(pull).flatten(1) @ prototypes.members.flatten(0, 1)
+    return gradient / (temperature * votes.total[:, None])
 
 
-def _chunks(rows: Float[Tensor, "b d"], prototypes: Prototypes) -> tuple[Tensor, ...]:
-    return torch.split(rows, _rows_per_chunk(prototypes))
+def _shares(prototypes: Prototypes) -> Float[Tensor, "2 mk"]:
+    """The members' o, and their c + K o: what they give all prototypes together."""
+    own, everywhere = prototypes.own.flatten(), prototypes.everywhere.flatten()
+    return torch.stack([everywhere, own + prototypes.count * everywhere])
 
 
-def _rows_per_chunk(prototypes: Prototypes) -> int:
-    return max(1, _CHUNK // prototypes.own.numel())
+def _chunks(rows: Float[Tensor, "b x"], prototypes: Prototypes) -> tuple[Tensor, ...]:
+    return torch.split(rows, max(1, _CHUNK // prototypes.own.numel()))

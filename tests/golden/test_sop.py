@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from asterism.nn.memory import Memory
 from asterism.ops import prototypes as P
 from tests.golden.vectors import Vectors, read, relative_error
 
@@ -43,7 +44,7 @@ def _check(v: Vectors, prototypes: P.Prototypes, suffix: str, infix: str) -> Non
 
 def test_supports_beside_the_anchors(probs: Vectors) -> None:
     memory, p = probs["in_memory"].T.contiguous(), probs.params
-    found = P.supports_beside_anchors(memory, probs["in_anchor_idx"], p["neighbours"])
+    found = P.supports_beside_anchors(memory, probs["in_anchor_idx"], p["neighbours"], P.nearest_rows)
     assert torch.equal(found.index, probs["out_support_idx"])
     assert relative_error(P.member_weights(found, p["smoothing"]), probs["out_weights"]) <= p["tolerance"]
     _check(probs, P.organize(memory, found, "similarity", p["smoothing"]), "", "")
@@ -51,14 +52,14 @@ def test_supports_beside_the_anchors(probs: Vectors) -> None:
 
 def test_supports_in_the_whole_memory(probs: Vectors) -> None:
     memory, p = probs["in_memory"].T.contiguous(), probs.params
-    found = P.supports_in_memory(memory, probs["in_anchor_idx"], p["pseudocode_rows"])
+    found = P.supports_in_memory(memory, probs["in_anchor_idx"], p["pseudocode_rows"], P.nearest_rows)
     assert torch.equal(found.index, probs["out_support_idx_pseudocode"])
     _check(probs, P.organize(memory, found, "constant", p["smoothing"]), "_pseudocode", "_pseudocode")
 
 
 def test_patches(probs: Vectors) -> None:
     memory, p = probs["in_patch_memory"].T.contiguous(), probs.params
-    found = P.supports_beside_anchors(memory, probs["in_patch_anchor_idx"], p["patch_supports"] - 1)
+    found = P.supports_beside_anchors(memory, probs["in_patch_anchor_idx"], p["patch_supports"] - 1, P.nearest_rows)
     prototypes = P.organize(memory, found, "similarity", p["smoothing"])
     student, mask = probs["in_patch_student"].clone().requires_grad_(), probs["in_patch_mask"]
     for rows, temperature, expected in [
@@ -98,3 +99,27 @@ def test_massl(golden: Path) -> None:
     assert relative_error(loss.detach(), v["out_loss"]) <= p["tolerance"]
     assert student.grad is not None
     assert relative_error(student.grad, v["out_grad_student"]) <= p["tolerance"]
+
+
+def test_memory(golden: Path) -> None:
+    v = read(golden / "sop" / "memory.npz")
+    memory = _memory(v["in_memory"], v.params["start_pointer"])
+    for batch, expected, pointer in zip(v["in_batches"], v["out_memory"], v["out_pointer"], strict=True):
+        memory.push(batch)
+        assert torch.equal(memory.rows.T, expected)
+        assert int(memory.pointer) == int(pointer)
+
+
+def test_massl_memory(golden: Path) -> None:
+    v = read(golden / "sop" / "massl.npz")
+    memory = _memory(v["in_memory"], 0)
+    memory.push(v["in_teacher"].unflatten(0, (v.params["num_teacher_views"], -1))[1])
+    assert torch.equal(memory.rows.T, v["out_memory"])
+    assert int(memory.pointer) == int(v["out_pointer"])
+
+
+def _memory(columns: Tensor, pointer: int) -> Memory:
+    memory = Memory(columns.shape[1], columns.shape[0])
+    memory.rows.copy_(columns.T)
+    memory.pointer.fill_(pointer)
+    return memory

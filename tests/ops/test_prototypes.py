@@ -41,8 +41,8 @@ def slow_probabilities(rows: Tensor, D: Tensor, Y: Tensor, temperature: float) -
 
 def supports(rule: str, memory: Tensor, anchors: Tensor, neighbours: int) -> P.Supports:
     if rule == "beside":
-        return P.supports_beside_anchors(memory, anchors, neighbours)
-    return P.supports_in_memory(memory, anchors, neighbours + 1)
+        return P.supports_beside_anchors(memory, anchors, neighbours, P.nearest_rows)
+    return P.supports_in_memory(memory, anchors, neighbours + 1, P.nearest_rows)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -81,7 +81,7 @@ def _single(prototypes: P.Prototypes) -> P.Prototypes:
 
 def test_autograd_through_the_log_probabilities_agrees_with_the_fused_loss() -> None:
     memory = unit(1, 30, 6).float()
-    found = P.supports_beside_anchors(memory, torch.arange(5), 2)
+    found = P.supports_beside_anchors(memory, torch.arange(5), 2, P.nearest_rows)
     prototypes = P.organize(memory, found, "similarity", 0.1)
     targets = torch.softmax(torch.randn(4, 5, generator=generator(7)), dim=1)
     plain, fused = (unit(2, 4, 6).float().requires_grad_() for _ in range(2))
@@ -93,7 +93,7 @@ def test_autograd_through_the_log_probabilities_agrees_with_the_fused_loss() -> 
 @pytest.mark.parametrize("form", FORMS)
 def test_finite_at_a_temperature_where_far_votes_vanish(form: P.Contribution) -> None:
     memory = unit(1, 30, 4).float()
-    prototypes = P.organize(memory, P.supports_beside_anchors(memory, torch.arange(6), 2), form, 0.1)
+    prototypes = P.organize(memory, P.supports_beside_anchors(memory, torch.arange(6), 2, P.nearest_rows), form, 0.1)
     rows = unit(2, 5, 4).float().requires_grad_()
     entropy = P.grouped_cross_entropy(rows, torch.full((5, 6), 1 / 6), prototypes, temperature=0.004)
     entropy.sum().backward()
@@ -104,7 +104,9 @@ def test_finite_at_a_temperature_where_far_votes_vanish(form: P.Contribution) ->
 
 def test_no_rows_give_no_loss_and_a_gradient_all_the_same() -> None:
     memory = unit(1, 20, 4).float()
-    prototypes = P.organize(memory, P.supports_beside_anchors(memory, torch.arange(6), 0), "similarity", 0.1)
+    prototypes = P.organize(
+        memory, P.supports_beside_anchors(memory, torch.arange(6), 0, P.nearest_rows), "similarity", 0.1
+    )
     rows = torch.zeros(0, 4, requires_grad=True)
     entropy = P.grouped_cross_entropy(rows, torch.zeros(0, 6), prototypes, 0.1)
     entropy.sum().backward()
@@ -114,7 +116,9 @@ def test_no_rows_give_no_loss_and_a_gradient_all_the_same() -> None:
 
 def test_low_precision_rows_are_treated_in_single_precision() -> None:
     memory = unit(1, 20, 4).float()
-    prototypes = P.organize(memory, P.supports_beside_anchors(memory, torch.arange(6), 2), "similarity", 0.1)
+    prototypes = P.organize(
+        memory, P.supports_beside_anchors(memory, torch.arange(6), 2, P.nearest_rows), "similarity", 0.1
+    )
     half = unit(2, 3, 4).to(torch.bfloat16).requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
         entropy = P.grouped_cross_entropy(half, torch.full((3, 6), 1 / 6), prototypes, 0.1)
@@ -125,11 +129,12 @@ def test_low_precision_rows_are_treated_in_single_precision() -> None:
     assert half.grad.dtype == torch.bfloat16
 
 
-def test_search_beside_anchors_by_loops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(P, "_CHUNK", 100)
+@pytest.mark.parametrize("tile", [3, 7, 2048])
+def test_search_beside_anchors_by_loops(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(P, "_TILE", tile)
     memory = unit(1, 40, 5)
     anchors = torch.randperm(40, generator=generator(2))[:9]
-    found = P.supports_beside_anchors(memory, anchors, 4)
+    found = P.supports_beside_anchors(memory, anchors, 4, P.nearest_rows)
     taken = set(anchors.tolist())
     for i, anchor in enumerate(anchors.tolist()):
         others = [j for j in range(40) if j not in taken]
@@ -142,7 +147,7 @@ def test_search_beside_anchors_by_loops(monkeypatch: pytest.MonkeyPatch) -> None
 def test_search_in_the_whole_memory_by_loops() -> None:
     memory = unit(1, 40, 5)
     anchors = torch.randperm(40, generator=generator(2))[:9]
-    found = P.supports_in_memory(memory, anchors, 4)
+    found = P.supports_in_memory(memory, anchors, 4, P.nearest_rows)
     for i, anchor in enumerate(anchors.tolist()):
         rows = sorted(range(40), key=lambda j: -float(memory[j] @ memory[anchor]))
         assert found.index[i].tolist() == rows[:4]

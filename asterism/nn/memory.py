@@ -1,0 +1,65 @@
+"""A memory of embeddings: the newest rows of all processes, first in, first out."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from asterism.ops.collectives import all_gather_ragged_rows
+
+
+class Memory(nn.Module):
+    """A ring of unit vectors, the same on every process.
+
+    Until `filled` reaches the size, the rest are the random unit vectors it was born with. They can be drawn like
+    any other row: at the start of training there are always enough rows, and random ones teach nothing wrong, since
+    student and teacher are compared with the same.
+    """
+
+    rows: Float[Tensor, "n d"]
+    pointer: Int[Tensor, ""]  # where the next row goes
+    filled: Int[Tensor, ""]  # how many rows came from images
+
+    def __init__(self, size: int, dim: int) -> None:
+        super().__init__()
+        self.register_buffer("rows", F.normalize(torch.randn(size, dim), dim=1))
+        self.register_buffer("pointer", torch.tensor(0))
+        self.register_buffer("filled", torch.tensor(0))
+        # Not a buffer: empty between optimiser steps, when checkpoints are written.
+        self._pending: list[tuple[Tensor, Tensor]] = []
+
+    @property
+    def size(self) -> int:
+        return len(self.rows)
+
+    def sample(self, count: int, generator: torch.Generator) -> Int[Tensor, " {count}"]:
+        """Different places, uniformly drawn. The same generator on every process gives the same places."""
+        return torch.randperm(self.size, generator=generator)[:count].to(self.rows.device)
+
+    @torch.no_grad()
+    def collect(self, rows: Float[Tensor, "b d"], keys: Int[Tensor, " b"]) -> None:
+        """Keep the rows of a micro-batch until `store`; `keys` are the random keys of their images."""
+        self._pending.append((rows.detach().float(), keys))
+
+    @torch.no_grad()
+    def store(self) -> Int[Tensor, " b"]:
+        """Push what all processes collected since the last time; the places that changed.
+
+        Rows go in the order of their keys, so the memory does not depend on how a batch was divided.
+        """
+        rows = all_gather_ragged_rows(torch.cat([rows for rows, _ in self._pending]))
+        keys = all_gather_ragged_rows(torch.cat([keys for _, keys in self._pending]))
+        self._pending = []
+        return self.push(rows[keys.argsort(stable=True)])
+
+    @torch.no_grad()
+    def push(self, rows: Float[Tensor, "b d"]) -> Int[Tensor, " m"]:
+        """Overwrite the oldest rows, any number of them; the places that changed."""
+        places = (self.pointer + torch.arange(len(rows), device=rows.device)) % self.size
+        newest = slice(max(0, len(rows) - self.size), None)  # of more rows than the memory holds
+        self.rows[places[newest]] = rows[newest].to(self.rows.dtype)
+        self.pointer.copy_((self.pointer + len(rows)) % self.size)
+        self.filled.copy_((self.filled + len(rows)).clamp_max(self.size))
+        return places[newest]

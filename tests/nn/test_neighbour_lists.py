@@ -1,0 +1,61 @@
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from asterism.nn import neighbour_lists
+from asterism.nn.memory import Memory
+from asterism.nn.neighbour_lists import NeighbourLists
+from asterism.ops.prototypes import nearest_rows
+from asterism.ops.random import generator
+
+
+@pytest.mark.parametrize(("length", "batch"), [(4, 5), (12, 5), (12, 40), (200, 7), (12, 300)])
+def test_equal_to_a_full_search_at_every_step(length: int, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbour_lists, "_TILE", 32)
+    memory, draws = Memory(100, 6), generator(3)
+    memory.rows.copy_(F.normalize(torch.randn(100, 6, generator=draws), dim=1))
+    lists = NeighbourLists(100, length)
+    drift = torch.zeros(6)
+    for step in range(30):
+        anchors = memory.sample(20, generator(step))
+        for excluded in (anchors, None):
+            ours, expected = (search(memory.rows, anchors, 4, excluded) for search in (lists, nearest_rows))
+            assert torch.equal(ours[1], expected[1])
+            torch.testing.assert_close(ours[0], expected[0])
+        drift += 0.2 * torch.randn(6, generator=draws)  # later rows live elsewhere, as they do in training
+        lists.follow(memory.rows, memory.push(F.normalize(drift + torch.randn(batch, 6, generator=draws), dim=1)))
+
+
+def test_lists_hold_exactly_the_rows_above_their_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbour_lists, "_TILE", 32)
+    memory, draws = Memory(80, 5), generator(3)
+    memory.rows.copy_(F.normalize(torch.randn(80, 5, generator=draws), dim=1))
+    lists = NeighbourLists(80, 10)
+    for _ in range(12):
+        lists.follow(memory.rows, memory.push(F.normalize(torch.randn(9, 5, generator=draws), dim=1)))
+    assert lists.floor.isfinite().all()  # every row was replaced and searched
+    for i in range(80):
+        above = {j for j in range(80) if float(memory.rows[i] @ memory.rows[j]) > float(lists.floor[i]) + 1e-6}
+        listed = {int(j) for j, s in zip(lists.index[i], lists.similarity[i], strict=True) if s.isfinite()}
+        assert above <= listed
+        assert all(float(memory.rows[i] @ memory.rows[j]) > float(lists.floor[i]) - 1e-6 for j in listed)
+
+
+def test_few_rows_are_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, draws = Memory(2000, 8), generator(3)
+    lists = NeighbourLists(2000, 32)
+
+    def normal(count: int) -> Tensor:
+        return F.normalize(torch.randn(count, 8, generator=draws), dim=1)
+
+    for _ in range(60):
+        lists.follow(memory.rows, memory.push(normal(40)))
+    searched = []
+    search = lists._search
+    monkeypatch.setattr(lists, "_search", lambda rows, places: (searched.append(len(places)), search(rows, places)))
+    for step in range(20):
+        anchors = memory.sample(125, generator(step))
+        lists(memory.rows, anchors, 8, anchors)
+        lists.follow(memory.rows, memory.push(normal(40)))
+    assert sum(searched) < 0.02 * 20 * 125
