@@ -239,7 +239,7 @@ def _swin_architecture(file: CheckpointFile, name: str | None) -> Architecture:
 def _is_timm(file: CheckpointFile) -> bool:
     tells = ("head.weight", "fc_norm.weight", "reg_token", "norm_pre.weight", "layers.0.blocks.0.norm1.weight")
     known = "architecture" in file.config or any(name in file.tensors for name in tells)
-    return known and "patch_embed.proj.weight" in file.tensors
+    return "patch_embed.proj.weight" in file.tensors and (known or "cls_token" not in file.tensors)
 
 
 def _is_timm_like(file: CheckpointFile) -> bool:

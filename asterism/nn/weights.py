@@ -166,14 +166,16 @@ def _rows_or_zeros(rows: Tensor, count: int, like: Tensor) -> Tensor:
 def _check(source: str, own: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:
     """Refuse weights of another shape before anything is changed."""
     fix = f"build the backbone to fit ({_sizes(tensors)}), or choose other weights"
-    for name in own.keys() & tensors.keys():
+    for name in (name for name in own if name in tensors):
         theirs, ours = list(tensors[name].shape), list(own[name].shape)
         if theirs != ours:
             raise UserError(f"{name} has the shape {theirs} in {source} and {ours} in the backbone; {fix}")
-    for name in own.keys() - tensors.keys() - _MAY_DIFFER:
-        raise UserError(f"{source} lacks the tensor {name!r} of the backbone; {fix}")
-    for name in tensors.keys() - own.keys() - _MAY_DIFFER:
-        raise UserError(f"{source} has a tensor {name!r}, for which the backbone has no place; {fix}")
+    lacking = next((name for name in own if name not in tensors and name not in _MAY_DIFFER), None)
+    if lacking is not None:
+        raise UserError(f"{source} lacks the tensor {lacking!r} of the backbone; {fix}")
+    left_over = next((name for name in tensors if name not in own and name not in _MAY_DIFFER), None)
+    if left_over is not None:
+        raise UserError(f"{source} has a tensor {left_over!r}, for which the backbone has no place; {fix}")
 
 
 def _sizes(tensors: dict[str, Tensor]) -> str:

@@ -46,28 +46,16 @@ def close(ours: torch.Tensor, expected: torch.Tensor) -> None:
 @torch.no_grad()
 def test_features_equal_those_of_the_original_code(case: tuple[Path, Vectors]) -> None:
     path, vectors = case
-    features = load(path, vectors)(vectors["in_image"])
-    close(features.cls, vectors["out_cls"])
-    close(features.patches, vectors["out_patches"])
-
-
-@torch.no_grad()
-def test_positions_follow_other_image_sizes_as_in_the_original_code(case: tuple[Path, Vectors]) -> None:
-    path, vectors = case
-    if "in_image_resized" not in vectors.arrays:
-        pytest.skip("no vectors of another size")
-    features = load(path, vectors)(vectors["in_image_resized"])
-    close(features.cls, vectors["out_cls_resized"])
-    close(features.patches, vectors["out_patches_resized"])
-
-
-@torch.no_grad()
-def test_registers_equal_those_of_the_original_code(case: tuple[Path, Vectors]) -> None:
-    path, vectors = case
-    if "out_registers" not in vectors.arrays:
-        pytest.skip("no registers")
-    tokens = load(path, vectors).backbone(vectors["in_image"])
-    close(tokens.registers, vectors["out_registers"])
+    encoder = load(path, vectors)
+    sizes = [name.removeprefix("in_image") for name in vectors.arrays if name.startswith("in_image")]
+    assert "" in sizes
+    for size in sizes:  # their own, and for most another one, to which positions are resampled
+        tokens = encoder.backbone(vectors[f"in_image{size}"])
+        assert tokens.cls is not None
+        close(tokens.cls, vectors[f"out_cls{size}"])
+        close(tokens.patches, vectors[f"out_patches{size}"])
+        if f"out_registers{size}" in vectors.arrays:
+            close(tokens.registers, vectors[f"out_registers{size}"])
 
 
 @torch.no_grad()
