@@ -1,0 +1,75 @@
+"""Masks for masked image modelling: rectangles (BEiT, iBOT) or scattered patches, drawn from random keys.
+
+Every image draws from its own key: its mask does not depend on its neighbours in the batch. Ratios are in double
+precision, so that int(ratio · patches) is what it is on paper; all of it happens on the CPU, because not every device
+has such numbers and because the loop over rectangles looks at its own result.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Bool, Float64, Int
+from torch import Tensor
+
+from asterism.ops.random import fold_each, uniform
+
+_TRIES = 10  # rectangles that may fail in a row before a mask is left as it is
+_ASPECT = (0.3, 1 / 0.3)  # height over width, uniform in the logarithm
+
+
+def draw_ratios(
+    keys: Int[Tensor, " b"], ratios: tuple[float, ...], spreads: tuple[float, ...]
+) -> Float64[Tensor, " b"]:
+    """The share to mask: one of `ratios` with equal chances, then uniform within ± its spread."""
+    which, within = uniform(keys.cpu(), 2).unbind(dim=1)
+    index = (which * len(ratios)).to(torch.int64)
+    centre, spread = (torch.tensor(values, dtype=torch.float64)[index] for values in (ratios, spreads))
+    return centre + spread * (2 * within - 1)
+
+
+def random_masks(keys: Int[Tensor, " b"], grid: tuple[int, int], ratios: Float64[Tensor, " b"]) -> Bool[Tensor, "b n"]:
+    """Exactly int(ratio · patches) patches, anywhere."""
+    height, width = grid
+    rank = uniform(keys.cpu(), height * width).argsort(dim=1, stable=True).argsort(dim=1)
+    count = (ratios * height * width).to(torch.int64)
+    return (rank < count[:, None]).to(keys.device)
+
+
+def block_masks(keys: Int[Tensor, " b"], grid: tuple[int, int], ratios: Float64[Tensor, " b"]) -> Bool[Tensor, "b n"]:
+    """Rectangles are added until ratio · patches are masked, or ten in a row did not fit.
+
+    A rectangle's area is uniform between (shorter side // 3)² and what is still missing (in this order or the other);
+    it must be smaller than the grid in both directions and add at least one patch, and no more than are missing.
+    """
+    device, keys = keys.device, keys.cpu()
+    height, width = grid
+    target = ratios * height * width
+    mask = torch.zeros(len(keys), height, width, dtype=torch.bool)
+    failures = torch.zeros(len(keys), dtype=torch.int64)
+    row, column = torch.arange(height)[:, None], torch.arange(width)
+    attempt = 0
+    while (active := (mask.sum(dim=(1, 2)) < target) & (failures < _TRIES)).any():
+        missing = target - mask.sum(dim=(1, 2))
+        top, left, bottom, right = _rectangles(fold_each(keys, attempt), grid, missing).T[..., None, None]
+        inside = (row >= top) & (row < bottom) & (column >= left) & (column < right)
+        fits = ((bottom - top < height) & (right - left < width)).flatten()
+        added = (inside & ~mask).sum(dim=(1, 2))
+        good = active & fits & (added > 0) & (added <= missing)
+        mask |= inside & good[:, None, None]
+        failures = torch.where(good, 0, failures + 1)
+        attempt += 1
+    return mask.flatten(1).to(device)
+
+
+def _rectangles(keys: Int[Tensor, " b"], grid: tuple[int, int], missing: Float64[Tensor, " b"]) -> Int[Tensor, "b 4"]:
+    """Top, left, bottom, right of one rectangle per image; those larger than the grid start at its corner."""
+    area, aspect, down, across = uniform(keys, 4).unbind(dim=1)
+    smallest = (min(grid) // 3) ** 2
+    area = (smallest + (missing - smallest) * area).clamp_min(0)
+    aspect = torch.exp(math.log(_ASPECT[0]) + math.log(_ASPECT[1] / _ASPECT[0]) * aspect)
+    sides = torch.stack([(area * aspect).sqrt(), (area / aspect).sqrt()], dim=1).round().to(torch.int64)
+    room = (torch.tensor(grid) - sides + 1).clamp_min(1)
+    start = (torch.stack([down, across], dim=1) * room).to(torch.int64)
+    return torch.cat([start, start + sides], dim=1)
