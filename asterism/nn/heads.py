@@ -75,9 +75,13 @@ class WeightNormLinear(nn.Module):
         # lengths are those of torch's default linear layer, about 1/√3.
         nn.init.uniform_(self.weight_v, -(in_dim**-0.5), in_dim**-0.5)
 
+    @property
+    def weight(self) -> Float[Tensor, "k d"]:
+        """W: one prototype per row."""
+        return self.weight_g / self.weight_v.norm(dim=1, keepdim=True) * self.weight_v
+
     def forward(self, x: Float[Tensor, "*rows d"]) -> Float[Tensor, "*rows k"]:
-        scale = self.weight_g / self.weight_v.norm(dim=1, keepdim=True)
-        return F.linear(x, scale * self.weight_v)
+        return F.linear(x, self.weight)
 
 
 def image_tokens(views: Sequence[Tokens]) -> Float[Tensor, "v b d"]:

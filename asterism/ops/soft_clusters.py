@@ -1,0 +1,153 @@
+"""Soft assignments of embeddings to clusters: how well two networks agree, and how evenly the clusters are filled.
+
+An embedding h belongs to cluster k with probability p_k = softmax(C h / τ − o)_k, where the rows of C are the clusters'
+prototypes. Tables of n embeddings × k clusters are made a few rows at a time and forgotten; the backward pass makes
+them again from one number per row, the logsumexp. With a the gradient of the mean cross-entropy and g that of the mean
+probability, both divided by n, the gradient with respect to a row's scaled logits is
+
+    p ∘ (a + g − ⟨g, p⟩) − a q        where q is the teacher's distribution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from asterism.ops import collectives
+
+_CHUNK = 1 << 20  # logits per chunk and network: 4 MiB, which caches hold and matrix products like
+
+
+@dataclass(frozen=True)
+class Assignments:
+    """Distributions over clusters, softmax(prototypes · embedding / temperature − offset), not computed yet."""
+
+    embeddings: Float[Tensor, "n p"]
+    prototypes: Float[Tensor, "k p"]
+    temperature: float
+    offset: Float[Tensor, " k"] | None = None
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What `agreement` finds; the entropies, in nats, are for monitoring and carry no gradient."""
+
+    cross_entropy: Float[Tensor, ""]  # −mean Σ_k q_k log p_k
+    mean_probability: Float[Tensor, " k"]  # mean p of this process's rows
+    target_entropy: Float[Tensor, ""]  # mean entropy of q
+    prediction_entropy: Float[Tensor, ""]  # mean entropy of p
+
+
+def agreement(student: Assignments, teacher: Assignments) -> Agreement:
+    """Cross-entropy of the student's distributions p against the teacher's q, and the mean of p. All in float32.
+
+    Gradients reach the student's embeddings and prototypes, through both results; the teacher is a constant.
+    """
+    assert len(student.embeddings) == len(teacher.embeddings), "one target per row"
+    assert student.offset is None, "an offset is for targets"
+    with torch.autocast(student.embeddings.device.type, enabled=False):
+        cross_entropy, mean, target_entropy, prediction_entropy = _Agreement.apply(
+            student.embeddings.float(), student.prototypes.float(), student.temperature, _constant(teacher)
+        )
+    return Agreement(cross_entropy, mean, target_entropy, prediction_entropy)
+
+
+def divergence(mean: Float[Tensor, " k"], log_prior: Float[Tensor, " k"]) -> Float[Tensor, ""]:
+    """KL(mean ‖ prior): zero when the clusters are filled as the prior asks, ln K when one of K takes all."""
+    tiny = torch.finfo(mean.dtype).tiny
+    return (mean * (mean.clamp_min(tiny).log() - log_prior)).sum()
+
+
+@torch.no_grad()
+def balancing_offset(assignments: Assignments) -> Float[Tensor, " k"]:
+    """The offset that lets each cluster's probabilities compete over the rows of all processes.
+
+    A softmax over the batch divides each cluster's exponentials by their sum Z_k; a softmax over clusters that follows
+    makes every row a distribution again: softmax(C h/τ − log Z). It is one round of Sinkhorn and Knopp's algorithm.
+    """
+    with torch.autocast(assignments.embeddings.device.type, enabled=False):
+        fixed = _constant(assignments)
+        sums = [_scaled_logits(fixed, rows).logsumexp(dim=0) for rows in _chunks(fixed)]
+        own = torch.stack(sums).logsumexp(dim=0)
+        largest = collectives.all_reduce_max(own)
+        return largest + collectives.all_reduce_sum((own - largest).exp()).log()
+
+
+class _Agreement(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, embeddings: Tensor, prototypes: Tensor, temperature: float, teacher: Assignments
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        student = Assignments(embeddings, prototypes, temperature)
+        n, k = len(embeddings), len(prototypes)
+        cross_entropy, entropy, target_entropy = embeddings.new_zeros(3).unbind()
+        total = embeddings.new_zeros(k)
+        normalisers = embeddings.new_empty(2, n)
+        for rows in _chunks(student):
+            log_p, normalisers[0, rows] = _log_probabilities(student, rows)
+            log_q, normalisers[1, rows] = _log_probabilities(teacher, rows)
+            q = log_q.exp()
+            cross_entropy -= _dot(q, log_p)
+            target_entropy -= _dot(q, log_q)
+            p = torch.exp(log_p, out=q)
+            entropy -= _dot(p, log_p)
+            total += p.sum(dim=0)
+        ctx.save_for_backward(embeddings, prototypes, normalisers, teacher.embeddings, teacher.prototypes)
+        ctx.temperature, ctx.teacher = temperature, (teacher.temperature, teacher.offset)
+        results = cross_entropy / n, total / n, target_entropy / n, entropy / n
+        ctx.mark_non_differentiable(*results[2:])
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        embeddings, prototypes, normalisers, *fixed = ctx.saved_tensors
+        student, teacher = Assignments(embeddings, prototypes, ctx.temperature), Assignments(*fixed, *ctx.teacher)
+        a, g = gradients[0] / len(embeddings), gradients[1] / len(embeddings)
+        grad_embeddings, grad_prototypes = torch.empty_like(embeddings), torch.zeros_like(prototypes)
+        for rows in _chunks(student):
+            p = _scaled_logits(student, rows).sub_(normalisers[0, rows, None]).exp_()
+            q = _scaled_logits(teacher, rows).sub_(normalisers[1, rows, None]).exp_()
+            along = p @ g
+            push = q.mul_(-a).addcmul_(p, a + g).addcmul_(p, along[:, None], value=-1)
+            torch.mm(push, prototypes, out=grad_embeddings[rows])
+            grad_prototypes.addmm_(push.T, embeddings[rows])
+        return grad_embeddings.div_(ctx.temperature), grad_prototypes.div_(ctx.temperature), None, None
+
+
+def _log_probabilities(assignments: Assignments, rows: slice) -> tuple[Float[Tensor, "rows k"], Float[Tensor, " rows"]]:
+    """Logarithms of the probabilities of some rows, and the logsumexp that was subtracted."""
+    logits = _scaled_logits(assignments, rows)
+    first = logits[:, 0].clone()
+    normalised = torch.log_softmax(logits, dim=1)
+    return normalised, first - normalised[:, 0]
+
+
+def _scaled_logits(assignments: Assignments, rows: slice) -> Float[Tensor, "rows k"]:
+    scaled = assignments.embeddings[rows] / assignments.temperature
+    if assignments.offset is None:
+        return scaled @ assignments.prototypes.T
+    return torch.addmm(assignments.offset, scaled, assignments.prototypes.T, beta=-1)
+
+
+def _chunks(assignments: Assignments) -> Iterator[slice]:
+    step = max(1, _CHUNK // len(assignments.prototypes))
+    for start in range(0, len(assignments.embeddings), step):
+        yield slice(start, start + step)
+
+
+def _dot(left: Tensor, right: Tensor) -> Tensor:
+    return torch.linalg.vecdot(left, right).sum()
+
+
+def _constant(assignments: Assignments) -> Assignments:
+    return Assignments(
+        assignments.embeddings.detach().float(),
+        assignments.prototypes.detach().float(),
+        assignments.temperature,
+        assignments.offset,
+    )

@@ -1,0 +1,69 @@
+import math
+
+import torch
+from torch import Tensor
+
+from asterism.ops.mean_shift import mean_shift, mode_distance, take
+
+G = torch.Generator().manual_seed(0)
+
+
+def _slow_step(queries: Tensor, keys: Tensor, scale: float) -> Tensor:
+    rows = []
+    for image_queries, image_keys in zip(queries, keys, strict=True):
+        for query in image_queries:
+            weights = torch.stack([torch.exp(scale * (query @ key)) for key in image_keys])
+            total = sum(w * key for w, key in zip(weights, image_keys, strict=True))
+            rows.append(total / weights.sum())
+    return torch.stack(rows).view_as(queries)
+
+
+def test_steps_and_their_gradients_are_those_of_the_slow_loop() -> None:
+    for steps in (1, 3):
+        queries, keys = (torch.randn(2, count, 8, generator=G, requires_grad=True) for count in (3, 5))
+        slow = queries
+        for _ in range(steps):
+            slow = _slow_step(slow, keys, 0.3)
+        ours = mean_shift(queries, keys, 0.3, steps)
+        torch.testing.assert_close(ours, slow)
+        cotangent = torch.randn(slow.shape, generator=G)
+        own = torch.autograd.grad(ours, (queries, keys), cotangent)
+        expected = torch.autograd.grad(slow, (queries, keys), cotangent)
+        for mine, theirs in zip(own, expected, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_views_on_the_query_axis_do_not_see_each_other() -> None:
+    first, second, keys = (torch.randn(2, count, 8, generator=G) for count in (3, 2, 5))
+    together = mean_shift(torch.cat([first, second], dim=1), keys, 0.2)
+    torch.testing.assert_close(together[:, :3], mean_shift(first, keys, 0.2))
+    torch.testing.assert_close(together[:, 3:], mean_shift(second, keys, 0.2))
+
+
+def test_many_sharp_steps_arrive_at_the_cluster() -> None:
+    centers = torch.eye(4)[:2] * 10
+    keys = torch.cat([centers[i] + 0.1 * torch.randn(6, 4, generator=G) for i in range(2)])
+    modes = mean_shift(keys[None], keys[None], 1.0, steps=5)[0]
+    for i in range(2):
+        cluster = slice(6 * i, 6 * i + 6)
+        assert (modes[cluster] - modes[cluster][:1]).norm(dim=1).max() < 1e-3, "one mode per cluster"
+        assert (modes[cluster] - centers[i]).norm(dim=1).max() < 0.3
+
+
+def test_take_picks_each_image_s_own_places() -> None:
+    tokens = torch.arange(2 * 4 * 3).float().view(2, 4, 3)
+    places = torch.tensor([[3, 0], [1, 1]])
+    picked = take(tokens, places)
+    for image in range(2):
+        for number in range(2):
+            assert picked[image, number].equal(tokens[image, places[image, number]])
+
+
+def test_mode_distance_is_between_unit_vectors() -> None:
+    tokens, modes = torch.randn(2, 6, 5, generator=G).unbind()
+    squares = [
+        sum((a / math.hypot(*t.tolist()) - b / math.hypot(*m.tolist())) ** 2 for a, b in zip(t, m, strict=True))
+        for t, m in zip(tokens, modes, strict=True)
+    ]
+    torch.testing.assert_close(mode_distance(tokens, modes), torch.stack(squares).mean())
+    torch.testing.assert_close(mode_distance(tokens, 3 * tokens), torch.tensor(0.0), atol=1e-6, rtol=0)
