@@ -35,6 +35,7 @@ class BackboneConfig(Config):
     heads: int | None = Field(
         default=None, gt=0
     )  # if only dim is given: heads of 64 channels, or 32 where 64 does not divide
+    window: int | None = Field(default=None, gt=0)  # side of a Swin's attention windows, in patches of their stage
     class_token: bool | None = None
     registers: int | None = Field(default=None, ge=0)  # extra latent tokens without position
     positions: Literal["learned", "sincos"] = "learned"  # sincos tables are fixed
@@ -59,7 +60,7 @@ class Architecture:
 class Backbone(nn.Module, ABC):
     """A timm network that speaks our tokens. `network` is the plain timm model; whatever we add lies beside it."""
 
-    takes_masks: ClassVar[bool]  # whether `mask` and `keep` are understood
+    takes_masks: ClassVar[bool]  # whether `keep` is understood; `mask` is, given `BackboneConfig.mask_token`
 
     architecture: Architecture
     network: nn.Module

@@ -1,12 +1,13 @@
-"""timm's Swin transformers: tokens of the final stage, no class token, no masks."""
+"""timm's Swin transformers: tokens of the final stage, no class token; masks cover whole tokens of that stage."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from asterism.errors import UserError
 from asterism.nn.backbone import Architecture, Backbone, BackboneConfig
@@ -25,7 +26,12 @@ FEATURES_ONLY: dict[str, Any] = {"num_classes": 0, "global_pool": "", "strict_im
 def build(config: BackboneConfig) -> Swin:
     """A Swin transformer with fresh weights."""
     architecture = Architecture(config.name, _arguments(config))
-    return Swin(architecture, drop_path=config.drop_path, checkpointing=config.checkpointing)
+    return Swin(
+        architecture,
+        drop_path=config.drop_path,
+        mask_token=config.mask_token,
+        checkpointing=config.checkpointing,
+    )
 
 
 class Swin(Backbone):
@@ -34,7 +40,14 @@ class Swin(Backbone):
     takes_masks: ClassVar[bool] = False
     network: Any
 
-    def __init__(self, architecture: Architecture, *, drop_path: float = 0.0, checkpointing: bool = False) -> None:
+    def __init__(
+        self,
+        architecture: Architecture,
+        *,
+        drop_path: float = 0.0,
+        mask_token: bool = False,
+        checkpointing: bool = False,
+    ) -> None:
         super().__init__()
         network = create_network(architecture.name, dict(architecture.arguments))
         self.architecture = architecture
@@ -47,6 +60,7 @@ class Swin(Backbone):
         self.registers = 0
         self.drop_path = drop_path
         self.checkpointing = checkpointing
+        self.mask_token = nn.Parameter(torch.zeros(1, network.embed_dim)) if mask_token else None
         if self.image_size % self.patch_size:
             raise UserError(
                 f"backbone.image_size = {self.image_size} is no multiple of {self.patch_size} ({architecture.name})"
@@ -62,12 +76,12 @@ class Swin(Backbone):
         keep: Int[Tensor, "b m"] | None = None,
         drop_keys: Int[Tensor, " b"] | None = None,
     ) -> Tokens:
-        if mask is not None or keep is not None:
+        if keep is not None:
             raise UserError(
-                f"{self.architecture.name} cannot leave out or mask patches, which this method needs; "
+                f"{self.architecture.name} cannot leave out patches, which this method needs; "
                 "choose a ViT, for example backbone.name=vit_small_patch16_224"
             )
-        return self._run(pixels, drop_keys, [self.depth - 1])[0]
+        return self._run(pixels, mask, drop_keys, [self.depth - 1])[0]
 
     def layers(self, pixels: Float[Tensor, "b 3 h w"], blocks: Sequence[int]) -> list[Tokens]:
         wanted = [self.block_index(block) for block in blocks]
@@ -77,7 +91,7 @@ class Swin(Backbone):
                 f"block {min(wanted)} of {self.architecture.name} is not in its final stage, whose norm it would need; "
                 f"choose from {first} … {self.depth - 1}"
             )
-        return self._run(pixels, None, wanted)
+        return self._run(pixels, None, None, wanted)
 
     def attention(self, pixels: Float[Tensor, "b 3 h w"], block: int = -1) -> Float[Tensor, "b heads t t"]:
         raise UserError(f"{self.architecture.name} attends within windows only and has no attention map; choose a ViT")
@@ -87,12 +101,16 @@ class Swin(Backbone):
         return [block for stage in self.network.layers for block in stage.blocks]
 
     def _run(
-        self, pixels: Float[Tensor, "b 3 h w"], drop_keys: Int[Tensor, " b"] | None, wanted: list[int]
+        self,
+        pixels: Float[Tensor, "b 3 h w"],
+        mask: Bool[Tensor, "b n"] | None,
+        drop_keys: Int[Tensor, " b"] | None,
+        wanted: list[int],
     ) -> list[Tokens]:
         grid = self.grid_of(pixels)
         factors = branch_factors(drop_keys, self.depth, self.drop_path)
         outputs = {}
-        x, index = self.network.patch_embed(pixels), 0
+        x, index = self._embed(pixels, mask), 0
         for stage in self.network.layers:
             x = stage.downsample(x)
             for block in stage.blocks:
@@ -102,6 +120,19 @@ class Swin(Backbone):
                     outputs[index] = Tokens(None, patches, registers=patches[:, :0], grid=grid)
                 index += 1
         return [outputs[index] for index in wanted]
+
+    def _embed(
+        self, pixels: Float[Tensor, "b 3 h w"], mask: Bool[Tensor, "b n"] | None
+    ) -> Float[Tensor, "b rows columns d"]:
+        """Patches as they enter the first stage. A masked token of the final stage hides all patches it comes from."""
+        x = self.network.patch_embed(pixels)
+        if mask is None:
+            return x
+        assert self.mask_token is not None, "masking needs BackboneConfig(mask_token=True)"
+        hidden = mask.view(-1, *self.grid_of(pixels))
+        for dim in (1, 2):
+            hidden = hidden.repeat_interleave(_SHRINK, dim=dim)
+        return torch.where(hidden[..., None], self.mask_token, x)
 
 
 def _arguments(config: BackboneConfig) -> dict[str, Any]:
@@ -120,6 +151,8 @@ def _arguments(config: BackboneConfig) -> dict[str, Any]:
         widths = [config.dim // _SHRINK * 2**stage for stage in range(_STAGES)]
         arguments["embed_dim"] = widths[0]
         arguments["num_heads"] = [max(1, width // _HEAD_WIDTH) for width in widths]
+    if config.window is not None:
+        arguments["window_size"] = config.window
     return arguments | FEATURES_ONLY
 
 
@@ -131,7 +164,6 @@ def _refuse(config: BackboneConfig) -> None:
         "class_token": bool(config.class_token),
         "registers": bool(config.registers),
         "positions": config.positions == "sincos",
-        "mask_token": config.mask_token,
     }
     for name, given in unfit.items():
         if given:

@@ -162,6 +162,10 @@ class ViT(Backbone):
 
 def _arguments(config: BackboneConfig) -> dict[str, Any]:
     """What the configuration changes, in arguments of timm."""
+    if config.window is not None:
+        raise UserError(
+            f"backbone.window = {config.window}: {config.name} has no windows; leave it out or choose a Swin"
+        )
     changes = {
         "img_size": config.image_size,
         "patch_size": config.patch_size,

@@ -38,12 +38,35 @@ def test_attributes_say_what_was_built() -> None:
     assert backbone.registers == 0
 
 
-def test_masks_are_refused() -> None:
+def test_leaving_out_patches_is_refused() -> None:
     backbone, pixels = tiny(), torch.zeros(1, 3, 64, 64)
-    with pytest.raises(UserError, match="swin_tiny_patch4_window7_224 cannot leave out or mask patches"):
-        backbone(pixels, mask=torch.zeros(1, 64, dtype=torch.bool))
-    with pytest.raises(UserError, match="choose a ViT"):
+    with pytest.raises(UserError, match=r"swin_tiny_patch4_window7_224 cannot leave out patches.* choose a ViT"):
         backbone(pixels, keep=torch.tensor([[0]]))
+
+
+@torch.no_grad()
+def test_a_masked_token_hides_its_pixels() -> None:
+    backbone = tiny(mask_token=True)
+    assert backbone.mask_token.shape == (1, 8)  # channels of the first stage
+    backbone.mask_token.normal_()
+    pixels, mask = torch.randn(1, 3, 64, 64), torch.zeros(1, 64, dtype=torch.bool)
+    mask[0, 8 * 2 + 5] = True  # rows 16 to 24, columns 40 to 48
+    changed = pixels.clone()
+    changed[:, :, 16:24, 40:48] += torch.randn(1, 3, 8, 8)
+    torch.testing.assert_close(backbone(pixels, mask=mask).patches, backbone(changed, mask=mask).patches)
+    assert not torch.allclose(backbone(pixels).patches, backbone(changed).patches)
+    outside = pixels.clone()
+    outside[:, :, 16:24, 39] += 1
+    assert not torch.allclose(backbone(pixels, mask=mask).patches, backbone(outside, mask=mask).patches)
+    nowhere = torch.zeros_like(mask)
+    torch.testing.assert_close(backbone(pixels, mask=nowhere).patches, backbone(pixels).patches)
+
+
+def test_windows_of_another_size() -> None:
+    wide = build_backbone(BackboneConfig(name="swin_tiny_patch4_window7_224", window=14))
+    sizes = [stage.blocks[0].window_size[0] for stage in wide.network.layers]
+    assert sizes == [14, 14, 14, 7]  # the last stage of 224 pixels has 7 × 7 tokens
+    assert wide(torch.randn(1, 3, 96, 96)).grid == (3, 3)
 
 
 @torch.no_grad()
@@ -83,7 +106,6 @@ def test_checkpointing_changes_memory_not_gradients() -> None:
         ({"registers": 2}, "backbone.registers = 2 does not fit"),
         ({"class_token": True}, "backbone.class_token = True does not fit"),
         ({"positions": "sincos"}, "backbone.positions = 'sincos' does not fit"),
-        ({"mask_token": True}, "backbone.mask_token = True does not fit"),
         ({"patch_size": 12}, "backbone.patch_size = 12: a Swin needs a multiple of 8"),
         ({"dim": 100}, "backbone.dim = 100: a Swin needs a multiple of 8"),
         ({"image_size": 60}, "backbone.image_size = 60 is no multiple of 8"),
