@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -48,7 +48,7 @@ class Monitor:
         self._log = MetricsLog(run, start_step, config.tensorboard) if run is not None else None
         self._display = ProgressDisplay(start_step, steps) if run is not None else None
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Monitor:
         if self._display is not None:
             self._display.start()
         return self

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from types import FrameType, TracebackType
-from typing import Self
 
 import torch
 
@@ -18,7 +17,7 @@ class StopRequest:
         self._received = 0
         self._before: dict[signal.Signals, object] = {}
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> StopRequest:
         for number in (signal.SIGINT, signal.SIGTERM):
             try:
                 self._before[number] = signal.signal(number, self._receive)
