@@ -2,8 +2,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
+from asterism.nn.positions import sincos_table
+from asterism.ops.mean_shift import mean_shift, mode_distance
+from asterism.ops.random import fold_each
 from asterism.ops.schedules import cosine, ramp_per_epoch, warmup_cosine
+from asterism.ops.soft_clusters import Assignments, agreement, divergence
+from asterism.ops.window_sampling import sample_windows, window_cells
 from asterism.types import Progress
 from tests.golden.vectors import Vectors, read, relative_error
 
@@ -44,3 +50,79 @@ def test_teacher_temperature(schedules: Vectors, warmup: str) -> None:
     progress = [Progress(e * per_epoch, params["epochs"] * per_epoch, per_epoch) for e in range(params["epochs"])]
     ours = [ramp_per_epoch(p, epochs, start, final) for p in progress]
     assert relative_error(torch.tensor(ours), expected) <= params["tolerance"]
+
+
+def test_mean_shift(golden: Path) -> None:
+    file = read(golden / "flsl" / "mean_shift.npz")
+    source, queries, params = file["in_source"], file["in_queries"], file.params
+    across = mean_shift(queries, file["in_keys"], params["scale"])
+    within = mean_shift(queries, source, params["scale_self"])
+    assert relative_error(across, file["out_modes"]) <= params["tolerance"]
+    assert relative_error(within, file["out_modes_self"]) <= params["tolerance"]
+
+
+def test_loss_and_gradients(golden: Path) -> None:
+    """Logits stand in for embeddings: with the unit vectors as prototypes they are the same."""
+    file = read(golden / "flsl" / "loss.npz")
+    params = file.params
+    z, modes, logits = (file[name].clone().requires_grad_() for name in ("in_z", "in_modes", "in_student_logits"))
+    clusters = torch.eye(logits.shape[1])
+    found = agreement(
+        Assignments(logits, clusters, params["student_temp"]),
+        Assignments(file["in_teacher_logits"], clusters, params["teacher_temp"]),
+    )
+    intra = mode_distance(z, modes)
+    volume = divergence(found.mean_probability, torch.full((len(clusters),), 1 / len(clusters)).log())
+    weights = (params["coef_intra"], params["coef_inter"], params["coef_volume"])
+    total = sum(weight * term for weight, term in zip(weights, (intra, found.cross_entropy, volume), strict=True))
+    gradients = torch.autograd.grad(total, (z, modes, logits))
+    ours = {
+        "intra": intra,
+        "inter": found.cross_entropy,
+        "volume": volume,
+        "total": total,
+        "grad_z": gradients[0],
+        "grad_modes": gradients[1],
+        "grad_student_logits": gradients[2],
+    }
+    for name, value in ours.items():
+        error = relative_error(value, file[f"out_{name}"])
+        assert error <= params["tolerance"], f"{name}: {error}"
+
+
+def _mask(cells: Tensor, length: int) -> Tensor:
+    return torch.zeros(length, dtype=torch.bool).index_fill_(0, cells.flatten(), True)
+
+
+def test_window_sampling(golden: Path) -> None:
+    file = read(golden / "flsl" / "sampling.npz")
+    length = file["out_window_id"].shape[-1]
+    for case, (side, window) in enumerate(zip(file["in_grid"].tolist(), file["in_window"].tolist(), strict=True)):
+        grid, ids = (side, side), file["out_window_id"][case]
+        cells = window_cells(grid, window)
+        assert cells.shape[1] == file["out_count"][case]
+        assert len(cells.unique(dim=0)) == file["out_distinct_anchors"][case]
+        for corner, windows in enumerate(cells):
+            own = torch.full((length,), -1).index_put_(
+                (windows.flatten(),), torch.arange(len(windows)).repeat_interleave(window * window)
+            )
+            assert own.equal(ids[corner])
+            assert _mask(windows[:, 0], length).equal(file["out_mask_fixed"][case, corner])
+
+        keys = fold_each(torch.arange(4000), case)
+        fixed, random = (sample_windows(keys, grid, window, mode) for mode in ("fixed", "random"))
+        assert _mask(fixed, length).equal(file["out_admissible_fixed"][case])
+        assert _mask(random, length).equal(file["out_admissible_random"][case])
+        expected = torch.arange(cells.shape[1])
+        of_corners = torch.stack([own_ids[random] for own_ids in ids])  # the window of each drawn cell, per corner
+        assert (of_corners == expected).all(dim=-1).any(dim=0).all(), "one cell of each window of one corner"
+
+
+@pytest.mark.parametrize("case", ["a", "b"])
+def test_positions(golden: Path, case: str) -> None:
+    file = read(golden / "flsl" / "sincos.npz")
+    params = file.params
+    assert params["base"] == 10000
+    side = params[f"{case}_grid"]
+    ours = sincos_table(params[f"{case}_embed_dim"], (side, side))
+    assert (ours - file[f"out_pos_{case}"]).abs().max() <= params["tolerance"]
