@@ -2,9 +2,10 @@
 
     python benchmarks/views.py --images photos/ --count 16 --repeats 5
 
-Both sides start from the same images and end with uint8 tensors. The baseline comes in two forms: with torchvision's
-own GaussianBlur (9 × 9 taps) and with PIL's, as the DINO code has it. Repetitions are interleaved and the best of each
-side counts, so other work on the machine disturbs neither more than the other.
+Both sides start from the same images and end with uint8 tensors; where decoding counts, each side decodes as it does in
+training (Pillow, `asterism.data.decode`). The baseline comes in two forms: with torchvision's own GaussianBlur (9 × 9
+taps) and with PIL's, as the DINO code has it. Times are processor time; repetitions are interleaved, each draws anew,
+and the best of each side counts, so other work on the machine disturbs neither more than the other.
 """
 
 from __future__ import annotations
@@ -23,11 +24,14 @@ from PIL import Image, ImageFilter
 from torch import Tensor
 from torchvision.transforms import InterpolationMode, v2
 
+from asterism.data.decode import decode
 from asterism.data.views import Views
+from asterism.ops.random import fold
 from asterism.types import ColorJitter, ViewSpec
 
 GLOBAL_SCALE, LOCAL_SCALE, SIGMA = (0.25, 1.0), (0.05, 0.25), (0.1, 2.0)
 LOCAL_VIEWS = 8
+OURS = "asterism"
 
 
 def our_views() -> Views:
@@ -62,13 +66,9 @@ def baseline_views(blur: Callable[[Any], Any]) -> list[Callable[[Any], Any]]:
     return [first, second, *[view(96, LOCAL_SCALE, 0.5, 0.0)] * LOCAL_VIEWS]
 
 
-def decode(encoded: bytes) -> Image.Image:
+def decode_with_pillow(encoded: bytes) -> Image.Image:
     with Image.open(io.BytesIO(encoded)) as image:
         return image.convert("RGB")
-
-
-def to_tensor(image: Image.Image) -> Tensor:
-    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
 def encoded_images(folder: Path | None, count: int) -> list[bytes]:
@@ -90,15 +90,15 @@ def encoded_images(folder: Path | None, count: int) -> list[bytes]:
     return files
 
 
-def best_times(contestants: dict[str, Callable[[], None]], repeats: int) -> dict[str, float]:
-    """Least seconds of each contestant over interleaved repetitions, after one to warm up."""
+def best_times(contestants: dict[str, Callable[[int], None]], repeats: int) -> dict[str, float]:
+    """Least seconds of each contestant over interleaved repetitions with seeds of their own, after one to warm up."""
     best = dict.fromkeys(contestants, float("inf"))
     for repeat in range(repeats + 1):
         for name, run in contestants.items():
             torch.manual_seed(repeat)
             random.seed(repeat)
             start = time.process_time()
-            run()
+            run(repeat)
             if repeat:
                 best[name] = min(best[name], time.process_time() - start)
     return best
@@ -108,8 +108,8 @@ def report(title: str, times: dict[str, float], images: int) -> None:
     print(f"\n{title}")
     for name, seconds in times.items():
         print(f"  {name:<28} {1e3 * seconds / images:7.2f} ms/image  {images / seconds:7.1f} images/s")
-    fastest = min(seconds for name, seconds in times.items() if name != "asterism")
-    print(f"  asterism is {fastest / times['asterism']:.2f} times as fast as the faster baseline")
+    fastest = min(seconds for name, seconds in times.items() if name != OURS)
+    print(f"  {OURS} is {fastest / times[OURS]:.2f} times as fast as the faster baseline")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -121,32 +121,40 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
 
     files = encoded_images(options.images, options.count)
-    pictures = [decode(file) for file in files]
-    tensors = [to_tensor(picture) for picture in pictures]
+    pictures = {file: decode_with_pillow(file) for file in files}
+    tensors = {file: decode(file, "benchmark") for file in files}
     views = our_views()
     baselines = {
         "torchvision v2, v2 blur": baseline_views(v2.GaussianBlur(9, SIGMA)),
         "torchvision v2, PIL blur": baseline_views(PILBlur()),
     }
 
-    def ours(images: Sequence[Tensor]) -> None:
-        for key, image in enumerate(images):
-            views.apply(image, views.sample(image.shape[1], image.shape[2], key))
+    def ours(decoder: Callable[[bytes], Tensor]) -> Callable[[int], None]:
+        def run(seed: int) -> None:
+            for number, image in enumerate(map(decoder, files)):
+                views.apply(image, views.sample(image.shape[1], image.shape[2], fold(seed, number)))
 
-    def theirs(transforms: list[Callable[[Any], Any]], images: Sequence[Image.Image]) -> None:
-        for image in images:
-            for transform in transforms:
-                transform(image)
+        return run
 
-    print(f"{len(files)} images, mean size {np.mean([p.width for p in pictures]):.0f} × ", end="")
-    print(f"{np.mean([p.height for p in pictures]):.0f}; torch {torch.__version__}, one thread")
-    without = {name: lambda t=transforms: theirs(t, pictures) for name, transforms in baselines.items()}
-    report("decode excluded", best_times(without | {"asterism": lambda: ours(tensors)}, options.repeats), len(files))
-    including = {
-        name: lambda t=transforms: theirs(t, [decode(file) for file in files]) for name, transforms in baselines.items()
-    }
-    ours_decoding = {"asterism": lambda: ours([to_tensor(decode(file)) for file in files])}
-    report("decode included", best_times(including | ours_decoding, options.repeats), len(files))
+    def theirs(
+        transforms: list[Callable[[Any], Any]], decoder: Callable[[bytes], Image.Image]
+    ) -> Callable[[int], None]:
+        def run(seed: int) -> None:
+            for image in map(decoder, files):
+                for transform in transforms:
+                    transform(image)
+
+        return run
+
+    excluded = {name: theirs(transforms, pictures.__getitem__) for name, transforms in baselines.items()}
+    included = {name: theirs(transforms, decode_with_pillow) for name, transforms in baselines.items()}
+    excluded[OURS] = ours(tensors.__getitem__)
+    included[OURS] = ours(lambda file: decode(file, "benchmark"))
+
+    width, height = np.mean([picture.size for picture in pictures.values()], axis=0)
+    print(f"{len(files)} images, mean size {width:.0f} × {height:.0f}; torch {torch.__version__}, one thread")
+    report("decoding excluded", best_times(excluded, options.repeats), len(files))
+    report("decoding included", best_times(included, options.repeats), len(files))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import torch
 from asterism.data.views import Views
 from asterism.ops.geometry import geometry_from_rows, patch_centers
 from asterism.types import ColorJitter, ViewSpec
-from tests.data.pictures import photograph
+from tests.data.photographs import photograph
 
 COLORFUL = {"jitter": ColorJitter(), "grayscale": 0.2, "blur": 0.5, "solarize": 0.3}
 SPECS = [

@@ -9,7 +9,7 @@ from torchvision.transforms.v2 import functional as TF
 
 from asterism.data.views.blur import blur
 from asterism.data.views.color import to_uint8
-from tests.data.pictures import differences, from_pil, photograph, to_pil
+from tests.data.photographs import differences, from_pil, photograph, to_pil
 
 SIGMAS = [0.1, 0.25, 0.5, 1.0, 1.6, 2.0]
 

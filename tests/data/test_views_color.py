@@ -19,7 +19,7 @@ from asterism.data.views.color import (
     solarize,
     to_uint8,
 )
-from tests.data.pictures import differences, from_pil, photograph, to_pil
+from tests.data.photographs import differences, from_pil, photograph, to_pil
 
 PICTURES = [photograph(seed, 72, 96) for seed in range(3)] + [
     torch.randint(0, 256, (3, 40, 40), dtype=torch.uint8, generator=torch.Generator().manual_seed(1)),

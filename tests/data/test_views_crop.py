@@ -9,7 +9,7 @@ from torchvision.transforms.v2 import functional as TF
 
 from asterism.data.views import Crop
 from asterism.data.views.crop import cut, cut_labels
-from tests.data.pictures import differences, from_pil, photograph, to_pil
+from tests.data.photographs import differences, from_pil, photograph, to_pil
 
 BICUBIC = {"interpolation": InterpolationMode.BICUBIC, "antialias": True}
 
