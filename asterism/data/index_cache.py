@@ -36,28 +36,30 @@ def user_cache_file(kind: str, identity: bytes) -> Path:
 
 def read_index(path: Path) -> Arrays | None:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
         return None
 
 
-def write_index(path: Path, arrays: Mapping[str, NDArray[np.generic]]) -> bool:
+def may_write(folder: Path) -> bool:
+    """Whether files may be put into a folder. One that nobody may write to is left alone by the administrator too."""
+    return bool(folder.stat().st_mode & 0o222) and os.access(folder, os.W_OK)
+
+
+def write_index(path: Path, arrays: Mapping[str, NDArray[np.generic]]) -> None:
     """Write under another name, then rename: a reader sees a whole index or none."""
-    try:
+    with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=path.name, suffix=".tmp", dir=path.parent)
-    except OSError:
-        return False
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-        os.replace(temporary, path)  # noqa: PTH105  (a Path would say the same)
-        return True
-    except OSError:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
-        return False
+        handle, name = tempfile.mkstemp(prefix=path.name, suffix=".tmp", dir=path.parent)
+        temporary = Path(name)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                np.savez(file, **arrays)  # type: ignore[arg-type]
+            temporary.chmod(0o644)  # data beside which this lies is often shared
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def settled(stamps: NDArray[np.int64], looked_at: int) -> bool:

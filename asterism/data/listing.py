@@ -26,7 +26,7 @@ from asterism.data.names import Names
 
 REMEMBER_FROM = 10_000  # images; fewer are listed faster than a cache is worth having
 
-_SUFFIXES = frozenset(suffix[1:].encode() for suffix in SUFFIXES)
+_SUFFIXES = frozenset(suffix.encode() for suffix in SUFFIXES)
 _VERSION = hashlib.blake2b(b"1 " + b" ".join(sorted(_SUFFIXES)), digest_size=8).hexdigest()
 
 
@@ -122,7 +122,7 @@ class _Walk:
                     continue
                 if _is_folder(entry):
                     (links if entry.is_symlink() else folders).append(prefix + name)
-                elif name.rpartition(b".")[2].lower() in _SUFFIXES:
+                elif name[name.rfind(b".") :].lower() in _SUFFIXES:
                     names.append(name)
                 else:
                     self.others += 1

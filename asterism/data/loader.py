@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float, Int, UInt8
@@ -25,6 +25,7 @@ from asterism.ops.geometry import geometry_from_rows
 from asterism.ops.random import fold
 from asterism.types import Batch, View
 
+_Positive = Annotated[float, Field(gt=0)]
 _LONGEST_RUN = 1000  # unreadable images in a row, after which it is the data and not the images
 
 
@@ -33,12 +34,12 @@ class DataConfig(Config):
 
     path: str  # folder, tar shards, or the name of a data set
     split: str | None = None  # None: the training part where there is one, else everything
-    workers: int | Literal["auto"] = "auto"  # processes that decode and cut views; 0 does it in the training process
+    workers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"  # processes that cut views; 0: the training process
     prefetch: int = Field(2, ge=1)  # micro-batches that each worker keeps ready
     shuffle: bool = True
     max_bad_share: float = Field(0.05, ge=0, le=1)  # of the images; with more unreadable ones the run stops
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # of RGB in [0, 1], subtracted; ImageNet's by default
-    std: tuple[float, float, float] = (0.229, 0.224, 0.225)  # divides what remains
+    std: tuple[_Positive, _Positive, _Positive] = (0.229, 0.224, 0.225)  # divides what remains
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from asterism.data import splits
 from asterism.data.decode import SUFFIXES, decode
-from asterism.data.index_cache import Arrays, read_index, settled, user_cache_file, write_index
+from asterism.data.index_cache import Arrays, may_write, read_index, settled, user_cache_file, write_index
 from asterism.data.names import Names
 from asterism.data.source import BadImage, Sample
 from asterism.data.tar_index import Member, members
@@ -135,7 +135,7 @@ def _index(files: list[Path]) -> _Index:
     index = _build(files)
     if settled(stamps[:, 1], looked_at):
         arrays = _pack(index, stamps)
-        _ = write_index(beside, arrays) or write_index(own, arrays)
+        write_index(beside if may_write(beside.parent) else own, arrays)
     return index
 
 
@@ -180,13 +180,13 @@ def _samples(path: Path, file: BinaryIO) -> Iterator[tuple[str, Member, int]]:
     for name, group in groupby(members(path, file), key=lambda member: _stem(member.name)):
         image, label = None, _UNLABELLED
         for member in group:
-            kind = member.name[len(name) + 1 :].lower()
-            # Of several images the one with the plainest ending: `jpg` before `mask.png`.
-            if PurePosixPath(f"x.{kind}").suffix in SUFFIXES and (image is None or kind.count(".") < image[1]):
+            kind = member.name[len(name) :].lower()
+            # Of several images the one with the plainest ending: `.jpg` before `.mask.png`.
+            if kind[kind.rfind(".") :] in SUFFIXES and (image is None or kind.count(".") < image[1]):
                 image = member, kind.count(".")
-            elif kind in ("cls", "cls.txt"):
+            elif kind in (".cls", ".cls.txt"):
                 label = _class_number(file, member)
-        if image is not None and not PurePosixPath(name).name.startswith("._"):
+        if image is not None:
             yield name, image[0], label
 
 

@@ -1,15 +1,14 @@
 """Where the members of a tar file lie, by reading its headers alone.
 
-The standard library's reader builds an object per member and is about twenty times slower; a set of a million images
-has two million members. Understood are plain, ustar, GNU and pax headers.
+The standard library's reader builds a large object per member, and a set of a million images has two million members.
+Understood are plain, ustar, GNU and pax headers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from asterism.errors import UserError
 
@@ -18,8 +17,7 @@ _REGULAR = b"0\0007"
 _ABOUT_OTHERS = b"LKxg"  # long name, long link, pax header for the next member, pax header for all
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """A regular file in a tar file; offset and size in bytes."""
 
     name: str
@@ -35,39 +33,45 @@ def members(path: Path, file: BinaryIO) -> Iterator[Member]:
     while position < end:
         file.seek(position)
         header = file.read(_BLOCK)
-        if not header.strip(b"\0"):  # the end mark
+        if header[0] == 0 and not header.strip(b"\0"):  # the end mark
             return
         name, size, kind = _parse(header, path, position)
-        if kind not in _ABOUT_OTHERS:
+        if extended and kind not in _ABOUT_OTHERS:
             size = int(extended.get("size", size))
         offset = position + _BLOCK
         if offset + size > end:
             raise UserError(f"{path} is truncated: {name!r} ends at byte {offset + size:,}, the file at {end:,}")
-        position = offset + -(-size // _BLOCK) * _BLOCK
+        position = offset + (size + _BLOCK - 1) // _BLOCK * _BLOCK
+        if kind in _REGULAR:
+            yield Member(extended.get("path", name), offset, size)
         if kind == b"L":
             extended["path"] = file.read(size).rstrip(b"\0").decode("utf-8", "backslashreplace")
         elif kind == b"x":
-            extended.update(_pax_records(file.read(size)))
+            extended.update(_pax_records(file.read(size), path))
         elif kind not in _ABOUT_OTHERS:
-            if kind in _REGULAR:
-                yield Member(extended.get("path", name), offset, size)
             extended = {}
 
 
 def _parse(header: bytes, path: Path, position: int) -> tuple[str, int, bytes]:
-    """Name, size and kind. The checksum counts its own field as spaces."""
+    """Name, size and kind."""
+    magic = header[257:263]
     try:
-        expected = int(header[148:156].strip(b"\0 "), 8)
-        if len(header) < _BLOCK or sum(header) - sum(header[148:156]) + 8 * 32 != expected:
-            raise ValueError
+        if not magic.startswith(b"ustar"):
+            _check_sum(header)  # very old writers have no other mark
         size = _number(header[124:136])
     except ValueError:
         what = "is damaged" if position else "is not an uncompressed tar file"
-        raise UserError(f"{path} {what}: no valid member header at byte {position:,}") from None
-    name = header[:100].partition(b"\0")[0]
-    if header[257:263] == b"ustar\0" and header[345]:
-        name = header[345:500].partition(b"\0")[0] + b"/" + name
+        raise UserError(f"{path} {what}: no member header at byte {position:,}") from None
+    name = header[:100].rstrip(b"\0")
+    if header[345] and magic == b"ustar\0":
+        name = header[345:500].rstrip(b"\0") + b"/" + name
     return name.decode("utf-8", "backslashreplace"), size, header[156:157]
+
+
+def _check_sum(header: bytes) -> None:
+    """The sum of all bytes, with those of its own field as spaces."""
+    if len(header) < _BLOCK or sum(header) - sum(header[148:156]) + 8 * 32 != _number(header[148:156]):
+        raise ValueError("not a header")
 
 
 def _number(field: bytes) -> int:
@@ -77,12 +81,15 @@ def _number(field: bytes) -> int:
     return int(field.strip(b"\0 ") or b"0", 8)
 
 
-def _pax_records(content: bytes) -> dict[str, str]:
+def _pax_records(content: bytes, path: Path) -> dict[str, str]:
     """Records `length key=value newline`, the length counting all of it."""
     records = {}
     while content:
-        length = int(content.partition(b" ")[0])
-        key, _, value = content[:length].partition(b" ")[2].rstrip(b"\n").partition(b"=")
+        digits, _, rest = content.partition(b" ")
+        length = int(digits) if digits.isdigit() else 0
+        if length <= len(digits):
+            raise UserError(f"{path} is damaged: it has a pax header that cannot be read")
+        key, _, value = rest[: length - len(digits) - 1].rstrip(b"\n").partition(b"=")
         if key in (b"path", b"size"):
             records[key.decode()] = value.decode("utf-8", "backslashreplace")
         content = content[length:]

@@ -1,36 +1,47 @@
-"""Pictures to test on: smooth fields, hard edges, texture, greys and the extreme levels, as photographs have them."""
+"""Small image files for tests."""
 
 from __future__ import annotations
 
+import io
+import os
+import time
+from pathlib import Path
+
 import numpy as np
-import torch
 from PIL import Image
-from torch import Tensor
 
 
-def photograph(seed: int, height: int, width: int) -> Tensor:
-    """uint8 [3, height, width], laid out in memory as a decoder leaves it."""
-    random = np.random.default_rng(seed)
-    coarse = Image.fromarray(random.integers(0, 256, (5, 6, 3), dtype=np.uint8))
-    levels = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC), dtype=np.float32)
-    levels = levels + random.normal(0, 8, (height, width, 3))
-    for _ in range(4):
-        top, left = random.integers(0, max(1, height - 2)), random.integers(0, max(1, width - 2))
-        levels[top : top + height // 4, left : left + width // 4] = random.integers(-60, 316, 3)
-    levels[: height // 8] = levels[: height // 8].mean(-1, keepdims=True)
-    return from_pil(Image.fromarray(levels.clip(0, 255).astype(np.uint8)))
+def picture(number: int, size: tuple[int, int] = (16, 12)) -> Image.Image:
+    """An image that nothing else looks like; width and height in pixels."""
+    levels = np.random.default_rng(number).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    return Image.fromarray(levels)
 
 
-def from_pil(image: Image.Image) -> Tensor:
-    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+def encoded(number: int, kind: str = "PNG", size: tuple[int, int] = (16, 12)) -> bytes:
+    buffer = io.BytesIO()
+    picture(number, size).save(buffer, kind)
+    return buffer.getvalue()
 
 
-def to_pil(image: Tensor) -> Image.Image:
-    return Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
+def write(path: Path, number: int = 0) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(encoded(number))
+    return path
 
 
-def differences(ours: Tensor, theirs: Tensor) -> Tensor:
-    """Absolute differences of two uint8 images, in levels."""
-    assert ours.dtype == theirs.dtype == torch.uint8
-    assert ours.shape == theirs.shape
-    return (ours.int() - theirs.int()).abs().float()
+def write_classes(root: Path, classes: dict[str, int]) -> Path:
+    """A folder with so many pictures per class."""
+    for place, (name, count) in enumerate(classes.items()):
+        (root / name).mkdir(parents=True, exist_ok=True)
+        for number in range(count):
+            write(root / name / f"{number}.png", 100 * place + number)
+    return root
+
+
+def age(root: Path, seconds: float = 100) -> None:
+    """Make everything look as if it was last changed some time ago."""
+    then = time.time() - seconds
+    for folder, _, files in os.walk(root, topdown=False):
+        for name in files:
+            os.utime(Path(folder) / name, (then, then))
+        os.utime(folder, (then, then))

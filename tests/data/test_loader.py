@@ -1,0 +1,240 @@
+import pickle
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from asterism.data import DataConfig, Loader, RawBatch, Source, Views, open_source, to_batch, workers
+from asterism.data import loader as module
+from asterism.errors import UserError
+from asterism.ops.random import fold
+from asterism.types import ColorJitter, ViewSpec
+from tests.data.sources import Deadly, Deaf, Faulty, Numbered
+
+SPECS = (ViewSpec(size=12, jitter=ColorJitter(), blur=0.5), ViewSpec(size=8, scale=(0.05, 0.25), flip=1.0))
+
+
+def loader(source: Source, *, workers: int = 0, **options: int) -> Loader:
+    settings = {"batch_size": 8, "seed": 3, "steps": 6} | options
+    return Loader(source, Views(SPECS), DataConfig(path="x", workers=workers), **settings)
+
+
+def same(a: RawBatch, b: RawBatch) -> bool:
+    return (
+        all(torch.equal(x, y) for x, y in zip(a.views, b.views, strict=True))
+        and torch.equal(a.geometry, b.geometry)
+        and torch.equal(a.index, b.index)
+        and torch.equal(a.keys, b.keys)
+        and [str(x) for x in a.bad] == [str(y) for y in b.bad]
+        and a.seen == b.seen
+    )
+
+
+def joined(parts: list[RawBatch]) -> RawBatch:
+    return RawBatch(
+        views=tuple(torch.cat(views) for views in zip(*(part.views for part in parts), strict=True)),
+        geometry=torch.cat([part.geometry for part in parts], dim=1),
+        index=torch.cat([part.index for part in parts]),
+        keys=torch.cat([part.keys for part in parts]),
+        bad=[bad for part in parts for bad in part.bad],
+        seen=parts[0].seen,
+    )
+
+
+def test_what_a_batch_holds() -> None:
+    source = Numbered(20)
+    batches = list(loader(source))
+    assert len(batches) == len(loader(source)) == 6
+    for step, batch in enumerate(batches):
+        assert [view.shape for view in batch.views] == [(8, 3, 12, 12), (8, 3, 8, 8)]
+        assert batch.views[0].dtype == torch.uint8
+        assert batch.geometry.shape == (2, 8, 7)
+        assert batch.index.tolist() == module.EpochOrder(20, 8, seed=3).batch(step).tolist()
+        assert batch.keys.tolist() == [fold(3, step // 2, index) for index in batch.index.tolist()]
+        assert batch.keys.dtype == batch.index.dtype == torch.int64
+        assert batch.seen == 8 * (step + 1)
+        assert (batch.geometry[:, :, 4:6] == torch.tensor([16.0, 20.0])).all()
+        assert (batch.geometry[1, :, 6] == 1).all()
+        for place in range(8):
+            sample = source[int(batch.index[place])]
+            views = Views(SPECS)
+            parameters = views.sample(16, 20, int(batch.keys[place]))
+            for view, expected in zip(batch.views, views.apply(sample.image, parameters), strict=True):
+                assert torch.equal(view[place], expected)
+            assert torch.equal(batch.geometry[:, place], views.geometry(parameters))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_change_nothing(workers: int) -> None:
+    source = Numbered(20, bad=[3, 4, 19])
+    alone, helped = list(loader(source)), list(loader(source, workers=workers))
+    assert len(alone) == len(helped)
+    for a, b in zip(alone, helped, strict=True):
+        assert torch.equal(a.views[0], b.views[0])
+        assert torch.equal(a.index, b.index)
+
+
+def test_a_start_in_the_middle_changes_nothing() -> None:
+    source = Numbered(20, bad=[5])
+    whole = list(loader(source))
+    for start in (1, 2, 5):
+        rest = list(loader(source, start_step=start))
+        assert len(rest) == 6 - start
+        assert all(torch.equal(a.views[1], b.views[1]) for a, b in zip(whole[start:], rest, strict=True))
+        assert all(torch.equal(a.keys, b.keys) for a, b in zip(whole[start:], rest, strict=True))
+
+
+@pytest.mark.parametrize(("world", "accumulate"), [(2, 1), (1, 2), (2, 2), (4, 2)])
+def test_processes_and_micro_batches_share_the_global_batch(world: int, accumulate: int) -> None:
+    source = Numbered(20)
+    whole = list(loader(source))
+    ranks = [list(loader(source, rank=r, world_size=world, accumulate=accumulate)) for r in range(world)]
+    for step, expected in enumerate(whole):
+        parts = [ranks[r][step * accumulate + j] for j in range(accumulate) for r in range(world)]
+        assert same(joined(parts), expected)
+
+
+def test_another_seed_is_another_run() -> None:
+    source = Numbered(20)
+    a, b = (next(iter(loader(source, seed=seed))) for seed in (1, 2))
+    assert not torch.equal(a.index, b.index)
+    assert not torch.equal(a.keys, b.keys)
+
+
+def test_the_same_image_has_other_views_in_another_epoch() -> None:
+    first, second = Loader(
+        Numbered(8), Views(SPECS), DataConfig(path="x", workers=0, shuffle=False), batch_size=8, seed=0, steps=2
+    )
+    assert torch.equal(first.index, second.index)
+    assert not torch.equal(first.keys, second.keys)
+    assert not torch.equal(first.geometry, second.geometry)
+
+
+def test_bad_images_are_replaced_by_the_next_readable_one() -> None:
+    config = DataConfig(path="x", workers=0, shuffle=False)
+    source = Numbered(8, bad=[2, 3, 7])
+    first, second = Loader(source, Views(SPECS), config, batch_size=8, seed=0, steps=2)
+    for epoch, batch in enumerate((first, second)):
+        assert batch.index.tolist() == [0, 1, 4, 4, 4, 5, 6, 0]
+        assert [bad.key for bad in batch.bad] == ["2", "3", "3", "7"]
+        assert batch.keys.tolist() == [fold(0, epoch, drawn) for drawn in range(8)]
+    assert len({tuple(rows) for rows in first.geometry[1, 2:5].tolist()}) == 3  # shown again, but cut elsewhere
+
+
+def test_a_bad_image_is_read_once_per_process() -> None:
+    reads = []
+
+    class Counting(Numbered):
+        def __getitem__(self, index: int):  # type: ignore[no-untyped-def]
+            reads.append(index)
+            return super().__getitem__(index)
+
+    list(loader(Counting(8, bad=[2]), steps=5))
+    assert reads.count(2) == 1
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_data_without_a_readable_image(workers: int) -> None:
+    with pytest.raises(UserError, match="20 images in a row of numbered cannot be read") as caught:
+        list(loader(Numbered(20, bad=range(20)), workers=workers))
+    assert "Traceback" not in str(caught.value)
+
+
+def test_a_long_run_of_bad_images_does_not_take_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LONGEST_RUN", 5)
+    with pytest.raises(UserError, match="5 images in a row"):
+        list(loader(Numbered(20, bad=range(12))))
+
+
+def test_batches_that_do_not_fit() -> None:
+    with pytest.raises(UserError, match="does not divide over 3 processes"):
+        loader(Numbered(20), world_size=3)
+    with pytest.raises(UserError, match="larger than the data set"):
+        loader(Numbered(7))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_killed_worker() -> None:
+    handler = signal.getsignal(signal.SIGCHLD)
+    with pytest.raises(UserError, match=r"killed by SIGKILL.*data\.workers below 2"):
+        list(loader(Deadly(40), workers=2, steps=20))
+    assert signal.getsignal(signal.SIGCHLD) == handler
+
+
+def test_signals_to_the_process_group_leave_workers_alive() -> None:
+    source = Deaf(16)
+    assert len(list(loader(source, workers=1, steps=4))) == 4
+
+
+def test_our_own_mistakes_keep_their_traceback() -> None:
+    with pytest.raises(ZeroDivisionError, match="our own bug"):
+        list(loader(Faulty(16), workers=1))
+
+
+def test_one_set_of_workers_serves_all_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    real = DataLoader.__iter__
+
+    def counted(self: DataLoader[object]) -> Iterator[object]:
+        made.append(1)
+        return real(self)
+
+    monkeypatch.setattr(DataLoader, "__iter__", counted)
+    batches = list(loader(Numbered(8), workers=1, steps=5))
+    assert len(batches) == 5
+    assert len(made) == 1
+
+
+def test_the_global_generator_is_left_alone() -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    list(loader(Numbered(20)))
+    list(loader(Numbered(20), workers=1, steps=1))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_what_spawned_workers_are_given_can_be_pickled() -> None:
+    source = Numbered(20, bad=[3])
+    order = module.EpochOrder(20, 8, seed=3)
+    tasks = module._MicroBatches(source, Views(SPECS), seed=3)
+    request = next(iter(module._Requests(order, range(1, 2), accumulate=1, rank=0, world_size=1)))
+    again, sent = pickle.loads(pickle.dumps((tasks, request)))
+    assert same(pickle.loads(pickle.dumps(again[sent])), tasks[request])
+    pickle.dumps(workers._start_worker)
+
+
+def test_to_batch() -> None:
+    raw = next(iter(loader(Numbered(20))))
+    mean, std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
+    batch = to_batch(raw, torch.device("cpu"), mean, std)
+    assert len(batch.views) == 2
+    for view, pixels, rows in zip(batch.views, raw.views, raw.geometry, strict=True):
+        for channel in range(3):
+            expected = (pixels[:, channel].double() / 255 - mean[channel]) / std[channel]
+            torch.testing.assert_close(view.pixels[:, channel].double(), expected, atol=1e-5, rtol=1e-5)
+        assert torch.equal(view.geometry.top, rows[:, 0])
+        assert torch.equal(view.geometry.image_width, rows[:, 5])
+        assert torch.equal(view.geometry.flip, rows[:, 6] == 1)
+    assert torch.equal(batch.index, raw.index)
+    assert torch.equal(batch.keys, raw.keys)
+
+
+def test_settings_are_checked() -> None:
+    assert DataConfig(path="x").workers == "auto"
+    many = ({"workers": -1}, {"prefetch": 0}, {"max_bad_share": 1.5}, {"std": (0.0, 1.0, 1.0)}, {"workers": "all"})
+    for wrong in many:
+        with pytest.raises(UserError, match=next(iter(wrong))):
+            DataConfig.parse({"path": "x"} | wrong)
+
+
+@pytest.mark.parametrize(("name", "split"), [("cifar10", "test"), ("tinyimagenet20", None)])
+def test_real_data(real_data: Path, name: str, split: str | None) -> None:
+    source = open_source(real_data / name, split)
+    options = {"batch_size": 16, "steps": 3, "seed": 1}
+    alone, helped = list(loader(source, **options)), list(loader(source, workers=2, **options))
+    assert all(same(a, b) for a, b in zip(alone, helped, strict=True))
+    assert all(not batch.bad for batch in alone)
+    assert len(set(torch.cat([batch.index for batch in alone]).tolist())) == 48
