@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import Literal
 
 import torch
@@ -37,33 +36,17 @@ def sincos_table(dim: int, grid: Grid) -> Float[Tensor, "n {dim}"]:
 
 
 def resample(table: Float[Tensor, "1 n d"], old: Grid, new: Grid, form: Resampling) -> Float[Tensor, "1 m d"]:
-    """A table of the old grid's positions (patches only) on the new grid: a separable bicubic map.
-
-    As two small matrix products it is the same on every device, has a deterministic gradient, and is faster than
-    `torch.nn.functional.interpolate`.
-    """
+    """A table of the old grid's positions (patches only) on the new grid, by separable bicubic interpolation."""
     if old == new:
         return table
-    rows, columns = (_weights(o, n, form, table.device) for o, n in zip(old, new, strict=True))
-    with torch.autocast(table.device.type, enabled=False):
-        halfway = rows @ table.float().reshape(old[0], -1)
-        moved = columns @ halfway.view(new[0], old[1], -1)
-    return moved.view(1, new[0] * new[1], -1).to(table.dtype)
-
-
-@cache
-def _weights(old: int, new: int, form: Resampling, device: torch.device) -> Float[Tensor, "{new} {old}"]:
-    """What each old place contributes to each new one along an axis: torch's own interpolation of unit vectors.
-
-    They are laid out as two equal columns, since torch 2 errs on antialiased pictures that are one pixel wide.
-    """
-    with torch.inference_mode(False):  # what is cached must also serve training
-        units = torch.eye(old, device="cpu")[None, :, :, None].repeat(1, 1, 1, 2)
-        if form == "offset":
-            moved = F.interpolate(units, scale_factor=((new + 0.1) / old, 1.0), mode="bicubic")
-        else:
-            moved = F.interpolate(units, size=(new, 2), mode="bicubic", antialias=form == "antialiased")
-        return moved[0, :, :, 0].T.to(device)
+    picture = table.float().view(1, *old, -1).permute(0, 3, 1, 2)
+    if form == "offset":
+        scale = ((new[0] + 0.1) / old[0], (new[1] + 0.1) / old[1])
+        picture = F.interpolate(picture, scale_factor=scale, mode="bicubic")
+    else:
+        picture = F.interpolate(picture, size=new, mode="bicubic", antialias=form == "antialiased")
+    assert picture.shape[-2:] == new
+    return picture.permute(0, 2, 3, 1).flatten(1, 2).to(table.dtype)
 
 
 def table_layout(rows: int, prefix: int, patches_only_first: bool) -> tuple[int, bool]:
