@@ -8,15 +8,51 @@ has such numbers and because the loop over rectangles looks at its own result.
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float64, Int
+from pydantic import model_validator
 from torch import Tensor
 
+from asterism.config import Config
 from asterism.ops.random import fold_each, uniform
 
 _TRIES = 10  # rectangles that may fail in a row before a mask is left as it is
 _ASPECT = (0.3, 1 / 0.3)  # height over width, uniform in the logarithm
+
+
+class MaskConfig(Config):
+    """Which patches of the student's large views are hidden. Shares are of an image's patches."""
+
+    shape: Literal["block", "random"] = "block"
+    ratios: tuple[float, ...] | None = None  # one is drawn per view; None: (0, 0.3) for blocks, 0.7 for random patches
+    spreads: tuple[float, ...] | None = None  # drawn ratios vary by ± this; None: (0, 0.2) for blocks, 0 for random
+
+    @model_validator(mode="after")
+    def _ranges_are_shares(self) -> MaskConfig:
+        ratios, spreads = self.mixture
+        if len(ratios) != len(spreads):
+            raise ValueError(f"{len(ratios)} ratios and {len(spreads)} spreads; give one spread for each ratio")
+        for ratio, spread in zip(ratios, spreads, strict=True):
+            if not 0 <= ratio - spread <= ratio + spread <= 1:
+                raise ValueError(f"a ratio of {ratio} ± {spread} leaves [0, 1]; give shares of an image's patches")
+        return self
+
+    @property
+    def mixture(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Ratios and spreads with their defaults; a given ratio without a spread does not vary."""
+        usual = {"block": ((0.0, 0.3), (0.0, 0.2)), "random": ((0.7,), (0.0,))}[self.shape]
+        ratios = usual[0] if self.ratios is None else self.ratios
+        fixed = usual[1] if self.ratios is None else (0.0,) * len(ratios)
+        return ratios, fixed if self.spreads is None else self.spreads
+
+
+def draw_masks(config: MaskConfig, keys: Int[Tensor, " b"], grid: tuple[int, int]) -> Bool[Tensor, "b n"]:
+    """True where a patch is hidden."""
+    ratios = draw_ratios(fold_each(keys, 1), *config.mixture)
+    draw = block_masks if config.shape == "block" else random_masks
+    return draw(fold_each(keys, 2), grid, ratios)
 
 
 def draw_ratios(

@@ -8,9 +8,11 @@ import torch
 from scipy import ndimage
 from torch import Tensor
 
+from asterism.nn.center import Center
 from asterism.ops.block_masks import block_masks, draw_ratios
+from asterism.ops.losses import cross_entropy, cross_view_loss, masked_rows_mean, soft_targets
 from asterism.ops.random import fold
-from tests.golden.vectors import Vectors, read
+from tests.golden.vectors import Vectors, read, relative_error
 
 
 @pytest.fixture(scope="module")
@@ -46,3 +48,49 @@ def test_block_masks(statistics: Vectors, row: int) -> None:
 def _components(masks: Tensor) -> float:
     """Mean number of 4-connected parts."""
     return float(np.mean([ndimage.label(mask)[1] for mask in masks.numpy()]))
+
+
+def test_loss(golden: Path) -> None:
+    v = read(golden / "ibot" / "loss.npz")
+    p, tolerance = v.params, v.params["tolerance"]
+    names = ("student_cls", "student_local_cls", "student_patch")
+    large, small, patches = (v[f"in_{name}"].clone().requires_grad_() for name in names)
+    center = _center(v["in_center"], p["center_momentum"])
+    patch_center = _center(v["in_center_patch"], p["center_momentum_patch"])
+
+    views = [x.unflatten(0, (count, p["batch"])) for x, count in _views(large, small, p)]
+    teacher = v["in_teacher_cls"].unflatten(0, (p["num_global_views"], -1))
+    targets = soft_targets(teacher, center.value, p["teacher_temp"])
+    cls = cross_view_loss(targets, torch.cat(views), p["student_temp"])
+
+    mask = v["in_mask"].flatten(1)
+    words = soft_targets(v["in_teacher_patch"][mask], patch_center.value, p["teacher_patch_temp"])
+    patch = masked_rows_mean(cross_entropy(words, patches[mask], p["student_temp"]), mask)
+    total = p["weight_cls"] * cls + p["weight_patch"] * patch
+    total.backward()
+
+    # The golden terms are weighted already.
+    assert relative_error(p["weight_cls"] * cls.detach(), v["out_loss_cls"]) <= tolerance
+    assert relative_error(p["weight_patch"] * patch.detach(), v["out_loss_patch"]) <= tolerance
+    assert relative_error(total.detach(), v["out_total"]) <= tolerance
+    for name, leaf in zip(names, (large, small, patches), strict=True):
+        gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+        assert relative_error(gradient, v[f"out_grad_{name}"]) <= tolerance
+
+    center.accumulate(v["in_teacher_cls"])
+    center.update()
+    assert relative_error(center.value[None], v["out_center"]) <= tolerance
+    patch_center.accumulate(v["in_teacher_patch"].mean(dim=1))
+    patch_center.update()
+    assert relative_error(patch_center.value[None], v["out_center_patch"]) <= tolerance
+
+
+def _views(large: Tensor, small: Tensor, p: dict[str, int]) -> list[tuple[Tensor, int]]:
+    both = [(large, p["num_global_views"]), (small, p["num_local_views"])]
+    return [(x, count) for x, count in both if count]
+
+
+def _center(value: Tensor, momentum: float) -> Center:
+    center = Center(value.shape[-1], momentum)
+    center.value.copy_(value.flatten())
+    return center

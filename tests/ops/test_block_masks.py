@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from asterism.ops.block_masks import block_masks, draw_ratios, random_masks
+from asterism.errors import UserError
+from asterism.ops.block_masks import MaskConfig, block_masks, draw_masks, draw_ratios, random_masks
 from asterism.ops.random import fold
 
 
@@ -82,3 +83,28 @@ def test_ratios_are_a_mixture_of_ranges() -> None:
     assert 0.1 <= some.min() < 0.11
     assert 0.49 < some.max() <= 0.5
     assert abs(float(some.mean()) - 0.3) < 5 * 0.4 / 12**0.5 / len(some) ** 0.5
+
+
+def test_shapes_have_the_published_ratios_unless_told_otherwise() -> None:
+    assert MaskConfig().mixture == ((0.0, 0.3), (0.0, 0.2))
+    assert MaskConfig(shape="random").mixture == ((0.7,), (0.0,))
+    assert MaskConfig(ratios=(0.4,)).mixture == ((0.4,), (0.0,))
+    masks = draw_masks(MaskConfig(shape="random"), keys(30), (10, 10))
+    assert masks.sum(dim=1).unique().tolist() == [70]
+    sizes = draw_masks(MaskConfig(), keys(200), (14, 14)).sum(dim=1)
+    assert (sizes == 0).any()
+    assert sizes.max() <= 98
+    assert sizes.max() > 60
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"ratios": [0.1], "spreads": [0.2]}, "leaves"),
+        ({"ratios": [0.9, 0.1], "spreads": [0.2]}, "one spread for each ratio"),
+        ({"shape": "blocks"}, "shape"),
+    ],
+)
+def test_impossible_ratios_are_refused(values: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        MaskConfig.parse(values)

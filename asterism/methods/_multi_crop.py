@@ -1,0 +1,40 @@
+"""The views that iBOT, SOP, SOVE and MaSSL share with DINO: two large crops and several small ones."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from asterism.errors import UserError
+from asterism.methods.base import MethodConfig
+from asterism.nn.backbone import Backbone
+from asterism.types import ColorJitter, ViewSpec
+
+GLOBAL_VIEWS = 2
+
+
+class MultiCropConfig(MethodConfig):
+    """Sizes are in pixels, scales are shares of the image's area."""
+
+    global_size: int | None = Field(default=None, gt=0)  # None: the backbone's image size
+    global_scale: tuple[float, float] = (0.25, 1.0)
+    local_views: int = Field(default=10, ge=0)
+    local_size: int | None = Field(default=None, gt=0)  # None: 3/7 of the global size (96 of 224), in whole patches
+    local_scale: tuple[float, float] = (0.05, 0.25)
+
+
+def multi_crop_views(config: MultiCropConfig, backbone: Backbone) -> tuple[ViewSpec, ...]:
+    """The two large views, of which the second is rarely blurred and sometimes solarised, then the small ones."""
+    patch = backbone.patch_size
+    large = config.global_size or backbone.image_size
+    small = config.local_size or max(patch, round(large * 3 / 7 / patch) * patch)
+    common = ViewSpec(size=large, scale=config.global_scale, jitter=ColorJitter(), grayscale=0.2)
+    first = common.model_copy(update={"blur": 1.0})
+    second = common.model_copy(update={"blur": 0.1, "solarize": 0.2})
+    local = common.model_copy(update={"size": small, "scale": config.local_scale, "blur": 0.5})
+    for view in (first, local):
+        if view.size % patch:
+            raise UserError(
+                f"views of {view.size} pixels do not divide into patches of {patch}; set method.global_size and "
+                f"method.local_size to multiples of {patch}"
+            )
+    return (first, second, *[local] * config.local_views)

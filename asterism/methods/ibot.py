@@ -1,0 +1,205 @@
+"""iBOT: image BERT pre-training with an online tokenizer (Zhou et al., 2022).
+
+DINO, and beside it masked image modelling: in the student's large views some patches are hidden, and the student
+predicts there what the teacher, which sees them, says about each. Usually one head serves images and patches, so that
+what the teacher knows of whole images gives meaning to its "words" for patches.
+
+    f_s, h_s; f_t, h_t    backbone, head, patch_head; teacher_backbone, teacher_head, teacher_patch_head
+    u, v; û, v̂            the two large views; with hidden patches
+    m, e_[MASK]           masks, backbone.mask_token
+    P^[CLS], P^patch      targets and predictions over out_dim, patch_out_dim prototypes
+    L_[CLS], L_MIM        terms cls, patch; λ1, λ2: cls_weight, patch_weight
+    C, C'                 center, patch_center
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from asterism.methods._multi_crop import GLOBAL_VIEWS, MultiCropConfig, multi_crop_views
+from asterism.methods.base import Method, MethodConfig
+from asterism.nn.backbone import BackboneConfig, build_backbone, encode_views
+from asterism.nn.center import Center
+from asterism.nn.encoder import Encoder
+from asterism.nn.heads import PrototypeHead, image_tokens
+from asterism.nn.teacher import Teacher
+from asterism.ops.block_masks import MaskConfig, draw_masks
+from asterism.ops.losses import cross_entropy, cross_view_loss, entropy, masked_rows_mean, soft_targets
+from asterism.ops.random import fold_each
+from asterism.ops.schedules import cosine, ramp_per_epoch
+from asterism.types import Batch, Losses, Progress, Tokens, ViewSpec
+
+_MASKS = 0x1B  # tells the draw of masks from other uses of an image's key
+
+
+class IbotConfig(MultiCropConfig):
+    """Settings of iBOT; the defaults suit a ViT-S/16. Temperatures divide logits."""
+
+    name: Literal["ibot"] = "ibot"
+
+    # Masked image modelling (section 3.1 and appendix E)
+    mask: MaskConfig = MaskConfig()
+    cls_weight: float = Field(default=1.0, ge=0)  # λ1; 0 leaves the term out
+    patch_weight: float = Field(default=1.0, ge=0)  # λ2; 0 leaves out the term and the masks
+
+    # Head (section 3.2; sharing it: table 9)
+    out_dim: int = Field(default=8192, gt=1)  # prototypes of images
+    patch_out_dim: int | None = Field(default=None, gt=1)  # prototypes of patches, in a head of their own; None: shared
+    hidden_dim: int = Field(default=2048, gt=0)
+    bottleneck_dim: int = Field(default=256, gt=0)
+    norm_last_layer: bool = True  # gains of the prototypes fixed to 1
+    freeze_last_layer: int = Field(default=1, ge=0)  # epochs in which the prototypes stay as they are
+
+    # Teacher (appendix E)
+    momentum: float = Field(default=0.996, ge=0, le=1)  # at the start; a cosine takes it to 1
+    center_momentum: float = Field(default=0.9, ge=0, lt=1)
+    patch_center_momentum: float = Field(default=0.9, ge=0, lt=1)
+    student_temp: float = Field(default=0.1, gt=0)
+    warmup_teacher_temp: float = Field(default=0.04, gt=0)
+    teacher_temp: float = Field(default=0.07, gt=0)
+    warmup_teacher_patch_temp: float = Field(default=0.04, gt=0)
+    teacher_patch_temp: float = Field(default=0.07, gt=0)
+    warmup_teacher_temp_epochs: int = Field(default=30, ge=0)
+
+    @model_validator(mode="after")
+    def _something_to_learn(self) -> IbotConfig:
+        if self.cls_weight == 0 and self.patch_weight == 0:
+            raise ValueError("cls_weight and patch_weight are both 0; give at least one of them a positive weight")
+        return self
+
+
+class Ibot(Method):
+    """Student and teacher with heads for images and patches, and the centres of the teacher's logits."""
+
+    Config: ClassVar[type[MethodConfig]] = IbotConfig
+
+    def __init__(self, config: IbotConfig, backbone: BackboneConfig) -> None:
+        super().__init__(config, backbone)
+        self.config = config
+        self.masking = config.patch_weight > 0
+        self.backbone = build_backbone(backbone.model_copy(update={"mask_token": self.masking}))
+        self.head = self._new_head(config.out_dim)
+        self.teacher_backbone = Teacher(self.backbone)
+        self.teacher_head = Teacher(self.head)
+        self.center = Center(config.out_dim, config.center_momentum)
+        self.patch_head = None if config.patch_out_dim is None else self._new_head(config.patch_out_dim)
+        self.teacher_patch_head = None if self.patch_head is None else Teacher(self.patch_head)
+        self.patch_center = Center(config.patch_out_dim or config.out_dim, config.patch_center_momentum)
+        self.view_specs = multi_crop_views(config, self.backbone)
+        if not self.masking:
+            self.collapse_loss = config.cls_weight * math.log(config.out_dim)
+
+    def _new_head(self, out_dim: int) -> PrototypeHead:
+        config = self.config
+        return PrototypeHead(
+            self.backbone.dim,
+            out_dim,
+            config.hidden_dim,
+            config.bottleneck_dim,
+            norm_last_layer=config.norm_last_layer,
+        )
+
+    @property
+    def views(self) -> tuple[ViewSpec, ...]:
+        return self.view_specs
+
+    def loss(self, batch: Batch, progress: Progress) -> Losses:
+        config = self.config
+        views = [view.pixels for view in batch.views]
+        masks = self.masks(batch)
+        keys = [fold_each(batch.keys, number) for number in range(len(views))]
+
+        seen = encode_views(self.teacher_backbone, views[:GLOBAL_VIEWS])
+        tokens = encode_views(self.backbone, views, masks=[*masks, *[None] * config.local_views], drop_keys=keys)
+
+        terms, metrics = {}, {}
+        if config.cls_weight > 0:
+            teacher = self.teacher_head(image_tokens(seen))
+            targets = soft_targets(teacher, self.center.value, self.teacher_temp(progress))
+            self.center.accumulate(teacher)
+            student = self.head(image_tokens(tokens))
+            terms["cls"] = cross_view_loss(targets, student, config.student_temp)
+            predictions = (student[:GLOBAL_VIEWS].detach().float() / config.student_temp).softmax(dim=-1)
+            metrics["target_entropy"] = entropy(targets)
+            metrics["prediction_entropy"] = entropy(predictions)
+            metrics["kl"] = terms["cls"].detach() - metrics["target_entropy"]
+            metrics["center_norm"] = self.center.value.norm()
+        if self.masking:
+            mask = torch.cat([m for m in masks if m is not None])
+            words = self.patch_targets(seen, mask, self.teacher_patch_temp(progress))
+            hidden = (self.patch_head or self.head)(torch.cat([view.patches for view in tokens[:GLOBAL_VIEWS]])[mask])
+            terms["patch"] = masked_rows_mean(cross_entropy(words, hidden, config.student_temp), mask)
+            metrics["masked_share"] = mask.float().mean()
+        return Losses(
+            terms=terms,
+            weights={"cls": config.cls_weight, "patch": config.patch_weight},
+            metrics=metrics,
+            embeddings=image_tokens(seen)[0],
+        )
+
+    def masks(self, batch: Batch) -> list[Bool[Tensor, "b n"] | None]:
+        """For each large view the patches that the student does not see."""
+        if not self.masking:
+            return [None] * GLOBAL_VIEWS
+        return [
+            draw_masks(self.config.mask, fold_each(batch.keys, _MASKS, number), self.backbone.grid_of(view.pixels))
+            for number, view in enumerate(batch.views[:GLOBAL_VIEWS])
+        ]
+
+    @torch.no_grad()
+    def patch_targets(
+        self, seen: list[Tokens], mask: Bool[Tensor, "b n"], temperature: float
+    ) -> Float[Tensor, "rows k"]:
+        """What the teacher says about the hidden patches; takes note of all patches for their centre.
+
+        Logits are linear in the projections, so the mean logits of an image's patches are the logits of their mean
+        projection: prototypes are compared with hidden patches and one mean per image, not with every patch.
+        """
+        head = (self.teacher_patch_head or self.teacher_head).network
+        projected = head.project(torch.cat([view.patches for view in seen]))
+        targets = soft_targets(head.last_layer(projected[mask]), self.patch_center.value, temperature)
+        self.patch_center.accumulate(head.last_layer(projected.mean(dim=1)))
+        return targets
+
+    def teacher_temp(self, progress: Progress) -> float:
+        config = self.config
+        return ramp_per_epoch(
+            progress, config.warmup_teacher_temp_epochs, config.warmup_teacher_temp, config.teacher_temp
+        )
+
+    def teacher_patch_temp(self, progress: Progress) -> float:
+        config = self.config
+        return ramp_per_epoch(
+            progress, config.warmup_teacher_temp_epochs, config.warmup_teacher_patch_temp, config.teacher_patch_temp
+        )
+
+    def frozen(self, progress: Progress) -> Iterable[nn.Parameter]:
+        if progress.epoch < self.config.freeze_last_layer:
+            heads = [self.head] if self.patch_head is None else [self.head, self.patch_head]
+            return [parameter for head in heads for parameter in head.last_layer.parameters()]
+        return ()
+
+    def after_update(self, progress: Progress) -> None:
+        momentum = cosine(progress.step, progress.steps, self.config.momentum, 1.0)
+        self.teacher_backbone.update(self.backbone, momentum)
+        self.teacher_head.update(self.head, momentum)
+        if self.patch_head is not None and self.teacher_patch_head is not None:
+            self.teacher_patch_head.update(self.patch_head, momentum)
+        if self.config.cls_weight > 0:
+            self.center.update()
+        if self.masking:
+            self.patch_center.update()
+
+    def backbone_was_loaded(self) -> None:
+        self.teacher_backbone.update(self.backbone, momentum=0.0)
+
+    def encoder(self) -> Encoder:
+        """The teacher, which the paper evaluates."""
+        return Encoder(self.teacher_backbone.network, self.mean, self.std)
