@@ -14,50 +14,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from asterism.errors import UserError, unknown
-from asterism.nn.backbone import Architecture, Backbone
+from asterism.nn import stellar_weights
+from asterism.nn.backbone import Architecture
 from asterism.nn.checkpoint_file import CheckpointFile
-from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, METADATA_KEY, Encoder, Triple
-from asterism.nn.positions import Resampling, sincos_table, table_layout
-
-# The generic names under which networks are rebuilt from the shapes of their tensors, which override every size.
-_PLAIN_VIT, _SWIGLU_VIT = "vit_base_patch16_224", "vit_giant_patch14_dinov2"
+from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, METADATA_KEY, Triple
+from asterism.nn.encoder_weights import EncoderWeights, Hints, architecture_of
+from asterism.nn.positions import sincos_table
+from asterism.nn.transformers_names import from_transformers, transformers_prefix
 
 _HALF: Triple = (0.5, 0.5, 0.5)  # mean and deviation for the supervised ViTs of transformers
-
-_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16}  # of the published sizes
-_HEAD_WIDTH = 64
-
-
-@dataclass(frozen=True)
-class EncoderWeights:
-    """A network in timm's names, and what its images look like."""
-
-    architecture: Architecture
-    tensors: Mapping[str, Tensor]
-    mask_token: Float[Tensor, "1 d"] | None = None
-    mean: Triple = IMAGENET_MEAN
-    std: Triple = IMAGENET_STD
-    image_size: int | None = None  # None: the size of the position table
-    step: int | None = None  # optimiser steps of our run
-
-    def encoder(self, backbone: Backbone) -> Encoder:
-        """The encoder around the backbone that holds these weights."""
-        encoder = Encoder(backbone, self.mean, self.std, self.image_size)
-        encoder.step = self.step
-        return encoder
-
-
-@dataclass(frozen=True)
-class Hints:
-    """What a file may not tell by itself."""
-
-    heads: int | None = None
-    name: str | None = None  # the timm model the weights belong to
-    decoder_heads: int | None = None  # of STELLAR's decoder
 
 
 @dataclass(frozen=True)
@@ -99,15 +67,7 @@ def _own(file: CheckpointFile, hints: Hints) -> EncoderWeights:
         )
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{file.path} was written by another version of Asterism: {error!r} in its metadata") from None
-    from asterism.nn import stellar_weights  # built upon this module
-
     return stellar_weights.with_concepts_beside(file, weights)
-
-
-def _stellar(file: CheckpointFile, hints: Hints) -> EncoderWeights:
-    from asterism.nn import stellar_weights  # built upon this module
-
-    return stellar_weights.from_official(file, hints)
 
 
 def _is_stellar(file: CheckpointFile) -> bool:
@@ -119,7 +79,7 @@ def _transformers(file: CheckpointFile, hints: Hints) -> EncoderWeights:
     activation = file.config.get("hidden_act", "gelu")
     if activation != "gelu":
         raise UserError(f"{file.path}: hidden_act = {activation!r} in its config.json; only gelu is supported")
-    prefix = _transformers_prefix(file.tensors) or ""
+    prefix = transformers_prefix(file.tensors) or ""
     tensors = from_transformers(file.tensors, prefix)
     supervised = file.config.get("model_type") == "vit"
     heads = hints.heads or file.config.get("num_attention_heads")
@@ -131,45 +91,6 @@ def _transformers(file: CheckpointFile, hints: Hints) -> EncoderWeights:
         mean=_triple(file.preprocessor.get("image_mean"), _HALF if supervised else IMAGENET_MEAN),
         std=_triple(file.preprocessor.get("image_std"), _HALF if supervised else IMAGENET_STD),
     )
-
-
-def from_transformers(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The ViT under a prefix, from the names of transformers to those of timm; query, key and value become one."""
-    own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-    renamed = {}
-    for name, tensor in own.items():
-        if name in _TRANSFORMERS_NAMES:
-            renamed[_TRANSFORMERS_NAMES[name]] = tensor
-        elif match := re.fullmatch(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)", name):
-            block, part, kind = match.groups()
-            if part in _TRANSFORMERS_PARTS:
-                renamed[f"blocks.{block}.{_TRANSFORMERS_PARTS[part]}.{kind}"] = tensor
-            elif part == "attention.attention.query":
-                parts = [own[name.replace("query", other)] for other in ("query", "key", "value")]
-                renamed[f"blocks.{block}.attn.qkv.{kind}"] = torch.cat(parts)
-    return renamed
-
-
-_TRANSFORMERS_NAMES = {
-    "embeddings.cls_token": "cls_token",
-    "embeddings.position_embeddings": "pos_embed",
-    "embeddings.patch_embeddings.projection.weight": "patch_embed.proj.weight",
-    "embeddings.patch_embeddings.projection.bias": "patch_embed.proj.bias",
-    "layernorm.weight": "norm.weight",
-    "layernorm.bias": "norm.bias",
-}
-_TRANSFORMERS_PARTS = {
-    "attention.output.dense": "attn.proj",
-    "intermediate.dense": "mlp.fc1",
-    "output.dense": "mlp.fc2",
-    "layernorm_before": "norm1",
-    "layernorm_after": "norm2",
-}
-
-
-def _transformers_prefix(tensors: Mapping[str, Tensor]) -> str | None:
-    found = (p for p in ("vit.", "") if f"{p}encoder.layer.0.layernorm_before.weight" in tensors)
-    return next(found, None)
 
 
 def _dinov2(file: CheckpointFile, hints: Hints) -> EncoderWeights:
@@ -254,66 +175,14 @@ def _is_dinov2(file: CheckpointFile) -> bool:
 
 FAMILIES = [
     Family("asterism", lambda file: METADATA_KEY in file.metadata, _own),
-    Family("stellar", _is_stellar, _stellar),
-    Family("transformers", lambda file: _transformers_prefix(file.tensors) is not None, _transformers),
+    Family("stellar", _is_stellar, stellar_weights.from_official),
+    Family("transformers", lambda file: transformers_prefix(file.tensors) is not None, _transformers),
     Family("dinov2", _is_dinov2, _dinov2),
     Family("mae", _is_mae, _mae),
     Family("timm", _is_timm, _timm),
     # A bare ViT is taken for DINO's or iBOT's, who publish such files; say family="timm" if yours is timm's.
     Family("dino", _is_timm_like, _dino_or_ibot),
 ]
-
-
-def architecture_of(
-    file: CheckpointFile, tensors: Mapping[str, Tensor], hints: Hints, resampling: Resampling
-) -> Architecture:
-    """Every size of a ViT from the shapes of its tensors (timm's names); only the number of heads leaves no trace."""
-    try:
-        dim, channels, patch, _ = tensors["patch_embed.proj.weight"].shape
-        hidden = tensors["blocks.0.mlp.fc1.weight"].shape[0]
-        gated = tensors["blocks.0.mlp.fc2.weight"].shape[1] != hidden
-        positions = tensors["pos_embed"].shape[1]
-    except KeyError as error:
-        raise UserError(f"{file.path} lacks the tensor {error.args[0]!r} of a vision transformer") from None
-    if channels != 3:
-        raise UserError(f"{file.path} is a network for images of {channels} channels; only RGB is supported")
-    if "norm_pre.weight" in tensors and hints.name is None:
-        raise UserError(f"{file.path} needs to know which network it is (it has a norm before its blocks); give name=")
-    class_token = "cls_token" in tensors
-    registers = tensors["reg_token"].shape[1] if "reg_token" in tensors else 0
-    side, no_embed_class = table_layout(positions, int(class_token) + registers, bool(registers))
-    arguments: dict[str, Any] = {
-        "img_size": side * patch,
-        "patch_size": patch,
-        "embed_dim": dim,
-        "depth": 1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("blocks.")),
-        "num_heads": hints.heads or _usual_heads(file, dim),
-        "mlp_ratio": _ratio(hidden, dim),
-        "qkv_bias": "blocks.0.attn.qkv.bias" in tensors,
-        "qk_norm": "blocks.0.attn.q_norm.weight" in tensors,
-        "init_values": 1e-5 if "blocks.0.ls1.gamma" in tensors else None,
-        "class_token": class_token,
-        "reg_tokens": registers,
-        "no_embed_class": no_embed_class,
-    }
-    from asterism.nn.vit import FEATURES_ONLY
-
-    name = hints.name or (_SWIGLU_VIT if gated else _PLAIN_VIT)
-    return Architecture(name, arguments | FEATURES_ONLY, resampling)
-
-
-def _usual_heads(file: CheckpointFile, dim: int) -> int:
-    if dim in _HEADS:
-        return _HEADS[dim]
-    if dim % _HEAD_WIDTH == 0:
-        return dim // _HEAD_WIDTH
-    raise UserError(f"{file.path} is a network of width {dim}; its file does not tell the number of heads: give heads=")
-
-
-def _ratio(hidden: int, dim: int) -> float:
-    """The MLP's ratio, such that timm's int(dim · ratio) is exactly the hidden width."""
-    ratio = hidden / dim
-    return ratio if int(dim * ratio) == hidden else math.nextafter(ratio, math.inf)
 
 
 def _without_mask_token(tensors: Mapping[str, Tensor], name: str) -> tuple[dict[str, Tensor], Tensor | None]:

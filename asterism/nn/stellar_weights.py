@@ -12,11 +12,12 @@ from asterism.nn.backbone import Backbone
 from asterism.nn.checkpoint_file import CheckpointFile
 from asterism.nn.concepts import ConceptEncoder, concepts_file, load_concepts, load_part
 from asterism.nn.encoder import Encoder
-from asterism.nn.families import EncoderWeights, Hints, architecture_of, from_transformers
+from asterism.nn.encoder_weights import EncoderWeights, Hints, architecture_of
 from asterism.nn.localization import Localization
 from asterism.nn.reconstruction import CodeReconstruction, ConceptDecoder, PixelReconstruction, Reconstruction
 from asterism.nn.tokenizer import Tokenizer
 from asterism.nn.tokenizer_files import load_tensors, rebuild_tokenizer, vqgan_shape
+from asterism.nn.transformers_names import from_transformers
 
 _TEMPERATURE = 0.06  # of the localisation; not in the files
 

@@ -14,7 +14,8 @@ from asterism.errors import UserError
 from asterism.nn.backbone import Architecture, Backbone, rebuild_backbone
 from asterism.nn.checkpoint_file import SUFFIXES, read_checkpoint
 from asterism.nn.encoder import Encoder, Triple
-from asterism.nn.families import EncoderWeights, Hints, convert
+from asterism.nn.encoder_weights import EncoderWeights, Hints
+from asterism.nn.families import convert
 from asterism.nn.positions import Resampling, resample, table_layout
 
 _MAY_DIFFER = {"cls_token", "reg_token", "mask_token"}  # a network is useful with or without them
