@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from asterism.config import Config
 from asterism.nn.backbone import Backbone, BackboneConfig
-from asterism.nn.encoder import Encoder
+from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, Encoder, Triple
 from asterism.types import Batch, Losses, Progress, ViewSpec
 
 
@@ -31,6 +31,8 @@ class Method(nn.Module, ABC):
     Config: ClassVar[type[MethodConfig]]
 
     backbone: Backbone  # the network that is trained; `--init` fills it
+    mean: Triple = IMAGENET_MEAN  # of RGB in [0, 1]: what was subtracted from the pixels; set from the data's settings
+    std: Triple = IMAGENET_STD  # what then divided them
     collapse_loss: float | None = None  # the loss of uniform targets and predictions, ln K, where there is one
 
     def __init__(self, config: MethodConfig, backbone: BackboneConfig) -> None:

@@ -36,7 +36,7 @@ from asterism.errors import UserError
 from asterism.methods.base import Method, MethodConfig
 from asterism.nn.backbone import BackboneConfig, build_backbone, encode_views
 from asterism.nn.concepts import ConceptEncoder
-from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, Encoder
+from asterism.nn.encoder import Encoder
 from asterism.nn.localization import Localization
 from asterism.nn.reconstruction import (
     CodeReconstruction,
@@ -245,7 +245,7 @@ class Stellar(Method):
         if self.reconstruction is None:
             return {}, {}
         mixed = self.localization(clean.patches, clean.registers) @ clean.registers
-        images = denormalise(pixels, IMAGENET_MEAN, IMAGENET_STD)
+        images = denormalise(pixels, self.mean, self.std)
         loss, quality = self.reconstruction.loss(mixed, clean.grid, images)
         return {"reconstruction": loss}, {self.reconstruction.metric: quality}
 
@@ -333,7 +333,9 @@ class Stellar(Method):
             self.teacher_backbone.update(self.backbone, momentum=0.0)
 
     def encoder(self) -> Encoder:
-        return ConceptEncoder(self.backbone, self.localization, self.reconstruction, image_size=self.global_size)
+        return ConceptEncoder(
+            self.backbone, self.localization, self.reconstruction, self.mean, self.std, self.global_size
+        )
 
     @torch.no_grad()
     def pictures(self, pixels: Float[Tensor, "b 3 h w"], key: int) -> dict[str, Float[Tensor, "b 3 h w"]]:
@@ -345,7 +347,7 @@ class Stellar(Method):
         shown = {"concepts": F.interpolate(painted.mT.reshape(len(pixels), 3, *tokens.grid), size)}
         if self.reconstruction is not None:
             made = self.reconstruction(where @ tokens.registers, tokens.grid)
-            shown["reconstruction"] = normalise(F.interpolate(made, size), IMAGENET_MEAN, IMAGENET_STD)
+            shown["reconstruction"] = normalise(F.interpolate(made, size), self.mean, self.std)
         return shown
 
     @property

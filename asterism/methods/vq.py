@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from asterism.methods.base import Method, MethodConfig
 from asterism.nn.backbone import BackboneConfig, build_backbone
-from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, Encoder
+from asterism.nn.encoder import Encoder
 from asterism.nn.patch_tokenizer import PatchCodes, PatchTokenizer
 from asterism.nn.reconstruction import ConceptDecoder
 from asterism.nn.tokenizer_files import FILE_NAME, save_tokenizer
@@ -74,7 +74,9 @@ class Vq(Method):
         codes = self.codes.codebook.codes[chosen]
         self._remember(latents.detach(), chosen, batch.keys)
         rounded = latents + (codes - latents).detach()
-        reconstruction, psnr = self.codes.reconstruction.loss(rounded, tokens.grid, self._images(pixels))
+        reconstruction, psnr = self.codes.reconstruction.loss(
+            rounded, tokens.grid, denormalise(pixels, self.mean, self.std)
+        )
         return Losses(
             terms={"reconstruction": reconstruction, "commitment": F.mse_loss(latents, codes)},
             weights={"commitment": self.config.commitment},
@@ -89,17 +91,14 @@ class Vq(Method):
     def pictures(self, pixels: Float[Tensor, "b 3 h w"], key: int) -> dict[str, Float[Tensor, "b 3 h w"]]:
         """The images as their codes tell them."""
         tokenizer = self.tokenizer()
-        made = tokenizer.decode(tokenizer.encode(self._images(pixels)))
-        return {"reconstruction": normalise(made, IMAGENET_MEAN, IMAGENET_STD)}
+        made = tokenizer.decode(tokenizer.encode(denormalise(pixels, self.mean, self.std)))
+        return {"reconstruction": normalise(made, self.mean, self.std)}
 
     def tokenizer(self) -> PatchTokenizer:
-        return PatchTokenizer(self.backbone, self.codes)
+        return PatchTokenizer(self.backbone, self.codes, self.mean, self.std)
 
     def encoder(self) -> Encoder:
         return TokenizingEncoder(self.tokenizer())
-
-    def _images(self, pixels: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 h w"]:
-        return denormalise(pixels, IMAGENET_MEAN, IMAGENET_STD)
 
     def _remember(self, latents: Float[Tensor, "b n c"], chosen: Int[Tensor, "b n"], keys: Int[Tensor, " b"]) -> None:
         place = torch.arange(latents.shape[1], device=keys.device)

@@ -63,7 +63,7 @@ def test_training_lowers_the_loss_and_uses_many_codes() -> None:
         losses.total.backward()
         optimizer.step()
         method.after_update(PROGRESS)
-        values.append(float(losses.terms["reconstruction"]))
+        values.append(float(losses.terms["reconstruction"].detach()))
         assert step == 0 or losses.metrics["codes_in_use"] > 1
     assert values[-1] < 0.8 * values[0]
 
