@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -123,7 +123,7 @@ class _Bar:
         self._start = time.monotonic()
         self._bar: Progress | None = None
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> _Bar:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from asterism.data import open_source
+from asterism.errors import UserError
+from asterism.evals.baselines import PixelEncoder
+from asterism.evals.knn import Knn, KnnConfig
+from asterism.evals.measure import run_protocol
+from asterism.evals.parts import DataChoice, Parts
+from asterism.evals.result import Model
+from asterism.ops.neighbours import knn_accuracy
+from tests.evals.samples import small_encoder, write_colours
+
+
+def parts_of(folder: Path) -> Parts:
+    return Parts(open_source(str(folder), "train"), open_source(str(folder), "test"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_colours(tmp_path / "train", 5)
+    write_colours(tmp_path / "test", 2, seed=1)
+    return tmp_path
+
+
+def test_values_equal_the_function_on_the_features(folder: Path) -> None:
+    encoder, parts = small_encoder(), parts_of(folder)
+    config = KnnConfig(k=(2, 7), resize=1.0)
+    vectors = []
+    for source in (parts.train, parts.test):
+        pictures = [source[i].image.permute(1, 2, 0).numpy() for i in range(len(source))]
+        vectors.append(encoder.encode(pictures).cls)
+    labels = [torch.arange(3).repeat_interleave(5), torch.arange(3).repeat_interleave(2)]
+    expected = knn_accuracy(vectors[0], labels[0], vectors[1], labels[1], (2, 7), 0.07, 3)
+    assert dict(Knn(config, parts).measure(encoder)) == expected
+
+
+def test_colours_are_told_apart_by_pixels(folder: Path) -> None:
+    values = dict(Knn(KnnConfig(k=(3,)), parts_of(folder)).measure(PixelEncoder()))
+    assert values == {"top1_k3": 100.0}
+
+
+def test_classes_are_counted_over_both_parts(folder: Path) -> None:
+    """The largest label is missing from the test part, and the votes need a place for it."""
+    for image in (folder / "test" / "red").iterdir():
+        image.unlink()
+    (folder / "test" / "red").rmdir()
+    values = dict(Knn(KnnConfig(k=(15,)), parts_of(folder)).measure(PixelEncoder()))
+    assert values == {"top1_k15": 100.0}
+
+
+def test_fewer_images_than_k_are_reported(folder: Path) -> None:
+    evaluation = Knn(KnnConfig(), parts_of(folder))
+    assert list(dict(evaluation.measure(PixelEncoder()))) == ["top1_k10", "top1_k15"]
+    assert evaluation.constants(PixelEncoder())["k"] == [10, 15]
+    assert evaluation.notes() == ["k = 20, 100, 200 became 15, the number of training images"]
+
+
+def test_a_share_of_the_labels(folder: Path) -> None:
+    evaluation = Knn(KnnConfig(label_share=0.4), parts_of(folder))
+    assert len(evaluation.parts.train) == 6
+    assert evaluation.constants(PixelEncoder())["label_share"] == 0.4
+
+
+def test_constants_name_pixels(folder: Path) -> None:
+    constants = Knn(KnnConfig(), parts_of(folder)).constants(small_encoder(image_size=224))
+    assert (constants["resize"], constants["crop"], constants["temperature"]) == (256, 224, 0.07)
+    assert "batch_size" not in constants
+
+
+def test_unreadable_images_are_counted(folder: Path) -> None:
+    (folder / "train" / "red" / "000.png").write_bytes(b"")
+    assert dict(Knn(KnnConfig(k=(3,)), parts_of(folder)).measure(PixelEncoder()))["unreadable_images"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"k": 0}, "knn.k = .*at least 1"),
+        ({"k": []}, "one or several"),
+        ({"temperature": 0}, "knn.temperature = 0"),
+        ({"label_share": 1.5}, "knn.label_share = 1.5"),
+        ({"label_shar": 0.1}, "did you mean 'knn.label_share'"),
+    ],
+)
+def test_wrong_settings_are_explained(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        KnnConfig.parse(settings, section="knn")
+
+
+def test_a_single_k_may_be_a_number() -> None:
+    assert KnnConfig.parse({"k": 20}).k == (20,)
+
+
+def test_baselines_are_measured_on_the_same_data(folder: Path) -> None:
+    result = run_protocol(
+        "knn", KnnConfig(k=(3,)), DataChoice(str(folder)), small_encoder(), Model("x", 3), {"pixels": PixelEncoder()}
+    )
+    assert result.baselines == {"pixels": {"top1_k3": 100.0}}
+    assert (result.train.images, result.test.images, result.model.step) == (15, 6, 3)
+    assert result.train.fingerprint == open_source(str(folder), "train").fingerprint

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from asterism.errors import UserError
+from asterism.evals.result import Model, Part, Result, read_results, write_atomically
+
+
+def result(**changes: object) -> Result:
+    values = {
+        "protocol": "knn",
+        "values": {"top1_k20": 51.5},
+        "constants": {"k": [20], "temperature": 0.07},
+        "model": Model("runs/x", 40),
+        "train": Part("set/train", 10, "ab"),
+        "test": Part("set/test", 5, "cd"),
+        "seconds": 1.5,
+        "notes": ("a note",),
+    }
+    return Result(**values | changes)
+
+
+def test_results_survive_writing_and_reading(tmp_path: Path) -> None:
+    written = result(baselines={"pixels": {"top1_k20": 30.0}}).write(tmp_path / "eval")
+    assert written.path == tmp_path / "eval" / "knn.json"
+    assert read_results(tmp_path / "eval") == [written]
+    content = json.loads(written.path.read_text())
+    assert content["model"] == {"name": "runs/x", "step": 40}
+    assert content["train"]["fingerprint"] == "ab"
+    assert {"asterism", "torch", "timm", "python"} <= set(content["versions"])
+
+
+def test_a_later_result_replaces_the_file_as_a_whole(tmp_path: Path) -> None:
+    result().write(tmp_path)
+    result(values={"top1_k20": 60.0}).write(tmp_path)
+    assert [r.values["top1_k20"] for r in read_results(tmp_path)] == [60.0]
+    assert [path.name for path in tmp_path.iterdir()] == ["knn.json"]
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "x.json"
+    write_atomically(target, "old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(target, "new")
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_foreign_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "knn.json").write_text("{}")
+    with pytest.raises(UserError, match=r"knn\.json is not a result"):
+        read_results(tmp_path)

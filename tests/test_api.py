@@ -1,0 +1,120 @@
+"""The Python interface, in the words of the README."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import asterism
+from asterism import api
+from asterism.errors import UserError
+from asterism.train import loop
+from asterism.train.recipe import Recipe
+from asterism.train.run import Run
+from tests.evals.samples import small_encoder, write_colours
+
+SMALL: dict[str, Any] = {
+    "backbone": {"image_size": 16, "patch_size": 8, "dim": 16, "depth": 1, "heads": 2},
+    "trainer": {"steps": 2, "batch_size": 4},
+    "monitor.tensorboard": False,
+}
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_colours(tmp_path_factory.mktemp("labelled"), 5)
+
+
+@pytest.fixture(scope="module")
+def run(labelled: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    out = tmp_path_factory.mktemp("runs") / "mae"
+    return asterism.pretrain(
+        method="mae", data=labelled, out=out, **SMALL, **{"data.workers": 0, "method.decoder_dim": 16, "optim.lr": 3e-4}
+    )
+
+
+def test_the_readme_in_python(run: Run, labelled: Path) -> None:
+    encoder = asterism.load(run.path)
+    images = [Image.open(path) for path in sorted((labelled / "red").iterdir())]
+    features = encoder.encode(images)
+    assert features.cls.shape == (5, 16)
+    assert features.patches.shape == (5, 4, 16)
+    result = asterism.evaluate(run.path, data=labelled, protocols=["knn"])["knn"]
+    assert result.path == run.path / "eval" / "knn.json"
+    assert result.model.step == 2
+
+
+def test_a_run_tells_what_it_is(run: Run) -> None:
+    assert run.config["optim"]["lr"] == 3e-4
+    assert run.config["backbone"]["dim"] == 16
+    assert run.metrics()[-1]["step"] == 2
+    saved, loaded = run.encoder().state_dict(), asterism.load(str(run.path)).state_dict()
+    assert all(saved[name].equal(loaded[name]) for name in saved)
+
+
+def test_an_existing_run_is_not_replaced(run: Run, labelled: Path) -> None:
+    with pytest.raises(UserError, match="exists already"):
+        asterism.pretrain("mae", labelled, run.path, **SMALL)
+
+
+def test_settings_in_three_forms_mean_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Recipe, Path]] = []
+
+    def remember(recipe: Recipe, out: Path, **_: object) -> Run:
+        seen.append((recipe, out))
+        return Run(out)
+
+    monkeypatch.setattr(loop, "pretrain", remember)
+    api.pretrain("dino", "photos", optim={"lr": 1e-3})
+    api.pretrain("dino", "photos", **{"optim.lr": 1e-3})
+    api.pretrain("dino", "photos", overrides=["optim.lr=1e-3"])
+    api.pretrain(recipe="dino", data={"path": "photos"}, method={"name": "dino"}, optim={"lr": 1e-3})
+    assert [recipe for recipe, _ in seen] == [seen[0][0]] * 4
+    assert seen[0][0].optim.lr == 1e-3
+    assert {out for _, out in seen} == {Path("runs/dino")}
+
+
+def test_words_that_do_not_go_together() -> None:
+    with pytest.raises(UserError, match="name one method or recipe"):
+        api.pretrain(data="photos")
+    with pytest.raises(UserError, match="name one method or recipe"):
+        api.pretrain("dino", recipe="mae", data="photos")
+    with pytest.raises(UserError, match="--resume goes on with a run as it is"):
+        api.pretrain("dino", resume="runs/x")
+
+
+def test_an_encoder_in_memory_can_be_evaluated(labelled: Path, tmp_path: Path) -> None:
+    encoder = small_encoder()
+    result = asterism.evaluate(encoder, labelled, "knn", knn={"k": [2, 3]})["knn"]
+    assert list(result.values) == ["top1_k2", "top1_k3"]
+    assert result.path is None
+    saved = encoder.save(tmp_path / "x.safetensors")
+    again = asterism.evaluate(saved, labelled, "knn", **{"knn.k": [2, 3]}, out=tmp_path)["knn"]
+    assert again.values == result.values
+    assert again.path == tmp_path / "knn.json"
+
+
+def test_embeddings_are_what_encode_gives(labelled: Path, tmp_path: Path) -> None:
+    encoder = small_encoder()
+    written = asterism.embed(encoder, labelled, tmp_path / "x.npz")
+    with np.load(written.path) as file:
+        keys, vectors = file["keys"].tolist(), torch.from_numpy(file["embeddings"])
+    direct = encoder.encode([labelled / key for key in keys]).cls
+    assert torch.nn.functional.cosine_similarity(vectors, direct).min() > 0.999
+
+
+def test_report_stays_a_function_after_its_file_was_imported() -> None:
+    importlib.import_module("asterism.report")
+    assert asterism.report is api.report
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'pretrian'"):
+        asterism.pretrian  # noqa: B018
+    assert set(asterism.__all__) == {"__version__", "embed", "evaluate", "load", "pretrain", "report"}
