@@ -34,6 +34,10 @@ class Memory(nn.Module):
     def size(self) -> int:
         return len(self.rows)
 
+    @property
+    def filled_share(self) -> Float[Tensor, ""]:
+        return self.filled / self.size
+
     def sample(self, count: int, generator: torch.Generator) -> Int[Tensor, " {count}"]:
         """Different places, uniformly drawn. The same generator on every process gives the same places."""
         return torch.randperm(self.size, generator=generator)[:count].to(self.rows.device)

@@ -16,7 +16,7 @@ where the rows of Y sum to one, and the renormalisation where they do not.)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -148,11 +148,12 @@ def organize(
     return Prototypes(memory[supports.index.T.contiguous()], own.T.contiguous(), everywhere.T.contiguous())
 
 
-def permuted_blocks(memory: Float[Tensor, "n d"], permutation: Int[Tensor, " n"], size: int) -> list[Prototypes]:
+def permuted_blocks(memory: Float[Tensor, "n d"], permutation: Int[Tensor, " n"], size: int) -> Iterator[Prototypes]:
     """MaSSL's tasks: a random order of the memory cut into blocks, each row a prototype; a remainder is left out."""
-    whole = permutation[: len(permutation) // size * size]
     ones = memory.new_ones(1, size)
-    return [Prototypes(memory[block][None], ones, torch.zeros_like(ones)) for block in torch.split(whole, size)]
+    for start in range(0, len(permutation) - size + 1, size):
+        block = permutation[start : start + size]
+        yield Prototypes(memory[block][None], ones, torch.zeros_like(ones))
 
 
 # ------------------------------------------------------------------------------------------------------- probabilities

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from asterism.methods.sop import image_loss, patch_loss
 from asterism.nn.memory import Memory
 from asterism.ops import prototypes as P
 from tests.golden.vectors import Vectors, read, relative_error
@@ -16,18 +17,6 @@ def probs(golden: Path) -> Vectors:
     return read(golden / "sop" / "probs.npz")
 
 
-def _folded_targets(teacher: Tensor, views: int) -> list[Tensor]:
-    """Per student view the sum of the targets of the other teacher views."""
-    goals = teacher.unflatten(0, (2, -1))
-    return [goals[1], goals[0], *[goals.sum(dim=0)] * (views - 2)]
-
-
-def _pair_loss(student: Tensor, teacher_p: Tensor, prototypes: P.Prototypes, views: int, temperature: float) -> Tensor:
-    targets = torch.cat(_folded_targets(teacher_p, views))
-    images = len(student) // views
-    return P.grouped_cross_entropy(student, targets, prototypes, temperature).sum() / (images * (2 * views - 2))
-
-
 def _check(v: Vectors, prototypes: P.Prototypes, suffix: str, infix: str) -> None:
     p, tolerance = v.params, v.params["tolerance"]
     student = v["in_student"].clone().requires_grad_()
@@ -35,11 +24,18 @@ def _check(v: Vectors, prototypes: P.Prototypes, suffix: str, infix: str) -> Non
     targets = P.log_probabilities(v["in_teacher"], prototypes, p["teacher_temp"]).exp()
     assert relative_error(ours, v[f"out_probs{infix}_student"]) <= tolerance
     assert relative_error(targets, v[f"out_probs{infix}_teacher"]) <= tolerance
-    loss = _pair_loss(student, targets, prototypes, p["num_views"], p["student_temp"])
+    loss = _image_loss(v, student, [prototypes])
     loss.backward()
     assert relative_error(loss.detach(), v[f"out_loss{suffix}"]) <= tolerance
     assert student.grad is not None
     assert relative_error(student.grad, v[f"out_grad_student{suffix}"]) <= tolerance
+
+
+def _image_loss(v: Vectors, student: Tensor, tasks: list[P.Prototypes]) -> Tensor:
+    p = v.params
+    teacher = v["in_teacher"].unflatten(0, (p["num_teacher_views"], -1))
+    views = student.unflatten(0, (p["num_views"], -1))
+    return image_loss(teacher, views, iter(tasks), (p["teacher_temp"], p["student_temp"]))[0]
 
 
 def test_supports_beside_the_anchors(probs: Vectors) -> None:
@@ -68,10 +64,8 @@ def test_patches(probs: Vectors) -> None:
     ]:
         ours = P.log_probabilities(rows.flatten(0, 1), prototypes, temperature).exp()
         assert relative_error(ours.view(expected.shape), expected) <= p["tolerance"]
-    targets = P.log_probabilities(probs["in_patch_teacher"][mask], prototypes, p["teacher_temp"]).exp()
-    entropy = P.grouped_cross_entropy(student[mask], targets, prototypes, p["student_temp"])
-    share = 1 / (mask.sum(dim=1).clamp_min(1) * len(mask))
-    loss = (entropy * share[:, None].expand_as(mask)[mask]).sum()
+    temperatures = (p["teacher_temp"], p["student_temp"])
+    loss = patch_loss(probs["in_patch_teacher"][mask], student[mask], mask, iter([prototypes]), temperatures)
     loss.backward()
     assert relative_error(loss.detach(), probs["out_patch_loss"]) <= p["tolerance"]
     assert student.grad is not None
@@ -81,10 +75,9 @@ def test_patches(probs: Vectors) -> None:
 def test_massl(golden: Path) -> None:
     v = read(golden / "sop" / "massl.npz")
     p, memory = v.params, v["in_memory"].T.contiguous()
-    blocks = P.permuted_blocks(memory, v["in_permutation"], p["partition_size"])
+    blocks = list(P.permuted_blocks(memory, v["in_permutation"], p["partition_size"]))
     assert len(blocks) == p["num_partitions"]
     student = v["in_student"].clone().requires_grad_()
-    losses = []
     for number, block in enumerate(blocks):
         log_p = P.log_probabilities(student.detach(), block, p["student_temp"]).unflatten(0, (p["num_views"], -1))
         targets = P.log_probabilities(v["in_teacher"], block, p["teacher_temp"]).exp()
@@ -93,8 +86,7 @@ def test_massl(golden: Path) -> None:
             relative_error(targets.unflatten(0, (p["num_teacher_views"], -1)), v["out_teacher_blocks"][:, number])
             <= p["tolerance"]
         )
-        losses.append(_pair_loss(student, targets, block, p["num_views"], p["student_temp"]))
-    loss = torch.stack(losses).mean()
+    loss = _image_loss(v, student, blocks)
     loss.backward()
     assert relative_error(loss.detach(), v["out_loss"]) <= p["tolerance"]
     assert student.grad is not None

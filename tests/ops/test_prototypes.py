@@ -157,7 +157,7 @@ def test_search_in_the_whole_memory_by_loops() -> None:
 def test_blocks_are_softmaxes_over_disjoint_parts_of_the_memory() -> None:
     memory, rows = unit(1, 23, 5).float(), unit(2, 4, 5).float()
     permutation = torch.randperm(23, generator=generator(3))
-    blocks = P.permuted_blocks(memory, permutation, 7)
+    blocks = list(P.permuted_blocks(memory, permutation, 7))
     assert len(blocks) == 3  # 23 = 3 · 7 and a remainder of two
     for number, block in enumerate(blocks):
         log_p = P.log_probabilities(rows, block, 0.2)
