@@ -199,7 +199,10 @@ def _method_pictures(run: Run, recipe: Recipe, encoder: Encoder, images: Picture
 def _view_pictures(run: Run, recipe: Recipe, source: Source) -> dict[str, Pictures]:
     views = Views(load_method(run).views)
     samples = _samples(source, 4)
-    crops = [views(sample.image, fold(recipe.trainer.seed, number))[0] for number, sample in enumerate(samples)]
+    crops = [
+        views.apply(sample.image, views.sample(*sample.image.shape[1:], fold(recipe.trainer.seed, number)))
+        for number, sample in enumerate(samples)
+    ]
     return {f"view {number + 1}": torch.stack(same) for number, same in enumerate(zip(*crops, strict=True))}
 
 

@@ -40,7 +40,7 @@ def principal_colors(patches: Float[Tensor, "b n d"], grid: tuple[int, int], siz
     return to_uint8(enlarge(maps, size))
 
 
-def heat(maps: Float[Tensor, "b h w"], images: Pictures) -> Pictures:
+def heat(maps: Float[Tensor, "b rows columns"], images: Pictures) -> Pictures:
     """A map over each image: bright where the map is large, each map scaled to its own range."""
     values = enlarge(maps[:, None].float(), images.shape[-1], smooth=True)
     low, high = values.amin(dim=(2, 3), keepdim=True), values.amax(dim=(2, 3), keepdim=True)
