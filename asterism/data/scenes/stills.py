@@ -1,0 +1,87 @@
+"""Scenes as a source of labelled images with masks and boxes."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import torch
+
+from asterism.data import splits
+from asterism.data.scenes.layout import dominant_kind, sample_scene
+from asterism.data.scenes.limits import VERSION, check_count, check_objects, check_size
+from asterism.data.scenes.paint import paint
+from asterism.data.scenes.shapes import CLASSES
+from asterism.data.source import Sample
+from asterism.ops.random import fold
+
+_STREAMS = {"train": 0, "val": 1, "test": 2}  # no key of one stream occurs in another
+_LEAST_VISIBLE = 0.25  # things hidden more than this leave of them are not drawn
+
+
+class Scenes:
+    """Drawn scenes; each is a function of (seed, split, index), and the same at every size.
+
+    label      class of the dominant thing, the one with the largest visible area; it also is instance 1
+    semantic   0 background, 1 + place in `classes` elsewhere
+    instances  0 background, 1 … m the things, in the order of `boxes`
+    boxes      left, top, right, bottom of what is visible, in pixels; right and bottom are the first beyond it
+
+    `objects` is how many things a scene may hold; the few that would be almost wholly hidden are left out.
+    """
+
+    def __init__(
+        self,
+        size: int = 64,
+        count: int = 10_000,
+        seed: int = 0,
+        split: str = "train",
+        objects: tuple[int, int] = (1, 6),
+    ) -> None:
+        check_size(size)
+        check_count(count, "count")
+        check_objects(objects)
+        self.size = size
+        self.count = count
+        self.seed = seed
+        self.split = splits.pick(split, _STREAMS, "scenes")
+        self.objects = objects
+        self.classes = list(CLASSES)
+        self._stream = fold(seed, _STREAMS[self.split])
+
+    @property
+    def name(self) -> str:
+        return f"scenes/{self.split}"
+
+    @property
+    def fingerprint(self) -> str:
+        cause = f"scenes {VERSION} {self.size} {self.count} {self.seed} {self.split} {self.objects}"
+        return hashlib.blake2b(cause.encode(), digest_size=8).hexdigest()
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Sample:
+        scene = sample_scene(self._key(index), self.objects)
+        picture = paint(scene, self.size, _LEAST_VISIBLE)
+        seen = sorted(picture.extents)
+        kinds, numbers = np.zeros((2, 1 + len(scene.things)), dtype=np.int64)
+        for number, place in enumerate(seen, start=1):
+            kinds[1 + place] = 1 + scene.things[place].kind
+            numbers[1 + place] = number
+        return Sample(
+            torch.from_numpy(picture.image),
+            key=str(index),
+            label=scene.things[0].kind,
+            semantic=torch.from_numpy(kinds.take(picture.instances)),
+            instances=torch.from_numpy(numbers.take(picture.instances)),
+            boxes=torch.tensor([picture.extents[place] for place in seen], dtype=torch.float32),
+        )
+
+    def label(self, index: int) -> int:
+        return dominant_kind(self._key(index))
+
+    def _key(self, index: int) -> int:
+        if not 0 <= index < self.count:
+            raise IndexError(index)
+        return fold(self._stream, index)
