@@ -61,8 +61,11 @@ def test_adjustments_are_distributed_like_torchvision() -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         theirs = [transform.make_params([]) for _ in range(DRAWS)]
-    for name in ("brightness", "contrast", "saturation", "hue"):
+    names = ("brightness", "contrast", "saturation", "hue")
+    for name in names:
         assert_same_distribution([drawn[name] for drawn in ours], [drawn[f"{name}_factor"] for drawn in theirs])
+    correlation = torch.corrcoef(torch.tensor([[drawn[name] for drawn in ours] for name in names])) - torch.eye(4)
+    assert correlation.abs().max() < 4 / math.sqrt(DRAWS)
 
 
 def test_every_order_of_adjustments_is_as_likely() -> None:
