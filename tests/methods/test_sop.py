@@ -10,6 +10,7 @@ from asterism.methods.sop import Organizer, PrototypesConfig, Sop, SopConfig
 from asterism.nn.backbone import BackboneConfig
 from asterism.ops import collectives
 from asterism.ops.random import fold, generator
+from asterism.train.recipe import load_recipe, recipe_names
 from asterism.types import Batch, Progress
 from tests.distributed import run
 from tests.methods.batches import TINY, random_batch, rows
@@ -271,3 +272,34 @@ def test_two_processes_do_what_one_does() -> None:
         torch.testing.assert_close(other_images, images)
         torch.testing.assert_close(other_patches, patches)
     assert torch.equal(results[0][1], results[1][1])
+
+
+@pytest.mark.parametrize("name", [n for n in recipe_names() if n.split("-")[0] in ("ibot", "sop", "sove", "massl")])
+def test_recipes_are_valid(name: str) -> None:
+    recipe = load_recipe(name, values={"data": {"path": "photos"}})
+    assert recipe.method.name == ("ibot" if name.startswith("ibot") else "sop")
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "images.count=1024",
+        "images.memory=8192",
+        "patches.memory=1024",
+        "images.contribution=one-hot",
+        "global_token=mean-patch",
+        "mask.shape=random",
+        "images=null",
+        "patches=null",
+        "images.anchors=fixed",
+        "images.tasks=1",
+        "momentum=0.992",
+        "images.neighbours=16",
+        "patches.neighbours=8",
+        "patches.count=256",
+    ],
+)
+def test_an_ablation_is_one_override(override: str) -> None:
+    assert (
+        load_recipe("sop-imagenet-vits16", [f"method.{override}"]).method != load_recipe("sop-imagenet-vits16").method
+    )
