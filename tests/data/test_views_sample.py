@@ -36,6 +36,7 @@ def assert_same_distribution(ours: list[float], theirs: list[float]) -> None:
         (375, 500, (0.25, 1.0), (3 / 4, 4 / 3)),
         (375, 500, (0.05, 0.25), (3 / 4, 4 / 3)),
         (100, 400, (0.5, 1.0), (0.5, 1.5)),  # often falls back to the centre
+        (400, 100, (0.5, 1.0), (0.7, 2.0)),
         (64, 64, (0.08, 1.0), (1.0, 1.0)),
     ],
 )
