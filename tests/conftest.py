@@ -5,7 +5,9 @@ from pathlib import Path
 
 from jaxtyping import install_import_hook
 
-_hook = install_import_hook("asterism", "beartype.beartype")
+import tests.typechecker  # noqa: F401 - the hook looks it up by name
+
+_hook = install_import_hook("asterism", "tests.typechecker.checked")
 
 import pytest  # noqa: E402
 import torch  # noqa: E402

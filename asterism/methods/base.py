@@ -33,6 +33,7 @@ class Method(nn.Module, ABC):
     backbone: Backbone  # the network that is trained; `--init` fills it
     mean: Triple = IMAGENET_MEAN  # of RGB in [0, 1]: what was subtracted from the pixels; set from the data's settings
     std: Triple = IMAGENET_STD  # what then divided them
+    skips_parameters: ClassVar[bool] = False  # in some steps a trained parameter has no part in the loss
     collapse_loss: float | None = None  # the loss of uniform targets and predictions, ln K, where there is one
 
     def __init__(self, config: MethodConfig, backbone: BackboneConfig) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -9,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.strategies import DDPStrategy, ModelParallelStrategy, Strategy
+from torch.nn.parallel import DistributedDataParallel
 
 from asterism.errors import UserError
 from asterism.ops import collectives
@@ -18,14 +20,14 @@ from asterism.train.recipe import TrainerConfig
 T = TypeVar("T")
 
 
-def launch(config: TrainerConfig) -> Fabric:
-    """Start (or join) the processes of this run."""
+def launch(config: TrainerConfig, *, skips_parameters: bool) -> Fabric:
+    """Start (or join) the processes of this run; `skips_parameters` as its method says."""
     _check_accelerator(config)
     fabric = Fabric(
         accelerator=config.accelerator,
         devices=_devices(config),
         num_nodes=config.nodes,
-        strategy=_strategy(config),
+        strategy=_strategy(config, skips_parameters),
     )
     fabric.launch()
     return fabric
@@ -45,7 +47,7 @@ def on_first_process(action: Callable[[], T]) -> T:
     return value
 
 
-def _strategy(config: TrainerConfig) -> Strategy | str:
+def _strategy(config: TrainerConfig, skips_parameters: bool) -> Strategy | str:
     if config.strategy == "fsdp":
         return ModelParallelStrategy(
             lambda module, mesh: shard(module, mesh["data_parallel"]),
@@ -53,9 +55,10 @@ def _strategy(config: TrainerConfig) -> Strategy | str:
             tensor_parallel_size=1,
         )
     if config.strategy == "ddp" or _world_size(config) > 1:
-        # Centres and memories are kept equal by the methods themselves. A parameter may go without a gradient in some
-        # steps (a loss term that is off, an object that is not there), so unused ones are looked for.
-        return DDPStrategy(broadcast_buffers=False, find_unused_parameters=True)
+        # Methods keep centres and memories equal on all processes themselves; copying them in every step would be waste.
+        known = inspect.signature(DistributedDataParallel).parameters
+        no_copies = {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
+        return DDPStrategy(find_unused_parameters=skips_parameters, **no_copies)
     return "auto"
 
 

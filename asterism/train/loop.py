@@ -17,6 +17,7 @@ from asterism.data import BadImageLog, Loader, Source, Views, open_source, to_ba
 from asterism.errors import Interrupted, UserError
 from asterism.methods import method_class
 from asterism.methods.base import Method
+from asterism.nn.encoder import Encoder
 from asterism.nn.weights import load_weights_into
 from asterism.ops import collectives
 from asterism.ops.random import fold
@@ -34,7 +35,7 @@ from asterism.types import Batch, Losses, Progress
 
 def pretrain(recipe: Recipe, out: Path, *, init: str | None = None, overwrite: bool = False) -> Run:
     """A new run in the folder `out`, with a backbone that starts from the weights `init` if given."""
-    fabric = launch(recipe.trainer)
+    fabric = _launch(recipe)
     on_first_process(lambda: check_free(out, overwrite))
     source = open_source(recipe.data.path, recipe.data.split)
     recipe = resolve(recipe, len(source), fabric.device, fabric.world_size)
@@ -57,7 +58,7 @@ def resume(path: Path, overrides: tuple[str, ...] = ()) -> Run:
     run = open_run(path)
     _check_resumable(overrides)
     recipe = Recipe.parse(with_overrides(run.config, overrides))
-    fabric = launch(recipe.trainer)
+    fabric = _launch(recipe)
     state = checkpoint.read(run.checkpoints)
     source = open_source(recipe.data.path, recipe.data.split)
     if len(source) != state.facts["images"]:
@@ -73,11 +74,24 @@ def resume(path: Path, overrides: tuple[str, ...] = ()) -> Run:
     return training.train(state.step)
 
 
+def _launch(recipe: Recipe) -> Fabric:
+    return launch(recipe.trainer, skips_parameters=method_class(recipe.method.name).skips_parameters)
+
+
 def build_method(recipe: Recipe) -> Method:
     """The method with the initial weights that its seed stands for."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.trainer.seed)
-        return method_class(recipe.method.name)(recipe.method, recipe.backbone)
+        method = method_class(recipe.method.name)(recipe.method, recipe.backbone)
+    method.mean, method.std = recipe.data.mean, recipe.data.std
+    return method
+
+
+def encoder_of(method: Method, recipe: Recipe) -> Encoder:
+    """A method's encoder, which expects pixels as the run's data had them."""
+    encoder = method.encoder().eval()
+    encoder.mean, encoder.std = recipe.data.mean, recipe.data.std
+    return encoder
 
 
 def load_method(run: Run) -> Method:
@@ -120,7 +134,8 @@ class _Training:
                 if saving.is_due(step + 1) or signal_number:
                     self._save(step + 1)
                 if knn is not None and knn.is_due(step + 1, self.steps, self.steps_per_epoch):
-                    monitor.knn(step + 1, knn.accuracy(self.method.encoder()))
+                    monitor.knn(step + 1, knn.accuracy(encoder_of(self.method, self.recipe)))
+                    self.method.train()
                 if signal_number:
                     raise Interrupted(
                         f"stopped at step {step + 1} of {self.steps} and saved; go on with: "
@@ -181,7 +196,7 @@ class _Training:
             before = time.perf_counter()
             raw = next(iterator)
             waited = time.perf_counter() - before
-            bad.record(raw.bad)
+            bad.record(raw.bad, raw.seen)
             yield to_batch(raw, self.fabric.device, data.mean, data.std), waited
 
     def _save(self, step: int) -> None:
@@ -237,8 +252,7 @@ def _export(recipe: Recipe, state: checkpoint.State, path: Path) -> None:
     """`encoder.safetensors` from a whole state, so that it works for sharded parameters too."""
     method = build_method(recipe)
     method.load_state_dict(state.method)
-    encoder = method.encoder()
-    encoder.save(path, step=state.step)
+    encoder_of(method, recipe).save(path, step=state.step)
 
 
 def _check_finite(losses: Losses, progress: Progress) -> None:

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Literal
 
 import torch
+from rich.console import RenderableType
 from torch import Tensor
 
 from asterism.config import Config
@@ -99,7 +100,7 @@ class Monitor:
         if self._display is not None:
             self._display.show({"knn": accuracy})
 
-    def say(self, message: str) -> None:
+    def say(self, message: RenderableType) -> None:
         if self._display is not None:
             self._display.say(message)
 

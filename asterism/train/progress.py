@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 _PLAIN_SECONDS = 15.0  # between lines when the output is not a terminal
@@ -50,7 +50,7 @@ class ProgressDisplay:
             self._last_line = time.monotonic()
             self._console.print(f"step {self._step}/{self._steps}  {self._numbers()}", highlight=False)
 
-    def say(self, message: str) -> None:
+    def say(self, message: RenderableType) -> None:
         self._console.print(message, highlight=False)
 
     def _numbers(self) -> str:

@@ -1,0 +1,229 @@
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from asterism.config import write_yaml
+from asterism.errors import Interrupted, UserError
+from asterism.methods.dino import Dino
+from asterism.train import checkpoint, loop
+from asterism.train.loop import pretrain, resume
+from tests.train.tiny import tiny_recipe
+
+
+def losses(run):
+    return [record["loss"] for record in run.metrics() if "loss" in record]
+
+
+def same_files(first: Path, second: Path) -> None:
+    for name in ("method.safetensors", "optimizer.safetensors"):
+        one, two = load_file(first / name), load_file(second / name)
+        assert one.keys() == two.keys()
+        for key, value in one.items():
+            assert torch.equal(value, two[key]), key
+
+
+@pytest.mark.parametrize("method", ["dino", "mae"])
+def test_a_run_leaves_everything_behind(tmp_path, method):
+    run = pretrain(
+        tiny_recipe(method, monitor={"tensorboard": True, "knn": {"bank": 16, "queries": 8, "k": 3}}), tmp_path / "run"
+    )
+    present = {path.name for path in run.path.iterdir()}
+    assert {"config.yaml", "environment.json", "metrics.jsonl", "checkpoints", "encoder.safetensors"} <= present
+    assert list(run.path.glob("events.*"))
+    assert all(math.isfinite(loss) for loss in losses(run))
+    record = run.metrics()[0]
+    assert {
+        "lr",
+        "gradient_norm",
+        "feature_std",
+        "effective_rank",
+        "images_per_second",
+        "data_wait_share",
+    } <= record.keys()
+    assert any("knn" in record for record in run.metrics())
+    encoder = run.encoder()
+    assert encoder.step == 6
+    assert encoder.encode(torch.zeros(2, 3, 16, 16, dtype=torch.uint8)).cls.shape == (2, 32)
+
+
+@pytest.mark.parametrize("method", ["dino", "mae"])
+def test_resuming_equals_never_having_stopped(tmp_path, method, monkeypatch):
+    recipe = tiny_recipe(method, checkpoint={"every_steps": 3, "keep_last": 5})
+    whole = pretrain(recipe, tmp_path / "whole")
+
+    after_update = loop.method_class(method).after_update
+
+    def interrupted(self, progress):
+        after_update(self, progress)
+        if progress.step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.method_class(method), "after_update", interrupted)
+        with pytest.raises(Interrupted, match="saved; go on with: asterism pretrain --resume") as stop:
+            pretrain(recipe, tmp_path / "parts")
+    assert stop.value.exit_code == 128 + signal.SIGTERM
+    assert checkpoint.steps(tmp_path / "parts" / "checkpoints") == [3, 4]
+    parts = resume(tmp_path / "parts")
+    assert losses(parts) == losses(whole)
+    same_files(whole.checkpoints / "last", parts.checkpoints / "last")
+    assert whole.weights.read_bytes() == parts.weights.read_bytes()
+
+
+def test_accumulation_changes_neither_weights_nor_teacher_nor_centre(tmp_path):
+    states = []
+    for accumulate in (1, 4):
+        recipe = tiny_recipe(trainer={"accumulate": accumulate})
+        run = pretrain(recipe, tmp_path / str(accumulate))
+        states.append((losses(run), load_file(run.checkpoints / "last" / "method.safetensors")))
+    (one_loss, one), (four_loss, four) = states
+    assert four_loss == pytest.approx(one_loss, abs=1e-5)
+    for name, value in one.items():
+        if not name.endswith("qkv.bias"):  # softmax ignores the keys' bias: Adam makes steps of its rounding noise
+            torch.testing.assert_close(four[name], value, rtol=1e-3, atol=2e-5, msg=name)
+
+
+def test_the_frozen_last_layer_stays_and_then_moves(tmp_path):
+    recipe = tiny_recipe(
+        method={"freeze_last_layer": 1}, checkpoint={"every_steps": 5, "keep_last": 5}, optim={"weight_decay": 0.0}
+    )
+    run = pretrain(recipe, tmp_path / "run")  # 5 steps per epoch
+    start = loop.build_method(recipe).head.last_layer.weight_v
+    first = load_file(run.checkpoints / "step-00000005" / "method.safetensors")["head.last_layer.weight_v"]
+    second = load_file(run.checkpoints / "step-00000006" / "method.safetensors")["head.last_layer.weight_v"]
+    assert torch.equal(first, start)
+    assert not torch.equal(second, first)
+
+
+def test_a_non_finite_loss_stops_before_the_update(tmp_path, monkeypatch):
+    original = Dino.loss
+
+    def broken(self, batch, progress):
+        result = original(self, batch, progress)
+        factor = float("nan") if progress.step == 4 else 1.0
+        return type(result)({"dino": result.terms["dino"] * factor}, embeddings=result.embeddings)
+
+    monkeypatch.setattr(Dino, "loss", broken)
+    with pytest.raises(UserError, match=r"not finite at step 4: dino = nan"):
+        pretrain(tiny_recipe(checkpoint={"every_steps": 2}), tmp_path / "run")
+    state = checkpoint.read(tmp_path / "run" / "checkpoints")
+    assert state.step == 4
+    assert all(value.isfinite().all() for value in state.method.values() if value.is_floating_point())
+
+
+def test_a_collapse_is_named_in_the_metrics(tmp_path, monkeypatch):
+    original = Dino.loss
+
+    def collapsed(self, batch, progress):
+        result = original(self, batch, progress)
+        return type(result)(result.terms, embeddings=torch.ones_like(result.embeddings))
+
+    monkeypatch.setattr(Dino, "loss", collapsed)
+    run = pretrain(tiny_recipe(method={"freeze_last_layer": 0}), tmp_path / "run")
+    assert ["collapsed" in record.get("warning", "") for record in run.metrics()] == [False] * 4 + [True, False]
+
+
+def test_init_starts_student_and_teacher_from_the_weights(tmp_path):
+    source = pretrain(tiny_recipe("mae"), tmp_path / "mae")
+    weights = load_file(source.weights)
+    method = loop.build_method(tiny_recipe())
+    loop.load_weights_into(method.backbone, source.weights)
+    method.backbone_was_loaded()
+    blocks = [name for name in weights if name.startswith("blocks")]
+    assert blocks
+    for name in blocks:
+        assert torch.equal(method.backbone.network.state_dict()[name], weights[name])
+        assert torch.equal(method.teacher_backbone.network.network.state_dict()[name], weights[name])
+    started = pretrain(tiny_recipe(), tmp_path / "dino", init=str(source.path))
+    assert losses(started)[0] != losses(pretrain(tiny_recipe(), tmp_path / "fresh"))[0]
+
+
+class TestBadInput:
+    def test_existing_folder(self, tmp_path):
+        (tmp_path / "photos").mkdir()
+        (tmp_path / "photos" / "a.txt").write_text("mine")
+        with pytest.raises(UserError, match="exists already"):
+            pretrain(tiny_recipe(), tmp_path / "photos")
+        with pytest.raises(UserError, match="not a run folder"):
+            pretrain(tiny_recipe(), tmp_path / "photos", overwrite=True)
+        assert (tmp_path / "photos" / "a.txt").read_text() == "mine"
+
+    def test_batch_larger_than_the_data(self, tmp_path):
+        with pytest.raises(UserError, match=r"batch_size = 64 is larger than the data set \(40 images\)"):
+            pretrain(tiny_recipe(trainer={"batch_size": 64}), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+    def test_no_gpu(self, tmp_path):
+        if torch.cuda.is_available():
+            pytest.skip("there is a GPU here")
+        with pytest.raises(UserError, match="'cuda', but torch finds no such device"):
+            pretrain(tiny_recipe(trainer={"accelerator": "cuda"}), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+    def test_weights_of_another_shape(self, tmp_path):
+        source = pretrain(tiny_recipe("mae", backbone={"dim": 16}), tmp_path / "mae")
+        with pytest.raises(UserError, match="shape"):
+            pretrain(tiny_recipe(), tmp_path / "run", init=str(source.weights))
+        assert not (tmp_path / "run").exists()
+
+    def test_all_images_unreadable(self, tmp_path):
+        photos = tmp_path / "photos"
+        photos.mkdir()
+        for i in range(10):
+            (photos / f"{i}.jpg").write_bytes(b"not an image")
+        with pytest.raises(UserError, match="cannot be"):
+            pretrain(tiny_recipe(data={"path": str(photos)}), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+    def test_changed_data_and_changed_settings_on_resume(self, tmp_path):
+        run = pretrain(tiny_recipe(), tmp_path / "run")
+        with pytest.raises(UserError, match=r"optim\.lr cannot change when a run is resumed"):
+            resume(run.path, ("optim.lr=1",))
+        with pytest.raises(UserError, match="holds 80 images, but the run was started on 40"):
+            resume(run.path, ("data.path=scenes:size=16,count=80",))
+        with pytest.raises(UserError, match="is not a run"):
+            resume(tmp_path)
+
+
+def test_a_finished_run_is_left_alone(tmp_path, capsys):
+    run = pretrain(tiny_recipe(), tmp_path / "run")
+    before = run.weights.stat().st_mtime_ns
+    resume(run.path)
+    assert "is finished" in capsys.readouterr().out
+    assert run.weights.stat().st_mtime_ns == before
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_a_run_goes_on_to_the_same_end(tmp_path):
+    """SIGKILL again and again, also while saving (every step saves); then compare with an undisturbed run."""
+    recipe = tiny_recipe(trainer={"steps": 60}, checkpoint={"every_steps": 1, "keep_last": 2})
+    whole = pretrain(recipe, tmp_path / "whole")
+    path = tmp_path / "recipe.yaml"
+    path.write_text(write_yaml(recipe))
+    parts = tmp_path / "parts"
+    command = [sys.executable, "-m", "asterism", "pretrain", str(path), "--out", str(parts)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    for kill in range(3):
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        target = 10 + 15 * kill
+        while process.poll() is None and max(checkpoint.steps(parts / "checkpoints"), default=0) < target:
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        state = checkpoint.read(parts / "checkpoints")
+        assert target <= state.step < 60
+        command = [sys.executable, "-m", "asterism", "pretrain", "--resume", str(parts)]
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+    same_files(whole.checkpoints / "last", parts / "checkpoints" / "last")
+    read = [json.loads(line) for line in (parts / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in read] == list(range(1, 61))
+    assert losses(whole) == [record["loss"] for record in read]

@@ -1,0 +1,57 @@
+"""Two processes give what one gives, for every method; DDP and FSDP alike."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from asterism.methods import method_names
+from asterism.train.loop import pretrain
+from tests import distributed
+from tests.train.tiny import METHODS, tiny_recipe
+
+
+def train_all(folder: str, strategy: str, methods: list[str], steps: int) -> dict[str, list[float]]:
+    """Losses of every method, trained by however many processes there are."""
+    losses = {}
+    for method in methods:
+        recipe = tiny_recipe(method, trainer={"steps": steps, "strategy": strategy})
+        run = pretrain(recipe, Path(folder) / method)
+        losses[method] = [record["loss"] for record in run.metrics()]
+    return losses
+
+
+def as_one_of_two(folder: str, strategy: str, methods: list[str], steps: int) -> dict[str, list[float]]:
+    """Fabric learns from these variables, as from torchrun's, that the processes exist already."""
+    import torch.distributed as dist
+
+    rank = str(dist.get_rank())
+    os.environ |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": rank, "LOCAL_RANK": rank}
+    os.environ |= {"TORCHELASTIC_RUN_ID": "test", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    return train_all(folder, strategy, methods, steps)
+
+
+def test_every_method_has_a_tiny_recipe() -> None:
+    assert set(METHODS) == set(method_names())
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
+    return train_all(str(tmp_path_factory.mktemp("alone")), "auto", sorted(METHODS), 20)
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one(tmp_path: Path, alone: dict[str, list[float]]) -> None:
+    together, _ = distributed.run(as_one_of_two, str(tmp_path), "ddp", sorted(METHODS), 20)
+    for method, expected in alone.items():
+        assert together[method] == pytest.approx(expected, abs=1e-5), method
+
+
+@pytest.mark.slow
+def test_sharded_parameters_equal_whole_ones(tmp_path: Path, alone: dict[str, list[float]]) -> None:
+    methods = ["dino", "mae"]
+    together, _ = distributed.run(as_one_of_two, str(tmp_path), "fsdp", methods, 20)
+    for method in methods:
+        assert together[method] == pytest.approx(alone[method], abs=1e-5), method

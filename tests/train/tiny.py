@@ -1,0 +1,35 @@
+"""The smallest sensible run of every method: two blocks, 16-pixel scenes, batches of 8."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from asterism.train.recipe import Recipe
+
+METHODS: dict[str, dict[str, Any]] = {
+    "dino": {"out_dim": 32, "hidden_dim": 32, "bottleneck_dim": 16, "local_views": 2, "freeze_last_layer": 1},
+    "mae": {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2},
+}
+
+
+def tiny_recipe(name: str = "dino", **sections: dict[str, Any]) -> Recipe:
+    """The tiny recipe of a method, with changes by section."""
+    values: dict[str, dict[str, Any]] = {
+        "method": {"name": name, **METHODS[name]},
+        "backbone": {
+            "name": "vit_tiny_patch16_224",
+            "image_size": 16,
+            "patch_size": 4,
+            "dim": 32,
+            "depth": 2,
+            "heads": 2,
+            "drop_path": 0.2,
+        },
+        "data": {"path": "scenes:size=16,count=40", "workers": 0},
+        "optim": {"lr": 0.05, "warmup_epochs": 1, "clip": 3.0},
+        "trainer": {"steps": 6, "batch_size": 8, "accelerator": "cpu"},
+        "monitor": {"log_every": 1, "knn": None, "tensorboard": False},
+    }
+    for section, changes in sections.items():
+        values[section] = values.get(section, {}) | changes
+    return Recipe.parse(values)
