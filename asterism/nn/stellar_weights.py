@@ -45,8 +45,16 @@ def with_concepts_beside(file: CheckpointFile, weights: EncoderWeights) -> Encod
 
 
 def from_official(file: CheckpointFile, hints: Hints) -> EncoderWeights:
-    """An official checkpoint: latent queries become registers, which join after positions were added."""
+    """An official checkpoint, whole; training checkpoints prefix every name."""
     tensors = {name.removeprefix("model."): tensor for name, tensor in file.tensors.items()}
+    try:
+        return _converted(file, tensors, hints)
+    except KeyError as error:
+        raise UserError(f"{file.path} lacks the tensor {error.args[0]!r} of a STELLAR checkpoint") from None
+
+
+def _converted(file: CheckpointFile, tensors: Mapping[str, Tensor], hints: Hints) -> ConceptWeights:
+    """Latent queries become registers, which join after positions were added."""
     vit = from_transformers(tensors, "encoder.")
     vit["reg_token"] = tensors["sparse_tokens"][None]
     vit["cls_token"] = vit["cls_token"] + vit["pos_embed"][:, :1]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import timm
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -16,6 +16,7 @@ from asterism.nn.backbone import BackboneConfig
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.localization import Localization
 from asterism.nn.reconstruction import CodeReconstruction, PixelReconstruction
+from asterism.nn.vqgan import MaskGitVqgan
 from asterism.nn.weights import load_encoder
 from asterism.ops import assignment, masking
 from asterism.ops.koleo import koleo
@@ -161,8 +162,12 @@ def test_mask_statistics(golden: Path, case: str, probability: float | None) -> 
 
 
 def _load(golden: Path, name: str, params: dict[str, Any]) -> ConceptEncoder:
+    return _load_file(golden / "checkpoints" / name, params)
+
+
+def _load_file(path: Path, params: dict[str, Any]) -> ConceptEncoder:
     heads, decoder_heads = params["num_attention_heads"], params["decoder_num_attention_heads"]
-    encoder = load_encoder(golden / "checkpoints" / name, heads=heads, decoder_heads=decoder_heads)
+    encoder = load_encoder(path, heads=heads, decoder_heads=decoder_heads)
     assert isinstance(encoder, ConceptEncoder)
     return encoder
 
@@ -242,6 +247,29 @@ def test_training_checkpoints_are_recognised_by_their_wrapper(golden: Path, tmp_
     heads, decoder_heads = v.params["num_attention_heads"], v.params["decoder_num_attention_heads"]
     encoder = load_encoder(tmp_path / "x.pth", heads=heads, decoder_heads=decoder_heads)
     torch.testing.assert_close(encoder.encode(v["in_image"]).sparse, v["out_sparse"], rtol=0, atol=1e-4)
+
+
+def test_a_tokenizer_inside_an_official_checkpoint_decodes_its_codes(golden: Path, tmp_path: Path) -> None:
+    v = read(golden / "stellar" / "forward_tiny.npz")
+    tensors = load_file(golden / "checkpoints" / "stellar_tiny_vq.safetensors")
+    vqgan = MaskGitVqgan(width=32, multipliers=(1, 1), blocks=1, channels=4, vocabulary=v.params["vq_vocabulary"])
+    tensors |= {f"tokenizer.{name}": tensor for name, tensor in vqgan.state_dict().items()}
+    save_file(tensors, tmp_path / "stellar.safetensors")
+    encoder = _load_file(tmp_path / "stellar.safetensors", v.params)
+    features = encoder.encode(v["in_image"])
+    made = encoder.reconstruct(features.sparse, features.where)
+    codes = v["out_recon_logits"].argmax(dim=-1).view(-1, *features.grid)
+    with torch.no_grad():
+        torch.testing.assert_close(made, vqgan.decode(codes), rtol=0, atol=1e-5)
+
+
+def test_an_incomplete_official_checkpoint_is_named(golden: Path, tmp_path: Path) -> None:
+    v = read(golden / "stellar" / "forward_tiny.npz")
+    tensors = load_file(golden / "checkpoints" / "stellar_tiny.safetensors")
+    del tensors["decoder_proj.weight"]
+    save_file(tensors, tmp_path / "x.safetensors")
+    with pytest.raises(UserError, match=r"lacks the tensor 'decoder_proj\.weight' of a STELLAR checkpoint"):
+        load_encoder(tmp_path / "x.safetensors", heads=v.params["num_attention_heads"])
 
 
 def _official_step(golden: Path) -> tuple[Vectors, Stellar, Losses]:
