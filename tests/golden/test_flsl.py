@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from asterism.evals.bbox_knn import point_accuracy
 from asterism.nn.positions import sincos_table
+from asterism.ops.box_cells import boxes_in_square, boxes_in_squashed_square, largest_box_cells
 from asterism.ops.mean_shift import mean_shift, mode_distance
 from asterism.ops.random import fold_each
 from asterism.ops.schedules import cosine, ramp_per_epoch, warmup_cosine
@@ -126,3 +128,36 @@ def test_positions(golden: Path, case: str) -> None:
     side = params[f"{case}_grid"]
     ours = sincos_table(params[f"{case}_embed_dim"], (side, side))
     assert (ours - file[f"out_pos_{case}"]).abs().max() <= params["tolerance"]
+
+
+@pytest.mark.parametrize("geometry", ["true", "squashed"])
+def test_cells_inside_boxes(golden: Path, geometry: str) -> None:
+    file = read(golden / "flsl" / "bbox_cells.npz")
+    params = file.params
+    place, suffix = (boxes_in_square, "_correct") if geometry == "true" else (boxes_in_squashed_square, "")
+    visible = file["out_visible_correct"] if geometry == "true" else torch.ones(len(file["in_boxes"]), dtype=torch.bool)
+    for image, (width, height) in enumerate(file["in_image_size"].tolist()):
+        boxes = file["in_boxes"][image, : file["in_num_boxes"][image]].double()
+        moved = place(boxes, (height, width), params["resize"], params["crop"])
+        cells, largest, seen = largest_box_cells(moved, params["crop"], params["grid"], params["points"])
+        if geometry == "true":
+            assert seen == visible[image]
+        if visible[image]:
+            clear = file[f"out_margin{suffix}"][image] >= (0.005 if geometry == "true" else 1.001e-4)
+            assert largest == file[f"out_box_index{suffix}"][image]
+            assert cells[clear].equal(file[f"out_ids{suffix}"][image][clear])
+
+
+def test_knn_of_points_inside_boxes(golden: Path) -> None:
+    file = read(golden / "flsl" / "bbox_knn.npz")
+    train, test = (file[f"in_{part}_features"] for part in ("train", "test"))
+    train_labels, test_labels = (file[f"in_{part}_labels"] for part in ("train", "test"))
+    ks = file["in_k"].tolist()
+    accuracy, predictions = point_accuracy(
+        train, train_labels, test, test_labels, tuple(ks), file.params["temperature"]
+    )
+    for place, k in enumerate(ks):
+        assert predictions[k].equal(file["out_predictions"][place])
+        for name, expected in (("top1", file["out_top1"]), ("top5", file["out_top5_once"])):
+            ours = torch.tensor(accuracy[f"{name}_k{k}"])
+            assert relative_error(ours, expected[place]) <= file.params["tolerance"]
