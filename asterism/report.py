@@ -12,6 +12,7 @@ from asterism.config import write_yaml
 from asterism.data import BadImage, Sample, Source, Subset, Views, evaluation_batches, open_source
 from asterism.errors import UserError
 from asterism.evals.result import Result, read_results, write_atomically
+from asterism.methods.base import Method
 from asterism.nn.encoder import Encoder
 from asterism.ops.neighbours import nearest
 from asterism.ops.random import fold
@@ -140,6 +141,7 @@ def _galleries(run: Run, recipe: Recipe) -> list[str]:
     try:
         source = open_source(recipe.data.path, recipe.data.split)
         encoder = run.encoder().eval()
+        method = load_method(run)
     except UserError as error:
         return [page.section("Pictures", f'<p class="note">No pictures: {error}</p>')]
     images = _images(source, encoder, _SHOWN)
@@ -155,9 +157,9 @@ def _galleries(run: Run, recipe: Recipe) -> list[str]:
             page.gallery(_neighbours(source, encoder)),
             f"The most similar of {min(_SEARCHED, len(source))} images, by the cosine of their embeddings.",
         ),
-        *_method_pictures(run, recipe, encoder, images),
+        *_method_pictures(method, recipe, encoder, images),
         page.section(
-            "What the method was shown", page.gallery(_view_pictures(run, recipe, source)), "Random views of one image."
+            "What the method was shown", page.gallery(_view_pictures(method, recipe, source)), "One image in a row."
         ),
     ]
 
@@ -179,15 +181,14 @@ def _feature_pictures(encoder: Encoder, images: Pictures) -> dict[str, Pictures]
 @torch.no_grad()
 def _neighbours(source: Source, encoder: Encoder) -> dict[str, Pictures]:
     images = _images(source, encoder, _SEARCHED)
-    embeddings = torch.cat([encoder.encode(chunk).cls.cpu() for chunk in images.split(128)])
+    embeddings = torch.cat([encoder.encode(chunk).cls.cpu() for chunk in torch.split(images, 128)])
     count = min(_NEIGHBOURS + 1, len(images))
     _, index = nearest(embeddings[:_SHOWN], embeddings, count)
     return {"query" if rank == 0 else str(rank): images[index[:, rank]] for rank in range(count)}
 
 
 @torch.no_grad()
-def _method_pictures(run: Run, recipe: Recipe, encoder: Encoder, images: Pictures) -> list[str]:
-    method = load_method(run)
+def _method_pictures(method: Method, recipe: Recipe, encoder: Encoder, images: Pictures) -> list[str]:
     drawn = method.pictures(encoder.normalise(images).cpu(), key=fold(recipe.trainer.seed, len(images)))
     if not drawn:
         return []
@@ -196,13 +197,13 @@ def _method_pictures(run: Run, recipe: Recipe, encoder: Encoder, images: Picture
     return [page.section("What the method makes of images", page.gallery({"image": images} | shown))]
 
 
-def _view_pictures(run: Run, recipe: Recipe, source: Source) -> dict[str, Pictures]:
-    views = Views(load_method(run).views)
-    samples = _samples(source, 4)
-    crops = [
-        views.apply(sample.image, views.sample(*sample.image.shape[1:], fold(recipe.trainer.seed, number)))
-        for number, sample in enumerate(samples)
-    ]
+def _view_pictures(method: Method, recipe: Recipe, source: Source) -> dict[str, Pictures]:
+    views = Views(method.views)
+    crops = []
+    for number, sample in enumerate(_samples(source, 4)):
+        _, height, width = sample.image.shape
+        parameters = views.sample(height, width, fold(recipe.trainer.seed, number))
+        crops.append(views.apply(sample.image, parameters))
     return {f"view {number + 1}": torch.stack(same) for number, same in enumerate(zip(*crops, strict=True))}
 
 

@@ -1,6 +1,7 @@
 """The values that travel between the parts of Asterism: frozen, without logic of their own.
 
-Axis names in every shape: b images, v views, n patches, r sparse tokens, d channels, h and w grid or pixels, k prototypes.
+Axis names in every shape: b images, v views, n patches, r sparse tokens, d channels, h and w pixels or grid cells,
+k prototypes.
 """
 
 from __future__ import annotations

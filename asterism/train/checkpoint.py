@@ -49,7 +49,7 @@ class State:
 
 def capture(method: nn.Module, optimizer: torch.optim.Optimizer, step: int, facts: dict[str, Any]) -> State:
     """Collect the state. With sharded parameters every process must call this, and each gets the whole."""
-    names = {parameter: name for name, parameter in method.named_parameters()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in method.named_parameters()}
     moments = {
         f"{names[parameter]}.{key}": _gather(value)
         for parameter, entries in optimizer.state.items()
@@ -73,8 +73,8 @@ def restore(state: State, method: nn.Module, optimizer: torch.optim.Optimizer) -
         target.copy_(placed_like(value, target))
     moments: dict[str, dict[str, Tensor]] = {}
     for name, value in state.optimizer.items():
-        parameter, _, key = name.rpartition(".")
-        moments.setdefault(parameter, {})[key] = value
+        owner, _, key = name.rpartition(".")
+        moments.setdefault(owner, {})[key] = value
     for name, parameter in method.named_parameters():
         if name in moments:
             optimizer.state[parameter] = {

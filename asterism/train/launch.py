@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 
 import torch
 from lightning_fabric import Fabric
-from lightning_fabric.strategies import DDPStrategy, ModelParallelStrategy, Strategy
+from lightning_fabric.strategies.ddp import DDPStrategy
+from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
+from lightning_fabric.strategies.strategy import Strategy
 from torch.nn.parallel import DistributedDataParallel
 
 from asterism.errors import UserError
@@ -57,7 +59,7 @@ def _strategy(config: TrainerConfig, skips_parameters: bool) -> Strategy | str:
     if config.strategy == "ddp" or _world_size(config) > 1:
         # Methods keep centres and memories equal on all processes themselves; copying them in every step would be waste.
         known = inspect.signature(DistributedDataParallel).parameters
-        no_copies = {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
+        no_copies: dict[str, Any] = {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
         return DDPStrategy(find_unused_parameters=skips_parameters, **no_copies)
     return "auto"
 

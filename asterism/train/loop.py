@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import torch
 from lightning_fabric import Fabric
@@ -113,9 +114,10 @@ class _Training:
         self.method = method
         self.steps, self.batch_size = trainer.steps, trainer.batch_size
         self.steps_per_epoch = len(source) // trainer.batch_size
-        self.objective = fabric.setup_module(_Objective(method, trainer.precision))
+        self.objective = _Objective(method, trainer.precision)
+        self.forward = fabric.setup_module(self.objective)  # sharded parameters exist from here on
         self.optimizer = build_optimizer(method, recipe.optim)
-        self.stepper = fabric.setup_optimizers(self.optimizer)
+        self.stepper = cast(torch.optim.Optimizer, fabric.setup_optimizers(self.optimizer))
 
     def train(self, start: int) -> Run:
         """Steps `start` to the end; saves on the way, at the end, and when asked to stop."""
@@ -153,9 +155,9 @@ class _Training:
         for number in range(micro_batches):
             batch, seconds = next(batches)
             waited += seconds
-            with self.fabric.no_backward_sync(self.objective, enabled=number < micro_batches - 1):
-                total = self.objective(batch, progress)
-                losses = self.objective.module.losses
+            with self.fabric.no_backward_sync(self.forward, enabled=number < micro_batches - 1):
+                total = self.forward(batch, progress)
+                losses = self.objective.losses
                 _check_finite(losses, progress)
                 self.fabric.backward(total / micro_batches)
             monitor.micro_batch(losses)

@@ -53,6 +53,7 @@ class OnlineKnn:
     def _embed(self, encoder: Encoder, source: Source) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"]]:
         features, labels = [], []
         for batch in evaluation_batches(source, encoder.image_size, batch_size=128, workers=0):
+            assert batch.labels is not None
             features.append(encoder.encode(batch.images).cls.float().cpu())
             labels.append(batch.labels)
         return torch.cat(features), torch.cat(labels)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -33,11 +33,12 @@ class OptimConfig(Config):
 
 def build_optimizer(module: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
     """Two groups: what decays (matrices), and what does not (biases and 1-D parameters)."""
-    decayed, free = [], []
+    decayed: list[nn.Parameter] = []
+    free: list[nn.Parameter] = []
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
             (free if name.endswith(".bias") or parameter.ndim <= 1 else decayed).append(parameter)
-    groups = [{"params": decayed}, {"params": free, "weight_decay": 0.0}]
+    groups: list[dict[str, Any]] = [{"params": decayed}, {"params": free, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=0.0, betas=config.betas, weight_decay=config.weight_decay)
 
 

@@ -26,10 +26,10 @@ class TrainerConfig(Config):
     epochs: float | Literal["auto"] = "auto"  # passes over the data; auto: 100, or more when that is under 10 000 steps
     steps: int | None = None  # optimiser steps, instead of epochs
     batch_size: int | Literal["auto"] = "auto"  # global: over all devices and micro-batches
-    accumulate: int = Field(1, ge=1)  # micro-batches per optimiser step and device
+    accumulate: int = Field(default=1, ge=1)  # micro-batches per optimiser step and device
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     devices: int | Literal["auto"] = "auto"
-    nodes: int = Field(1, ge=1)
+    nodes: int = Field(default=1, ge=1)
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
     precision: Literal["auto", "32", "bf16"] = "auto"  # auto: bf16 autocast on GPUs that have it
     seed: int = 0
@@ -95,6 +95,6 @@ def _merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     result = dict(values)
     for key, change in changes.items():
         present = result.get(key)
-        both = isinstance(present, Mapping) and isinstance(change, Mapping)
-        result[key] = _merge(present, change) if both else change
+        nested = isinstance(present, Mapping) and isinstance(change, Mapping)
+        result[key] = _merge(present or {}, change) if nested else change
     return result

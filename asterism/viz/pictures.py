@@ -36,7 +36,7 @@ def principal_colors(patches: Float[Tensor, "b n d"], grid: tuple[int, int], siz
     components = centred @ (top * top.sum(dim=0).sign())
     low, high = components.quantile(torch.tensor([0.02, 0.98], device=rows.device), dim=0)
     colors = ((components - low) / (high - low).clamp_min(1e-6)).clamp(0, 1)
-    maps = colors.unflatten(0, patches.shape[:2]).transpose(1, 2).unflatten(2, grid)
+    maps = colors.view(*patches.shape[:2], 3).transpose(1, 2).reshape(-1, 3, *grid)
     return to_uint8(enlarge(maps, size))
 
 
@@ -53,7 +53,7 @@ def attention_maps(
     attention: Float[Tensor, "b heads t t"], grid: tuple[int, int], query: int = 0
 ) -> Float[Tensor, "b h w"]:
     """How much token `query` looks at each patch, mean over heads. Patches are the last tokens."""
-    return attention[:, :, query, -grid[0] * grid[1] :].mean(dim=1).unflatten(1, grid)
+    return attention[:, :, query, -grid[0] * grid[1] :].mean(dim=1).reshape(-1, *grid)
 
 
 def similarity_maps(
@@ -62,7 +62,7 @@ def similarity_maps(
     """Cosine similarity of every patch to one patch of the same image."""
     unit = normalize(patches.float(), dim=-1)
     chosen = unit[torch.arange(len(unit)), query]
-    return torch.einsum("bnd,bd->bn", unit, chosen).unflatten(1, grid)
+    return torch.einsum("bnd,bd->bn", unit, chosen).reshape(-1, *grid)
 
 
 def enlarge(maps: Float[Tensor, "b c h w"], size: int, smooth: bool = False) -> Float[Tensor, "b c {size} {size}"]:
