@@ -362,3 +362,16 @@ def test_codes_need_a_tokenizer_and_pixels_none() -> None:
         StellarConfig.parse({"reconstruction": {"target": "codes"}})
     with pytest.raises(UserError, match="target: codes"):
         StellarConfig.parse({"reconstruction": {"target": "pixels", "tokenizer": "runs/vq"}})
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_half_precision_comes_close(warm: bool) -> None:
+    method = _stellar(warmup=WarmupConfig(share=0.5) if warm else None)
+    batch = random_batch(method, 3)
+    exact = method.loss(batch, PROGRESS)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = method.loss(batch, PROGRESS)
+    assert all(value.dtype == torch.float32 for value in rounded.terms.values())
+    rounded.total.backward()
+    torch.testing.assert_close(rounded.terms["reconstruction"], exact.terms["reconstruction"], rtol=0.05, atol=0)
+    torch.testing.assert_close(rounded.total, exact.total, rtol=0.1, atol=0)
