@@ -11,6 +11,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch.nn.functional import interpolate
 
 from asterism.data.scenes import CLASSES, Scenes, SceneVideos
+from asterism.data.scenes.limits import VERSION
 from asterism.data.source import Sample, Source
 from asterism.errors import UserError
 
@@ -90,6 +91,16 @@ def test_fingerprint_names_everything_that_changes_the_scenes() -> None:
     assert len({Scenes(**variant).fingerprint for variant in variants}) == len(variants)
     videos = [{}, {"size": 32}, {"count": 9}, {"seed": 1}, {"frames": 3}, {"objects": (1, 2)}]
     assert len({SceneVideos(**variant).fingerprint for variant in videos}) == len(videos)
+
+
+def test_scenes_stay_what_they_are() -> None:
+    """Results name their scenes by fingerprint: who changes what is drawn raises `limits.VERSION` and renews this."""
+    source = Scenes(size=32)
+    assert VERSION == 1
+    assert [source.label(index) for index in range(10)] == [1, 0, 10, 11, 4, 12, 15, 6, 5, 6]
+    means = torch.stack([source[index].image.float().mean((1, 2)) for index in range(3)])
+    expected = torch.tensor([[135, 100, 67], [106, 131, 105], [57, 98, 127]])
+    assert (means - expected).abs().max() < 1
 
 
 def test_splits_share_no_scene() -> None:

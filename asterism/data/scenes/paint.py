@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
@@ -17,6 +18,8 @@ from asterism.data.scenes.layout import Scene, Thing
 from asterism.data.scenes.lookup import Frame, bilinear, clip_to_unit, pixel_centres
 from asterism.data.scenes.outlines import EXTENT, outlines
 from asterism.data.scenes.surfaces import pattern
+
+Extent: TypeAlias = tuple[int, int, int, int]  # left, top, right, bottom; right and bottom are the first beyond
 
 _BEVEL = 0.30  # width of the rounded rim, in radii
 _RELIEF = 0.42  # how much brighter the rim facing the light is
@@ -31,9 +34,7 @@ class Picture:
 
     image: UInt8[np.ndarray, "3 h w"]
     instances: UInt8[np.ndarray, "h w"]  # 0 where no thing is, else 1 + the place of what is seen in the scene's things
-    extents: dict[
-        int, tuple[int, int, int, int]
-    ]  # by place in the scene's things: left, top, right, bottom of what is seen
+    extents: dict[int, Extent]  # of what is seen, by place in the scene's things
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ def paint(scene: Scene, size: int, least_visible: float) -> Picture:
     return Picture(canvas.astype(np.uint8), instances, extents)
 
 
-def _extent(visible: Bool[np.ndarray, "h w"], box: tuple[slice, slice]) -> tuple[int, int, int, int]:
+def _extent(visible: Bool[np.ndarray, "h w"], box: tuple[slice, slice]) -> Extent:
     rows, columns = visible.any(axis=1), visible.any(axis=0)
     return (
         box[1].start + int(columns.argmax()),

@@ -16,11 +16,11 @@ from asterism.data.source import Sample
 from asterism.ops.random import fold
 
 _STREAMS = {"train": 0, "val": 1, "test": 2}  # no key of one stream occurs in another
-_LEAST_VISIBLE = 0.25  # things hidden more than this leave of them are not drawn
+_LEAST_VISIBLE = 0.25  # a thing of which others leave less than this to be seen is not drawn
 
 
 class Scenes:
-    """Drawn scenes; each is a function of (seed, split, index), and the same at every size.
+    """Drawn scenes; each is a function of (seed, split, index), and looks the same at every size.
 
     label      class of the dominant thing, the one with the largest visible area; it also is instance 1
     semantic   0 background, 1 + place in `classes` elsewhere

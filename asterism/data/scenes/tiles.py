@@ -16,6 +16,7 @@ from asterism.data.scenes.lookup import Frame, bilinear
 TileName: TypeAlias = Literal["clouds", "grain", "cells", "spots"]
 
 SIDE = 256  # points per side of a tile, which stands for the unit square
+_COARSEST = 4  # times that the coarsest copy is halved
 _SEED = 7
 
 
@@ -32,9 +33,6 @@ def noise(name: TileName, frame: Frame, step: float) -> Float[np.ndarray, "h w"]
     x = -1 - scale * (shift + math.floor(x - shift))
     y = -1 - scale * (shift + math.floor(y - shift))
     return bilinear(table, frame.moved(scale, x, scale, y))[0]
-
-
-_COARSEST = 4  # times halved
 
 
 @lru_cache(maxsize=4)

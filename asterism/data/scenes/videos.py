@@ -37,7 +37,7 @@ class Clip:
 
 
 class SceneVideos:
-    """Drawn videos; each is a function of (seed, index), and the same at every size."""
+    """Drawn videos; each is a function of (seed, index), and looks the same at every size."""
 
     def __init__(
         self, size: int = 64, count: int = 100, frames: int = 16, seed: int = 0, objects: tuple[int, int] = (2, 5)
