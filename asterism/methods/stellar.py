@@ -401,6 +401,8 @@ class Stellar(Method):
     def _check(self) -> None:
         """Refuse what cannot work, with the setting to change."""
         config, backbone = self.config, self.backbone
+        if self.reconstruction is None and not any(config.weights.model_dump().values()):
+            raise UserError("every term of the loss is off; give method.reconstruction or some of method.weights")
         if not backbone.takes_masks:
             raise UserError("stellar needs a backbone that can skip patches: choose a timm vit_*")
         if config.class_vocabulary is not None and not backbone.has_cls:

@@ -332,6 +332,10 @@ def test_codes_of_a_tokenizer_of_our_own_as_target(tmp_path: Path) -> None:
             "method.tokens = 4 is more than method.vocabulary.prototypes = 3",
         ),
         ({"tokens": 1}, "method.weights.koleo=0"),
+        (
+            {"reconstruction": None, "weights": Weights(**dict.fromkeys(Weights.model_fields, 0))},
+            "every term .* is off",
+        ),
         ({"mask_ratio": 0.95}, "leaves none of 16 patches"),
         ({"local_size": 6}, "method.local_size = 6 is no multiple of the patch size 4"),
         ({"global_size": 18}, "method.global_size = 18 is no multiple"),
