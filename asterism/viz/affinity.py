@@ -1,0 +1,79 @@
+"""Which patches of an image belong together: similarity summed over all patches, and what one patch looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from asterism.nn.encoder import Encoder
+from asterism.viz.pictures import Pictures, heat
+
+_MARK = torch.tensor([60, 255, 80], dtype=torch.uint8)  # green
+
+
+def aggregated_similarity(patches: Float[Tensor, "b n d"], grid: tuple[int, int]) -> Float[Tensor, "b rows columns"]:
+    """The cosine-similarity maps of all patches summed, divided by the map's maximum (FLSL, section 5.5).
+
+    Where patches resemble only those of their own object, brightness tells the object's share of the image. The sum of
+    all maps at patch i is u_i · Σ_j u_j for unit tokens u, so the n × n similarities are not needed.
+    """
+    unit = normalize(patches.float(), dim=-1)
+    score = (unit * unit.sum(dim=1, keepdim=True)).sum(dim=-1)
+    return (score / score.amax(dim=1, keepdim=True).clamp_min(1e-12)).reshape(-1, *grid)
+
+
+@torch.no_grad()
+def aggregated_similarity_by_layer(
+    encoder: Encoder, images: Pictures, blocks: Sequence[int] | None = None
+) -> dict[str, Pictures]:
+    """Aggregated similarity after each of these blocks (all, if not said otherwise), drawn over the images."""
+    depth = encoder.backbone.depth
+    chosen = list(range(depth)) if blocks is None else [encoder.backbone.block_index(block) for block in blocks]
+    layers = encoder.backbone.layers(encoder.normalise(images), chosen)
+    return {
+        f"layer {block + 1}": heat(aggregated_similarity(tokens.patches, tokens.grid).cpu(), images)
+        for block, tokens in zip(chosen, layers, strict=True)
+    }
+
+
+@torch.no_grad()
+def probe_attention(encoder: Encoder, images: Pictures, query: Int[Tensor, " b"], block: int = -1) -> Pictures:
+    """What one patch of each image attends to in a block, mean over heads; the patch is ringed in green."""
+    pixels = encoder.normalise(images)
+    grid = encoder.backbone.grid_of(pixels)
+    maps = probed(encoder.backbone.attention(pixels, block), grid, query.to(pixels.device))
+    return ringed(heat(maps.cpu(), images), grid, query)
+
+
+def probed(
+    attention: Float[Tensor, "b heads t t"], grid: tuple[int, int], query: Int[Tensor, " b"]
+) -> Float[Tensor, "b rows columns"]:
+    """The attention of patch `query` (raster index) to every patch, mean over heads. Patches are the last tokens."""
+    patches = grid[0] * grid[1]
+    among = attention[:, :, -patches:, -patches:].mean(dim=1)
+    return among[torch.arange(len(among), device=among.device), query].reshape(-1, *grid)
+
+
+def patch_at(place: tuple[int, int], size: tuple[int, int], grid: tuple[int, int]) -> int:
+    """The raster index of the patch under a pixel (row, column) of a picture of this size, such as a clicked one."""
+    row, column = (min(max(at, 0), side - 1) * cells // side for at, side, cells in zip(place, size, grid, strict=True))
+    return row * grid[1] + column
+
+
+def ringed(pictures: Pictures, grid: tuple[int, int], query: Int[Tensor, " b"]) -> Pictures:
+    """The pictures with a ring around one patch each."""
+    height, width = pictures.shape[-2:]
+    rows = (torch.arange(height) + 0.5) * grid[0] / height
+    columns = (torch.arange(width) + 0.5) * grid[1] / width
+    center_row, center_column = (
+        (query.cpu() // grid[1] + 0.5)[:, None, None],
+        (query.cpu() % grid[1] + 0.5)[:, None, None],
+    )
+    distance = ((rows[:, None] - center_row) ** 2 + (columns - center_column) ** 2).sqrt()  # in patches
+    thickness = max(0.15, 1.5 * grid[0] / height)  # at least a pixel and a half
+    ring = (distance - 0.6).abs() < thickness / 2
+    return torch.where(ring[:, None], _MARK[:, None, None], pictures)

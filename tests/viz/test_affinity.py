@@ -1,0 +1,65 @@
+import torch
+
+from asterism.viz.affinity import (
+    aggregated_similarity,
+    aggregated_similarity_by_layer,
+    patch_at,
+    probe_attention,
+    probed,
+    ringed,
+)
+from tests.evals.samples import small_encoder
+
+G = torch.Generator().manual_seed(0)
+IMAGES = torch.randint(256, (2, 3, 32, 32), generator=G, dtype=torch.uint8)
+
+
+def test_aggregated_similarity_is_the_sum_of_all_maps() -> None:
+    patches = torch.randn(2, 6, 5, generator=G)
+    ours = aggregated_similarity(patches, (2, 3))
+    for image in range(2):
+        score = torch.zeros(6)
+        for i in range(6):
+            for j in range(6):
+                score[i] += torch.cosine_similarity(patches[image, i], patches[image, j], dim=0)
+        torch.testing.assert_close(ours[image].flatten(), score / score.max())
+
+
+def test_larger_objects_are_brighter() -> None:
+    patches = torch.eye(2)[torch.tensor([[0, 0, 0, 0, 0, 1, 1, 0]])]
+    score = aggregated_similarity(patches, (2, 4)).flatten()
+    torch.testing.assert_close(score, torch.tensor([1, 1, 1, 1, 1, 1 / 3, 1 / 3, 1]))
+
+
+def test_every_layer_is_shown() -> None:
+    encoder = small_encoder(32)
+    shown = aggregated_similarity_by_layer(encoder, IMAGES)
+    assert list(shown) == ["layer 1"]
+    assert list(aggregated_similarity_by_layer(encoder, IMAGES, [-1])) == ["layer 1"]
+    assert shown["layer 1"].shape == IMAGES.shape
+
+
+def test_a_probe_is_the_row_of_its_patch() -> None:
+    attention = torch.rand(2, 3, 7, 7, generator=G)  # one token before six patches
+    query = torch.tensor([4, 0])
+    maps = probed(attention, (2, 3), query)
+    for image in range(2):
+        expected = sum(attention[image, head, 1 + int(query[image]), 1:] for head in range(3)) / 3
+        torch.testing.assert_close(maps[image].flatten(), expected)
+
+
+def test_probes_are_ringed() -> None:
+    shown = probe_attention(small_encoder(32), IMAGES, torch.tensor([5, 10]))
+    green = (shown == torch.tensor([60, 255, 80], dtype=torch.uint8)[:, None, None]).all(dim=1)
+    for image, (row, column) in enumerate([(1, 1), (2, 2)]):
+        where = green[image].nonzero().float()
+        assert len(where) > 8
+        torch.testing.assert_close(where.mean(dim=0), torch.tensor([8.0 * row + 3.5, 8.0 * column + 3.5]))
+    untouched = ringed(IMAGES, (4, 4), torch.tensor([0, 0]))[:, :, 12:]
+    assert untouched.equal(IMAGES[:, :, 12:])
+
+
+def test_a_click_finds_its_patch() -> None:
+    assert patch_at((0, 0), (64, 32), (4, 2)) == 0
+    assert patch_at((17, 31), (64, 32), (4, 2)) == 3
+    assert patch_at((64, 99), (64, 32), (4, 2)) == 7, "on or beyond the edge counts as the last patch"
