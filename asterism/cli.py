@@ -270,7 +270,7 @@ def list_entries(
     table.columns[0].no_wrap = True
     for name, summary in entries(kind, wanted).items():
         table.add_row(name, summary)
-    Console().print(table, highlight=False)
+    Console(markup=False, highlight=False).print(table)
 
 
 @app.command()
@@ -295,23 +295,22 @@ def _show(result: Result) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(
-        "", result.model.name, *result.baselines, title=f"{result.protocol} on {result.test.name}", title_justify="left"
-    )
+    table = Table("", result.model.name, *result.baselines)
     for column in table.columns[1:]:
         column.justify = "right"
     for name, value in result.values.items():
         others = (baseline.get(name) for baseline in result.baselines.values())
         table.add_row(name, *("" if number is None else f"{number:.2f}" for number in (value, *others)))
-    console = Console()
-    console.print(table)
+    console = Console(markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{result.protocol}: {result.test.images:,} images of {result.test.name}", style="bold")
+    console.print(table, soft_wrap=False)
     for note in result.notes:
-        console.print(note, highlight=False)
+        console.print(note)
     if result.path is not None:
-        console.print(f"Written to {result.path}", highlight=False, soft_wrap=True)
+        console.print(f"Written to {result.path}")
 
 
 def _warn(message: str, style: str) -> None:
     from rich.console import Console
 
-    Console(stderr=True).print(message, style=style, markup=False, highlight=False, soft_wrap=True)
+    Console(stderr=True, markup=False, highlight=False, soft_wrap=True).print(message, style=style)

@@ -216,6 +216,13 @@ def test_weights_without_a_run_are_only_shown(labelled: Path, weights: Path) -> 
     assert json.loads(Path("results/knn.json").read_text())["model"]["step"] == 7
 
 
+def test_names_with_brackets_are_shown_as_they_are() -> None:
+    write_colours(Path("photos [red]"), 3)
+    result = call("evaluate", "pixels", "--data", "photos [red]", "knn.k=2")
+    assert "photos [red]" in result.stdout
+    assert "no such file or folder: ./[bold]" in refused(call("evaluate", "pixels", "--data", "./[bold]"))
+
+
 def test_raw_pixels_can_be_evaluated(labelled: Path) -> None:
     result = call("evaluate", "pixels", "--data", labelled, "knn.k=3")
     assert "100.00" in result.stdout
