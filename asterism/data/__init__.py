@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from asterism.data.bad_images import BadImageLog
     from asterism.data.catalog import dataset_names
-    from asterism.data.decode import decode
     from asterism.data.evaluation import EvaluationBatch, evaluation_batches
     from asterism.data.loader import DataConfig, Loader, RawBatch, to_batch
     from asterism.data.open import open_source
@@ -33,7 +32,6 @@ _HOMES = {
     "Subset": "subset",
     "Views": "views",
     "dataset_names": "catalog",
-    "decode": "decode",
     "evaluation_batches": "evaluation",
     "open_source": "open",
     "to_batch": "loader",
@@ -52,7 +50,6 @@ __all__ = [
     "Subset",
     "Views",
     "dataset_names",
-    "decode",
     "evaluation_batches",
     "open_source",
     "to_batch",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -51,11 +50,11 @@ class BadImageLog:
 
     def _append(self, lines: bytes) -> None:
         """In one write at the end of the file, so that lines of several processes do not mix."""
-        handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:
-            os.write(handle, lines)
-        finally:
-            os.close(handle)
+            with self._path.open("ab", buffering=0) as file:
+                file.write(lines)
+        except OSError as error:
+            raise UserError(f"cannot write {self._path}: {error.strerror}") from None
 
     def _catch_up(self) -> bool:
         """Read what was written before a restart, or meanwhile by others; true when it ends in a piece of a line."""

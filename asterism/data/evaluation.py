@@ -40,7 +40,7 @@ def evaluation_batches(
         raise UserError(f"resize = {resize} is smaller than the crop of {size}; give at least {size}")
     requests = [range(start, min(start + batch_size, len(source))) for start in range(0, len(source), batch_size)]
     tasks = _Batches(source, size, resize)
-    batches = prepare(tasks, requests, workers=workers, prefetch=2, pin_memory=torch.cuda.is_available())
+    batches = prepare(tasks, requests, workers=workers, prefetch=2, pin_memory=False)
     return _without_empty(batches)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
 import threading
 from collections.abc import Iterable, Iterator
+from functools import partial
+from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 import torch
@@ -39,22 +42,24 @@ def prepare(
     )
     with _own_child_signal():
         iterator: Any = iter(loader)
-    while True:
-        try:
-            prepared = next(iterator)
-        except StopIteration:
-            return
-        except (RuntimeError, ConnectionError, EOFError) as error:
-            fate = _fate(iterator)
-            if fate is None:
-                raise
-            raise UserError(
-                f"a data worker died ({fate}). Most often memory ran out: set data.workers below {workers} or "
-                "data.prefetch to 1, or give the machine (in a container: its shared memory) more"
-            ) from error
-        if isinstance(prepared, UserError):
-            raise prepared
-        yield prepared
+    crew = list(getattr(iterator, "_workers", ()))
+    with _ended_at_exit(crew):
+        while True:
+            try:
+                prepared = next(iterator)
+            except StopIteration:
+                return
+            except (RuntimeError, ConnectionError, EOFError) as error:
+                fate = _fate(crew)
+                if fate is None:
+                    raise
+                raise UserError(
+                    f"a data worker died ({fate}). Most often memory ran out: set data.workers below {workers} or "
+                    "data.prefetch to 1, or give the machine (in a container: its shared memory) more"
+                ) from error
+            if isinstance(prepared, UserError):
+                raise prepared
+            yield prepared
 
 
 def cores() -> int:
@@ -84,9 +89,26 @@ def _own_child_signal() -> Iterator[None]:
         signal.signal(signal.SIGCHLD, before if before is not None else signal.SIG_DFL)
 
 
-def _fate(iterator: Any) -> str | None:
+@contextlib.contextmanager
+def _ended_at_exit(crew: list[BaseProcess]) -> Iterator[None]:
+    """When the program ends in the middle, Python asks its children to end and waits for them; ours do not listen."""
+    end = partial(_end, crew)
+    atexit.register(end)
+    try:
+        yield
+    finally:
+        atexit.unregister(end)
+
+
+def _end(crew: list[BaseProcess]) -> None:
+    for worker in crew:
+        if worker.is_alive():
+            worker.kill()
+
+
+def _fate(crew: list[BaseProcess]) -> str | None:
     """How a worker ended that should not have."""
-    for worker in getattr(iterator, "_workers", ()):
+    for worker in crew:
         if worker.exitcode is not None and worker.exitcode != 0:
             code = -worker.exitcode
             return f"killed by {signal.Signals(code).name}" if code in set(signal.Signals) else f"exit code {-code}"

@@ -99,3 +99,8 @@ def test_odd_keys(tmp_path: Path) -> None:
     BadImageLog(path, 1.0, 10).record([BadImage('ü "quoted"\n\udcff.png', "broken\nreason")])
     assert len(BadImageLog(path, 1.0, 10)) == 1
     assert lines(path)[0]["reason"] == "broken\nreason"
+
+
+def test_where_nothing_can_be_written(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot write"):
+        BadImageLog(tmp_path / "missing" / "a.jsonl", 1.0, 10).record(bad(1))

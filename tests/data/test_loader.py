@@ -1,5 +1,8 @@
+import os
 import pickle
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -194,6 +197,35 @@ def test_the_global_generator_is_left_alone() -> None:
     list(loader(Numbered(20)))
     list(loader(Numbered(20), workers=1, steps=1))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+PROGRAM = """
+import multiprocessing
+import torch
+from asterism.data import DataConfig, Loader, Views
+from asterism.types import ViewSpec
+from tests.data.sources import Numbered
+
+def first(workers):
+    config = DataConfig(path="x", workers=workers)
+    batches = iter(Loader(Numbered(20), Views([ViewSpec(size=8)]), config, batch_size=4, seed=0, steps=1000))
+    return next(batches), batches
+
+if __name__ == "__main__":
+    multiprocessing.set_start_method("spawn")
+    expected, _ = first(0)
+    batch, unfinished = first(1)
+    print(torch.equal(batch.views[0], expected.views[0]) and torch.equal(batch.keys, expected.keys))
+"""
+
+
+@pytest.mark.slow
+def test_a_program_with_spawned_workers_that_ends_in_the_middle(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
+    command = [sys.executable, str(tmp_path / "program.py")]
+    paths = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, env=paths, check=True, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["True"]
 
 
 def test_what_spawned_workers_are_given_can_be_pickled() -> None:
