@@ -84,10 +84,13 @@ class BboxKnn(Evaluation):
         }
 
     def notes(self) -> list[str]:
-        most = len(self.parts.train) * self.config.points**2
+        points, classes = self.config.points**2, len(self.parts.train.classes or ())
+        chance = 1 - (1 - 1 / max(1, classes)) ** points
+        lenient = f"one right point of {points} is enough: guessing among {classes} classes would reach {chance:.0%}"
+        most = len(self.parts.train) * points
         too_many = [str(k) for k in self.config.k if k > most]
         clipped = f"k = {', '.join(too_many)} became {most} or less, the number of points of training images"
-        return super().notes() + ([clipped] if too_many else [])
+        return [*super().notes(), lenient] + ([clipped] if too_many else [])
 
 
 def point_accuracy(

@@ -12,6 +12,7 @@ from asterism.ops import collectives
 from asterism.ops.geometry import geometry_from_rows, locate, patch_centers
 from asterism.ops.random import fold_each
 from asterism.ops.window_sampling import sample_windows
+from asterism.train.recipe import load_recipe
 from asterism.types import Batch, Progress, View
 from tests.distributed import run
 from tests.methods.batches import TINY, random_batch, rows
@@ -296,3 +297,23 @@ def test_two_processes_do_what_one_does(targets: str) -> None:
     torch.testing.assert_close(torch.stack([part for part, _ in results]).mean(), loss)
     for _, own in results:
         torch.testing.assert_close(own, gradient, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "patch"), [("vits16", 16), ("vits8", 8), ("vitb16", 16)])
+def test_published_recipes_follow_the_paper(name: str, patch: int) -> None:
+    recipe = load_recipe(f"flsl-imagenet-{name}")
+    assert recipe.method == FlslConfig(), "the defaults are those of the paper"
+    assert (recipe.backbone.class_token, recipe.backbone.positions, recipe.backbone.drop_path) == (False, "sincos", 0.1)
+    assert f"patch{patch}_" in recipe.backbone.name
+    optim = recipe.optim
+    assert optim.peak_lr(512) == pytest.approx(5e-4)
+    assert (optim.min_lr, optim.warmup_epochs, optim.weight_decay, optim.weight_decay_end) == (1e-6, 10, 0.05, 0.5)
+    assert (optim.clip, optim.clip_by, recipe.trainer.batch_size, recipe.trainer.epochs) == (3.0, "tensor", 512, 300)
+
+
+@pytest.mark.parametrize("name", ["flsl-scenes", "flsl-cifar10"])
+def test_miniature_recipes_build_a_method(name: str) -> None:
+    recipe = load_recipe(name)
+    with torch.random.fork_rng(devices=[]):
+        method = Flsl(recipe.method, recipe.backbone)
+    assert method.loss(random_batch(method, 1), PROGRESS).total.isfinite()
