@@ -282,7 +282,7 @@ class Flsl(Method):
 
     def encoder(self) -> Encoder:
         """The teacher, whose tokens the paper's evaluations use; the mean patch stands for the image."""
-        return Encoder(self.teacher_backbone.network)
+        return Encoder(self.teacher_backbone.network, self.mean, self.std)
 
     def _view_size(self) -> int:
         return self.config.view_size or self.backbone.image_size

@@ -30,12 +30,15 @@ def aggregated_similarity(patches: Float[Tensor, "b n d"], grid: tuple[int, int]
 def aggregated_similarity_by_layer(
     encoder: Encoder, images: Pictures, blocks: Sequence[int] | None = None
 ) -> dict[str, Pictures]:
-    """Aggregated similarity after each of these blocks (all, if not said otherwise), drawn over the images."""
+    """Aggregated similarity after each of these blocks (all, if not said otherwise), drawn over the images.
+
+    Brightness is the score from 0 to 1, so that images and networks can be compared: darker means smaller clusters.
+    """
     depth = encoder.backbone.depth
     chosen = list(range(depth)) if blocks is None else [encoder.backbone.block_index(block) for block in blocks]
     layers = encoder.backbone.layers(encoder.normalise(images), chosen)
     return {
-        f"layer {block + 1}": heat(aggregated_similarity(tokens.patches, tokens.grid).cpu(), images)
+        f"layer {block + 1}": heat(aggregated_similarity(tokens.patches, tokens.grid).cpu(), images, span=(0.0, 1.0))
         for block, tokens in zip(chosen, layers, strict=True)
     }
 

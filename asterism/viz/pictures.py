@@ -40,10 +40,16 @@ def principal_colors(patches: Float[Tensor, "b n d"], grid: tuple[int, int], siz
     return to_uint8(enlarge(maps, size))
 
 
-def heat(maps: Float[Tensor, "b rows columns"], images: Pictures) -> Pictures:
-    """A map over each image: bright where the map is large, each map scaled to its own range."""
+def heat(maps: Float[Tensor, "b rows columns"], images: Pictures, span: tuple[float, float] | None = None) -> Pictures:
+    """A map over each image: bright where the map is large.
+
+    `span` are the values shown darkest and brightest; without it each map is scaled to its own range.
+    """
     values = enlarge(maps[:, None].float(), images.shape[-1], smooth=True)
-    low, high = values.amin(dim=(2, 3), keepdim=True), values.amax(dim=(2, 3), keepdim=True)
+    if span is None:
+        low, high = values.amin(dim=(2, 3), keepdim=True), values.amax(dim=(2, 3), keepdim=True)
+    else:
+        low, high = (values.new_tensor(end) for end in span)
     weight = ((values - low) / (high - low).clamp_min(1e-9)).clamp(0, 1)
     gray = images.float().mean(dim=1, keepdim=True) / 255
     return to_uint8(0.25 * gray + 0.75 * _glow(weight) * (0.35 + 0.65 * gray))

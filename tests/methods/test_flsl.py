@@ -206,7 +206,9 @@ def test_a_whole_state_gives_the_same_loss_and_encoder() -> None:
     other.load_state_dict(method.state_dict())
     batch = random_batch(method, 2)
     assert other.loss(batch, PROGRESS).total == method.loss(batch, PROGRESS).total
+    other.mean, other.std = (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
     encoder = other.encoder()
+    assert (encoder.mean, encoder.std) == (other.mean, other.std)
     assert encoder.backbone is other.teacher_backbone.network
     features = encoder(batch.views[0].pixels)
     torch.testing.assert_close(features.cls, features.patches.mean(dim=1))

@@ -8,6 +8,7 @@ from asterism.viz.affinity import (
     probed,
     ringed,
 )
+from asterism.viz.pictures import heat
 from tests.evals.samples import small_encoder
 
 G = torch.Generator().manual_seed(0)
@@ -37,6 +38,13 @@ def test_every_layer_is_shown() -> None:
     assert list(shown) == ["layer 1"]
     assert list(aggregated_similarity_by_layer(encoder, IMAGES, [-1])) == ["layer 1"]
     assert shown["layer 1"].shape == IMAGES.shape
+
+
+def test_brightness_compares_across_maps() -> None:
+    maps = torch.tensor([[[0.5, 0.5], [0.5, 0.5]], [[0.9, 0.9], [0.9, 0.9]]])
+    grey = torch.full((2, 3, 8, 8), 128, dtype=torch.uint8)
+    dark, bright = heat(maps, grey, span=(0.0, 1.0)).float().mean(dim=(1, 2, 3))
+    assert bright > dark + 20
 
 
 def test_a_probe_is_the_row_of_its_patch() -> None:
