@@ -129,7 +129,7 @@ def embed(
 
 def report(*runs: PathLike | Run) -> Path:
     """Write one self-contained page with curves and pictures, and return its path; several runs are compared on it."""
-    from asterism.report import write_report  # brings the drawing libraries
+    from asterism.run_report import write_report  # brings the drawing libraries
 
     return write_report([open_run(_path_of(run)).path for run in runs])
 

@@ -25,7 +25,7 @@ class Config(BaseModel):
 
     @classmethod
     def parse(cls: type[C], values: Mapping[str, Any], section: str = "") -> C:
-        """Validate, turning pydantic's report into a `UserError`; `section` is where these settings stand in a recipe."""
+        """Validate, turning pydantic's report into a `UserError`; `section` is where the settings stand in a recipe."""
         try:
             return cls.model_validate(values)
         except ValidationError as error:

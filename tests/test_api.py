@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any
 
@@ -107,11 +106,6 @@ def test_embeddings_are_what_encode_gives(labelled: Path, tmp_path: Path) -> Non
         keys, vectors = file["keys"].tolist(), torch.from_numpy(file["embeddings"])
     direct = encoder.encode([labelled / key for key in keys]).cls
     assert torch.nn.functional.cosine_similarity(vectors, direct).min() > 0.999
-
-
-def test_report_stays_a_function_after_its_file_was_imported() -> None:
-    importlib.import_module("asterism.report")
-    assert asterism.report is api.report
 
 
 def test_unknown_names_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""The views that iBOT, SOP, SOVE and MaSSL share with DINO: two large crops and several small ones."""
+"""The views that DINO, iBOT, SOP, SOVE and MaSSL share: two large crops and several small ones."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from torch import nn
 
-from asterism.errors import UserError
+from asterism.methods._multi_crop import GLOBAL_VIEWS, MultiCropConfig, multi_crop_views
 from asterism.methods.base import Method, MethodConfig
 from asterism.nn.backbone import BackboneConfig, build_backbone, encode_views
 from asterism.nn.center import Center
@@ -32,22 +32,13 @@ from asterism.nn.teacher import Teacher
 from asterism.ops.losses import cross_view_loss, entropy, soft_targets
 from asterism.ops.random import fold_each
 from asterism.ops.schedules import cosine, ramp_per_epoch
-from asterism.types import Batch, ColorJitter, Losses, Progress, ViewSpec
-
-GLOBAL_VIEWS = 2
+from asterism.types import Batch, Losses, Progress, ViewSpec
 
 
-class DinoConfig(MethodConfig):
+class DinoConfig(MultiCropConfig):
     """Settings of DINO; the defaults suit a ViT-S/16. Temperatures divide logits; sizes are in pixels."""
 
     name: Literal["dino"] = "dino"
-
-    # Views (section 3.1, multi-crop)
-    global_size: int | None = Field(default=None, gt=0)  # None: the backbone's image size
-    global_scale: tuple[float, float] = (0.25, 1.0)  # share of the image's area
-    local_views: int = Field(default=8, ge=0)
-    local_size: int | None = Field(default=None, gt=0)  # None: 3/7 of the global size (96 of 224), in whole patches
-    local_scale: tuple[float, float] = (0.05, 0.25)
 
     # Head (section 3.1, "Network architecture", and appendix C)
     out_dim: int = Field(default=65536, gt=1)  # prototypes K
@@ -85,23 +76,11 @@ class Dino(Method):
         self.teacher_head = Teacher(self.head)
         self.center = Center(config.out_dim, config.center_momentum)
         self.collapse_loss = math.log(config.out_dim)
-        for view in self.views:
-            if view.size % self.backbone.patch_size:
-                raise UserError(
-                    f"views of {view.size} pixels do not divide into patches of {self.backbone.patch_size}; set "
-                    f"method.global_size and method.local_size to multiples of {self.backbone.patch_size}"
-                )
+        self.view_specs = multi_crop_views(config, self.backbone)
 
     @property
     def views(self) -> tuple[ViewSpec, ...]:
-        config, patch = self.config, self.backbone.patch_size
-        large = config.global_size or self.backbone.image_size
-        small = config.local_size or max(patch, round(large * 3 / 7 / patch) * patch)
-        common = ViewSpec(size=large, scale=config.global_scale, jitter=ColorJitter(), grayscale=0.2)
-        first = common.model_copy(update={"blur": 1.0})
-        second = common.model_copy(update={"blur": 0.1, "solarize": 0.2})
-        local = common.model_copy(update={"size": small, "scale": config.local_scale, "blur": 0.5})
-        return (first, second, *[local] * config.local_views)
+        return self.view_specs
 
     def loss(self, batch: Batch, progress: Progress) -> Losses:
         config = self.config

@@ -57,10 +57,11 @@ def _strategy(config: TrainerConfig, skips_parameters: bool) -> Strategy | str:
             tensor_parallel_size=1,
         )
     if config.strategy == "ddp" or _world_size(config) > 1:
-        # Methods keep centres and memories equal on all processes themselves; copying them in every step would be waste.
+        # Methods keep centres and memories equal on all processes themselves; copying them in each step would be waste.
         known = inspect.signature(DistributedDataParallel).parameters
-        no_copies: dict[str, Any] = {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
-        return DDPStrategy(find_unused_parameters=skips_parameters, **no_copies)
+        copying = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # torch renamed it
+        options: dict[str, Any] = {"find_unused_parameters": skips_parameters, copying: False}
+        return DDPStrategy(**options)
     return "auto"
 
 

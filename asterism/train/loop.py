@@ -49,7 +49,7 @@ def pretrain(recipe: Recipe, out: Path, *, init: str | None = None, overwrite: b
     try:
         return _Training(fabric, recipe, source, method, run).train(0)
     except UserError:
-        if not checkpoint.steps(run.checkpoints) and not run.metrics():  # nothing in it that could be of use
+        if not run.is_of_use():
             shutil.rmtree(run.path, ignore_errors=True)
         raise
 

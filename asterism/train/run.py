@@ -49,6 +49,10 @@ class Run:
         """What was logged, a record per logged step."""
         return read_metrics(self.path)
 
+    def is_of_use(self) -> bool:
+        """Whether there is more in it than what a new start would write again."""
+        return any((self.path / name).exists() for name in ("checkpoints", "bad_images.jsonl")) or bool(self.metrics())
+
     def encoder(self) -> Encoder:
         return load_encoder(self.path)
 

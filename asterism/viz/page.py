@@ -66,7 +66,7 @@ def details(title: str, text: str) -> str:
     return f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
 
 
-def picture(image: UInt8[Tensor, "3 h w"], label: str, least: int = 96) -> str:
+def picture(image: UInt8[Tensor, "3 h w"], label: str, least: int = 128) -> str:
     """An inline PNG; small pictures are enlarged cell by cell so that they are seen as they are."""
     drawn = Image.fromarray(image.permute(1, 2, 0).cpu().contiguous().numpy())
     factor = -(-least // min(drawn.size))

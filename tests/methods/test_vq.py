@@ -30,9 +30,8 @@ def test_loss_is_that_of_the_slow_loop() -> None:
         for patch in image:
             latent = method.codes.squeeze(patch)
             latents.append(latent / latent.norm())
-            chosen.append(
-                min(range(12), key=lambda k, z=latents[-1].detach(): float((z - method.codes.codebook.codes[k]).norm()))
-            )
+            gaps = [float((latents[-1].detach() - code).norm()) for code in method.codes.codebook.codes]
+            chosen.append(gaps.index(min(gaps)))
     codes = method.codes.codebook.codes[chosen]
     commitment = (torch.stack(latents) - codes).square().mean()
     torch.testing.assert_close(losses.terms["commitment"], commitment)

@@ -46,7 +46,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
 def test_two_processes_equal_one(tmp_path: Path, alone: dict[str, list[float]]) -> None:
     together, _ = distributed.run(as_one_of_two, str(tmp_path), "ddp", sorted(METHODS), 20)
     for method, expected in alone.items():
-        assert together[method] == pytest.approx(expected, abs=1e-5), method
+        assert together[method] == pytest.approx(expected, rel=1e-5, abs=1e-5), method
 
 
 @pytest.mark.slow

@@ -8,8 +8,32 @@ from asterism.train.recipe import Recipe
 
 METHODS: dict[str, dict[str, Any]] = {
     "dino": {"out_dim": 32, "hidden_dim": 32, "bottleneck_dim": 16, "local_views": 2, "freeze_last_layer": 1},
+    "flsl": {"out_dim": 32, "hidden_dim": 32, "bottleneck_dim": 16},
+    "ibot": {"out_dim": 32, "hidden_dim": 32, "bottleneck_dim": 16, "local_views": 2, "freeze_last_layer": 1},
     "mae": {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2},
+    "sop": {
+        "hidden_dim": 32,
+        "embedding_dim": 16,
+        "local_views": 2,
+        "images": {"memory": 48, "count": 12, "neighbours": 2, "tasks": 2, "neighbour_lists": 8},
+        "patches": {"memory": 32, "count": 8},
+    },
+    "stellar": {
+        "tokens": 4,
+        "reconstruction": {"target": "pixels", "decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2},
+        "masked_views": 2,
+        "mask_ratio": 0.6,
+        "local_views": 2,
+        "local_size": 8,
+        "vocabulary": {"prototypes": 24, "hidden_dim": 32, "bottleneck_dim": 16},
+        "class_vocabulary": {"prototypes": 24, "hidden_dim": 32, "bottleneck_dim": 16},
+        "warmup": {"share": 0.5, "momentum": 0.99, "mask_ratio": 0.5},
+    },
+    "vq": {"vocabulary": 16, "code_dim": 4, "decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2},
 }
+
+
+_BACKBONES: dict[str, dict[str, Any]] = {"flsl": {"class_token": False, "positions": "sincos"}}
 
 
 def tiny_recipe(name: str = "dino", **sections: dict[str, Any]) -> Recipe:
@@ -24,6 +48,7 @@ def tiny_recipe(name: str = "dino", **sections: dict[str, Any]) -> Recipe:
             "depth": 2,
             "heads": 2,
             "drop_path": 0.2,
+            **_BACKBONES.get(name, {}),
         },
         "data": {"path": "scenes:size=16,count=40", "workers": 0},
         "optim": {"lr": 0.05, "warmup_epochs": 1, "clip": 3.0},
