@@ -30,13 +30,23 @@ class Center(nn.Module):
     def accumulate(self, logits: Float[Tensor, "*rows k"]) -> None:
         """Take note of raw logits."""
         rows = logits.detach().float().reshape(-1, logits.shape[-1])
-        noted = torch.cat([rows.sum(dim=0), rows.new_tensor([len(rows)])])
-        self._pending = noted if self._pending is None else self._pending + noted
+        self._note(rows.sum(dim=0), len(rows))
+
+    @torch.no_grad()
+    def accumulate_mean(self, logits: Float[Tensor, " k"], count: int) -> None:
+        """Take note of `count` rows of logits (maybe none) by their mean, where that is cheaper to know."""
+        self._note(count * logits.detach().float(), count)
 
     @torch.no_grad()
     def update(self) -> None:
-        """Move towards the mean of what was noted since the last update, by every process."""
+        """Move towards the mean of what was noted since the last update, by every process; stay if that was nothing."""
         assert self._pending is not None, "nothing was accumulated since the last update"
         total = all_reduce_sum(self._pending)
-        self.value.lerp_(total[:-1] / total[-1], 1 - self.momentum)
+        count = total[-1]
+        self.value.lerp_(total[:-1] / count.clamp_min(1), (1 - self.momentum) * (count > 0).to(total.dtype))
         self._pending = None
+
+    def _note(self, logits: Float[Tensor, " k"], count: int) -> None:
+        """The sum of some rows, and how many they are."""
+        noted = torch.cat([logits, logits.new_tensor([count])])
+        self._pending = noted if self._pending is None else self._pending + noted

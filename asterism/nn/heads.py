@@ -5,7 +5,7 @@ Parameters are named as in public DINO and iBOT checkpoints: `mlp.0`, `mlp.2`, `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import torch
@@ -62,6 +62,36 @@ class PrototypeHead(ProjectionHead):
 
     def forward(self, x: Float[Tensor, "*rows d"]) -> Float[Tensor, "*rows k"]:
         return self.last_layer(self.project(x))
+
+
+class LeveledPrototypeHead(ProjectionHead):
+    """One projection for several levels (images, objects), each of which has prototypes of its own."""
+
+    def __init__(
+        self,
+        in_dim: int,
+        out_dims: Mapping[str, int],
+        hidden_dim: int = 2048,
+        bottleneck_dim: int = 256,
+        layers: int = 3,
+        norm_last_layer: bool = True,
+    ) -> None:
+        super().__init__(in_dim, hidden_dim, bottleneck_dim, layers)
+        self.last_layers = nn.ModuleDict(
+            {
+                level: WeightNormLinear(bottleneck_dim, out_dim, train_gain=not norm_last_layer)
+                for level, out_dim in out_dims.items()
+            }
+        )
+
+    def logits(self, projected: Float[Tensor, "*rows p"], level: str) -> Float[Tensor, "*rows k"]:
+        """One logit per prototype of a level."""
+        return self.last_layers[level](projected)
+
+    def prototypes(self, level: str) -> Float[Tensor, "k p"]:
+        layer = self.last_layers[level]
+        assert isinstance(layer, WeightNormLinear)
+        return layer.weight
 
 
 class WeightNormLinear(nn.Module):

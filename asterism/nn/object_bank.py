@@ -1,0 +1,139 @@
+"""Twin memory banks of objects: what the teacher saw of the newest images, in two views each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from asterism.errors import UserError
+from asterism.ops.collectives import all_gather_ragged_rows, world_size
+from asterism.ops.row_search import most_similar_row, reciprocal_lengths
+
+VIEWS = 2
+
+
+@dataclass(frozen=True)
+class StoredObjects:
+    """Objects of images as they enter the bank: in each of the two views, aligned."""
+
+    rows: Float[Tensor, "b k v d"]
+    valid: Bool[Tensor, "b k"]  # slots that hold an object
+    image: Int[Tensor, " b"]  # place of each image in its source
+    keys: Int[Tensor, " b"]  # random key of each image, which decides the order
+
+
+class ObjectBank(nn.Module):
+    """A ring of S images with K slots for objects each, the same on every process.
+
+    Slot (i, k) holds one object as seen in view 1 and in view 2, so going from one bank to the other is keeping the
+    index. Objects are stored as they are, in half precision unless told otherwise, with their reciprocal lengths beside
+    them. A search reads valid slots alone and never answers an image with its own objects of an earlier epoch.
+    """
+
+    rows: Float[Tensor, "v s k d"]
+    reciprocal_length: Float[Tensor, "v s k"]
+    valid: Bool[Tensor, "s k"]
+    image: Int[Tensor, " s"]
+    newest: Int[Tensor, ""]  # where the last image was stored; older ones follow, and the ring grows towards 0
+
+    def __init__(self, images: int, slots: int, dim: int, dtype: torch.dtype = torch.float16) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(VIEWS, images, slots, dim, dtype=dtype))
+        self.register_buffer("reciprocal_length", torch.zeros(VIEWS, images, slots))
+        self.register_buffer("valid", torch.zeros(images, slots, dtype=torch.bool))
+        self.register_buffer("image", torch.full((images,), -1))
+        self.register_buffer("newest", torch.tensor(0))
+        # Not a buffer: empty between optimiser steps, when checkpoints are written.
+        self._pending: list[StoredObjects] = []
+
+    @property
+    def images(self) -> int:
+        """S"""
+        return len(self.image)
+
+    @property
+    def filled_share(self) -> Float[Tensor, ""]:
+        return (self.image >= 0).float().mean()
+
+    @torch.no_grad()
+    def nearest(self, objects: Float[Tensor, "v m d"], image: Int[Tensor, " m"]) -> Int[Tensor, "v m"]:
+        """For each object the slot (counted through all images) that is most similar to it in the bank of its view.
+
+        −1 where the bank has nothing of another image.
+        """
+        among = self.valid.flatten().nonzero()[:, 0]
+        row_image = self.image[:, None].expand_as(self.valid).flatten()
+        return torch.stack(
+            [
+                most_similar_row(
+                    objects[view],
+                    self.rows[view].flatten(0, 1),
+                    among=among,
+                    reciprocal_length=self.reciprocal_length[view].flatten(),
+                    query_group=image,
+                    row_group=row_image,
+                )
+                for view in range(VIEWS)
+            ]
+        )
+
+    def take(self, view: int, slots: Int[Tensor, " m"]) -> Float[Tensor, "m d"]:
+        """The objects of these slots as seen in a view, in single precision."""
+        return self.rows[view].flatten(0, 1)[slots].float()
+
+    @torch.no_grad()
+    def collect(self, objects: StoredObjects) -> None:
+        """Keep the objects of a micro-batch until `store`."""
+        self._pending.append(objects)
+        arriving = world_size() * sum(len(part.image) for part in self._pending)
+        if arriving > self.images:
+            raise UserError(
+                f"method.bank_images = {self.images} is smaller than a batch of {arriving} images or more; raise it to "
+                "several batches, or lower trainer.batch_size"
+            )
+
+    @torch.no_grad()
+    def store(self) -> None:
+        """Push what all processes collected since the last time.
+
+        Images go in the order of their keys, so the bank does not depend on how a batch was divided.
+        """
+        rows = all_gather_ragged_rows(torch.cat([part.rows.float() for part in self._pending]))
+        valid = all_gather_ragged_rows(torch.cat([part.valid for part in self._pending]))
+        image = all_gather_ragged_rows(torch.cat([part.image for part in self._pending]))
+        keys = all_gather_ragged_rows(torch.cat([part.keys for part in self._pending]))
+        self._pending = []
+        order = keys.argsort(stable=True)
+        self.push(rows[order], valid[order], image[order])
+
+    @torch.no_grad()
+    def push(self, rows: Float[Tensor, "b k v d"], valid: Bool[Tensor, "b k"], image: Int[Tensor, " b"]) -> None:
+        """Overwrite the oldest images; the first of the new ones becomes the newest."""
+        assert len(image) <= self.images, "more images than the bank holds"
+        self.newest.copy_((self.newest - len(image)) % self.images)
+        places = (self.newest + torch.arange(len(image), device=image.device)) % self.images
+        self.rows[:, places] = rows.permute(2, 0, 1, 3).to(self.rows.dtype)
+        self.reciprocal_length[:, places] = reciprocal_lengths(self.rows[:, places])
+        self.valid[places] = valid
+        self.image[places] = image
+
+
+@torch.no_grad()
+def close_cycles(
+    bank: ObjectBank, slots: Int[Tensor, "v m"], everyone: Float[Tensor, "v n d"], own: Int[Tensor, " m"]
+) -> Bool[Tensor, "v m"]:
+    """Which objects are found again from the slots that they found (equation 4).
+
+    The slot of an object is looked up in the bank of the other view, and the nearest to that among the objects of the
+    whole batch in that view must be the object we started from. `everyone`: these objects, of all processes; `own`:
+    the places among them of the objects that asked.
+    """
+    closed = []
+    for view, found in enumerate(slots):
+        other = 1 - view
+        back = most_similar_row(bank.take(other, found.clamp_min(0)), everyone[other])
+        closed.append((back == own) & (found >= 0))
+    return torch.stack(closed)
