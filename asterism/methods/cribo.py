@@ -429,5 +429,8 @@ def cross_image_term(
 
 
 def half_of_mean(total: Float[Tensor, ""], count: Int[Tensor, ""]) -> Float[Tensor, ""]:
-    """½ total/count, times the number of processes: what the mean over processes makes of it has a common divisor."""
-    return total * (world_size() / 2) / count.clamp_min(1)
+    """½ total/count, or zero if there is nothing to count; times the number of processes.
+
+    The count is that of all processes, so the mean of what they return is half the mean over all rows.
+    """
+    return total * (count > 0) * (world_size() / 2) / count.clamp_min(1)

@@ -40,7 +40,8 @@ def most_similar_row(
         best = unit.new_full((len(unit),), -torch.inf)
         found = torch.full((len(unit),), -1, device=unit.device)
         product = unit.new_empty(min(len(unit), _QUERIES) * min(len(among), _ROWS))
-        for places in torch.split(among, _ROWS):
+        for first in range(0, len(among), _ROWS):
+            places = among[first : first + _ROWS]
             # Half times single precision gives single precision: read, converted and scaled in one pass.
             tile = rows[places] * reciprocal_length[places][:, None]
             for start in range(0, len(unit), _QUERIES):

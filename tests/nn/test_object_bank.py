@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+import torch
+from torch import Tensor
+
+from asterism.errors import UserError
+from asterism.nn.object_bank import ObjectBank, StoredObjects, close_cycles
+from asterism.ops.collectives import rank
+from tests import distributed
+
+
+def _objects(first: int, count: int, seed: int = 0) -> StoredObjects:
+    """Images number `first` … with three slots, some of them empty; keys fall as the numbers rise."""
+    g = torch.Generator().manual_seed(seed + first)
+    image = torch.arange(first, first + count)
+    return StoredObjects(
+        torch.randn(count, 3, 2, 5, generator=g), torch.rand(count, 3, generator=g) < 0.7, image, keys=-image
+    )
+
+
+def _push(bank: ObjectBank, new: StoredObjects) -> None:
+    bank.push(new.rows, new.valid, new.image)
+
+
+def test_keeps_the_newest_images_by_a_list_that_forgets() -> None:
+    bank, slow, seen = ObjectBank(7, 3, 5, torch.float32), deque[tuple[int, Tensor, Tensor]](maxlen=7), 0
+    for count in [3, 3, 3, 1, 7, 0, 6, 2]:
+        new = _objects(seen, count)
+        _push(bank, new)
+        for i in reversed(range(count)):
+            slow.appendleft((seen + i, new.rows[i], new.valid[i]))
+        seen += count
+        order = (bank.newest + torch.arange(7)) % 7
+        assert bank.image[order][: len(slow)].tolist() == [image for image, _, _ in slow]
+        for place, (_, rows, valid) in zip(order.tolist(), slow, strict=False):
+            assert bank.rows[:, place].equal(rows.transpose(0, 1))
+            assert bank.valid[place].equal(valid)
+        assert bank.filled_share == len(slow) / 7
+
+
+def test_search_reads_valid_slots_of_other_images() -> None:
+    bank = ObjectBank(6, 3, 5)
+    stored = _objects(0, 4)
+    _push(bank, stored)
+    queries, image = stored.rows[:, :2].flatten(0, 1).transpose(0, 1), torch.arange(4).repeat_interleave(2)
+    found = bank.nearest(queries, image)
+    for view in range(2):
+        for query, number, slot in zip(queries[view], image.tolist(), found[view].tolist(), strict=True):
+            allowed = [
+                (i, k) for i in range(6) for k in range(3) if bank.valid[i, k] and bank.image[i] not in (-1, number)
+            ]
+            best = max(allowed, key=lambda s: float(torch.cosine_similarity(query, bank.rows[view][s].float(), 0)))
+            assert divmod(slot, 3) == best
+    assert (bank.nearest(queries, torch.full_like(image, 99)) != found).any(), (
+        "without the rule objects find themselves"
+    )
+
+
+def test_an_empty_bank_has_no_neighbours() -> None:
+    bank = ObjectBank(6, 3, 5)
+    found = bank.nearest(torch.randn(2, 4, 5), torch.arange(4))
+    assert found.tolist() == [[-1] * 4] * 2
+    assert not close_cycles(bank, found, torch.randn(2, 4, 5), torch.arange(4)).any()
+    assert bank.nearest(torch.zeros(2, 0, 5), torch.arange(0)).shape == (2, 0)
+
+
+def test_cycles_close_by_the_other_view() -> None:
+    bank = ObjectBank(2, 1, 2, torch.float32)
+    # Two stored objects: the first looks (1, 0) in both views; the second turns from (0, 1) to (1, 1).
+    rows = torch.tensor([[[[1.0, 0.0], [1.0, 0.0]]], [[[0.0, 1.0], [1.0, 1.0]]]])
+    bank.push(rows, torch.ones(2, 1, dtype=torch.bool), torch.tensor([0, 1]))
+    batch = torch.tensor([[[2.0, 0.1], [0.1, 2.0], [0.2, 3.0]], [[2.0, 0.1], [2.0, 1.5], [0.0, 3.0]]])
+    found = bank.nearest(batch, torch.tensor([7, 8, 9]))
+    places = (found - bank.newest) % 2
+    assert places.tolist() == [[0, 1, 1], [0, 1, 1]]
+    # View 1: objects 1 and 2 both find the second row; in view 2 it shows (1, 1), nearest to object 1.
+    # View 2: both find it again; in view 1 it shows (0, 1), nearest to object 1 or 2: (0.1, 2) has the smaller angle.
+    assert close_cycles(bank, found, batch, torch.arange(3)).tolist() == [[True, True, False], [True, True, False]]
+    # The same objects as the last three of a batch of four, whose first takes the way back.
+    more = torch.cat([torch.tensor([[[5.0, 0.0]], [[5.0, 0.0]]]), batch], dim=1)
+    closed = close_cycles(bank, found, more, 1 + torch.arange(3))
+    assert closed.tolist() == [[False, True, False], [False, True, False]]
+
+
+def test_micro_batches_enter_together_in_the_order_of_their_keys() -> None:
+    bank = ObjectBank(10, 3, 5)
+    bank.collect(_objects(0, 2))
+    bank.collect(_objects(2, 3))
+    assert bank.filled_share == 0
+    bank.store()
+    order = (bank.newest + torch.arange(10)) % 10
+    assert bank.image[order][:5].tolist() == [4, 3, 2, 1, 0]
+
+
+def test_half_precision_is_what_a_search_compares() -> None:
+    bank = ObjectBank(4, 3, 5)
+    new = _objects(0, 4)
+    _push(bank, new)
+    assert bank.rows.dtype == torch.float16
+    lengths = bank.rows.float().norm(dim=-1)
+    torch.testing.assert_close(bank.reciprocal_length, 1 / lengths)
+    torch.testing.assert_close(bank.take(0, torch.arange(12)), bank.rows[0].flatten(0, 1).float())
+
+
+def test_a_bank_smaller_than_a_batch_is_refused() -> None:
+    bank = ObjectBank(4, 3, 5)
+    bank.collect(_objects(0, 3))
+    with pytest.raises(UserError, match="bank_images = 4 is smaller than a batch of 6"):
+        bank.collect(_objects(3, 3))
+
+
+def test_state_survives_a_checkpoint() -> None:
+    bank, other = ObjectBank(5, 3, 5), ObjectBank(5, 3, 5)
+    _push(bank, _objects(0, 4))
+    other.load_state_dict(bank.state_dict())
+    for each in (bank, other):
+        _push(each, _objects(4, 3))
+    assert all(a.equal(b) for a, b in zip(bank.state_dict().values(), other.state_dict().values(), strict=True))
+
+
+def _store_a_share(shares: list[list[int]]) -> dict[str, Tensor]:
+    bank = ObjectBank(11, 3, 5)
+    for step in range(3):
+        for number in shares[rank()]:
+            bank.collect(_objects(10 * step + number, 1))
+        bank.store()
+    return dict(bank.state_dict())
+
+
+def test_processes_hold_what_one_process_holds() -> None:
+    alone = _store_a_share([[0, 1, 2, 3]])
+    for state in distributed.run(_store_a_share, [[3, 0], [2, 1]]):
+        assert all(state[name].equal(value) for name, value in alone.items())
