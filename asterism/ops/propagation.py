@@ -1,0 +1,117 @@
+"""Carrying a mask through a video by the similarity of patch features.
+
+A patch of a new frame looks at the patches within `radius` of its place, in the first frame and in the last few ones.
+The `topk` most similar of them all together give it their masks, weighted by exp(cosine / temperature). Masks stay
+soft from frame to frame; they are made hard only to be looked at.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+import torch
+from jaxtyping import Float, Int, Integer
+from torch import Tensor
+from torch.nn import functional as F
+
+_SIMILARITIES = 1 << 24  # numbers held at a time; 64 MB
+
+
+def propagate(
+    frames: Iterable[Float[Tensor, "n d"]],
+    first_mask: Float[Tensor, "c h w"],
+    *,
+    context: int,
+    topk: int,
+    radius: int,
+    temperature: float,
+) -> Iterator[Float[Tensor, "c h w"]]:
+    """The soft mask of every frame after the first, one at a time: `context` frames are kept beside the first."""
+    remaining = iter(frames)
+    first = _unit(next(remaining))
+    recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=context)
+    for frame in remaining:
+        features = _unit(frame)
+        known = [(first, first_mask), *recent]
+        keys, masks = (torch.stack(parts) for parts in zip(*known, strict=True))
+        mask = carry_mask(features, keys, masks, topk=topk, radius=radius, temperature=temperature)
+        recent.append((features, mask))
+        yield mask
+
+
+def carry_mask(
+    queries: Float[Tensor, "n d"],
+    keys: Float[Tensor, "t n d"],
+    masks: Float[Tensor, "t c h w"],
+    *,
+    topk: int,
+    radius: int,
+    temperature: float,
+) -> Float[Tensor, "c h w"]:
+    """The mask of one frame from those of its context; features have unit length.
+
+    Patches as similar as the last of the `topk` count too. Only the rows of the grid that a band of queries can see
+    are compared with it, so that memory does not grow with the square of the grid.
+    """
+    frames, classes, height, width = masks.shape
+    features = keys.unflatten(1, (height, width))
+    seen_rows = min(height, 2 * radius + 1)
+    band = max(1, _SIMILARITIES // (frames * width * width * seen_rows))
+    columns = torch.arange(width, device=queries.device)
+    near_columns = (columns[:, None] - columns).abs() <= radius
+    result = []
+    for top in range(0, height, band):
+        bottom = min(top + band, height)
+        above, below = max(0, top - radius), min(height, bottom + radius)
+        own, seen = (torch.arange(*ends, device=queries.device) for ends in ((top, bottom), (above, below)))
+        near_rows = (own[:, None] - seen).abs() <= radius
+        near = near_rows[:, None, :, None] & near_columns[None, :, None, :]  # query row and column, key row and column
+        cosine = torch.einsum("qd,tyxd->qtyx", queries[top * width : bottom * width], features[:, above:below])
+        cosine = cosine.masked_fill(~near.flatten(0, 1)[:, None], -torch.inf).flatten(1)
+        least = cosine.topk(min(topk, cosine.shape[1])).values[:, -1:]
+        weights = (cosine.masked_fill(cosine < least, -torch.inf) / temperature).softmax(dim=1)
+        result.append(weights @ masks[:, :, above:below].permute(0, 2, 3, 1).reshape(-1, classes))
+    return torch.cat(result).T.reshape(classes, height, width)
+
+
+def hard_labels(
+    mask: Float[Tensor, "c h w"], size: tuple[int, int], output: tuple[int, int] | None = None
+) -> Int[Tensor, "H W"]:
+    """The class of every pixel: bilinear to `size`, each class stretched to [0, 1], the largest wins.
+
+    `output` is the size of the original frame where that is another; labels are repeated or dropped to reach it.
+    """
+    smooth = F.interpolate(mask[None], size, mode="bilinear", align_corners=False)[0]
+    low, high = smooth.amin(dim=(1, 2), keepdim=True), smooth.amax(dim=(1, 2), keepdim=True)
+    stretched = torch.where(high > low, (smooth - low) / (high - low).clamp_min(1e-30), smooth)
+    labels = stretched.argmax(dim=0)
+    return labels if output in (None, size) else resize_labels(labels, output)
+
+
+def resize_labels(labels: Integer[Tensor, "h w"], size: tuple[int, int]) -> Integer[Tensor, "H W"]:
+    """Labels at another size; each takes that of the nearest centre."""
+    rows, columns = (
+        ((torch.arange(new, device=labels.device) * 2 + 1) * old // (2 * new))
+        for old, new in zip(labels.shape, size, strict=True)
+    )
+    return labels[rows][:, columns]
+
+
+def one_hot_masks(labels: Integer[Tensor, "h w"], classes: int) -> Float[Tensor, "{classes} h w"]:
+    return F.one_hot(labels.long(), classes).permute(2, 0, 1).float()
+
+
+def class_shares(
+    labels: Integer[Tensor, "h w"], classes: int, grid: tuple[int, int]
+) -> Float[Tensor, "{classes} rows columns"]:
+    """The share of every class in every cell of the grid, so that things smaller than a cell do not vanish.
+
+    Labels of `classes` and above are void: they count for nothing.
+    """
+    shares = [F.adaptive_avg_pool2d((labels == c).float()[None], grid)[0] for c in range(classes)]
+    return torch.stack(shares)
+
+
+def _unit(features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    return F.normalize(features.float(), dim=1)
