@@ -7,6 +7,14 @@ from typing import Any
 from asterism.train.recipe import Recipe
 
 METHODS: dict[str, dict[str, Any]] = {
+    "cribo": {
+        "objects": {"clusters": 4, "rounds": 2},
+        "bank_images": 24,
+        "out_dim": 32,
+        "object_out_dim": 24,
+        "hidden_dim": 32,
+        "bottleneck_dim": 16,
+    },
     "dino": {"out_dim": 32, "hidden_dim": 32, "bottleneck_dim": 16, "local_views": 2, "freeze_last_layer": 1},
     "flsl": {"out_dim": 32, "hidden_dim": 32, "bottleneck_dim": 16},
     "ibot": {"out_dim": 32, "hidden_dim": 32, "bottleneck_dim": 16, "local_views": 2, "freeze_last_layer": 1},

@@ -1,0 +1,388 @@
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from asterism.errors import UserError
+from asterism.methods.cribo import Cribo, CriboConfig
+from asterism.ops import collectives
+from asterism.ops.clustering import ClusteringConfig, cluster, draw_seeds
+from asterism.ops.geometry import patch_centers
+from asterism.ops.random import fold_each
+from asterism.types import Batch, CropGeometry, Progress
+from tests.distributed import run
+from tests.methods.batches import TINY, random_batch, rows
+
+CONFIG = CriboConfig(
+    objects=ClusteringConfig(clusters=5, rounds=2),
+    bank_images=12,
+    bank_precision="full",
+    out_dim=24,
+    object_out_dim=20,
+    hidden_dim=16,
+    bottleneck_dim=8,
+    norm_last_layer=False,
+)
+PROGRESS = Progress(step=7, steps=40, steps_per_epoch=4)
+FIRST_EPOCH = Progress(step=3, steps=40, steps_per_epoch=4)
+TEACHER_TEMP = 0.04 + (0.07 - 0.04) * 1 / 29  # epoch 1 of a warm-up of 30
+
+
+def _cribo(**changes: Any) -> Cribo:
+    """A method in the middle of training: student, teacher and centres differ, and the bank has seen eight images."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        method = Cribo(CONFIG.model_copy(update=changes), TINY)
+        with torch.no_grad():
+            for parameter in (*method.backbone.parameters(), *method.head.parameters()):
+                parameter.add_(0.05 * torch.randn_like(parameter))
+            method.center.value.normal_(std=0.1)
+            method.object_center.value.normal_(std=0.1)
+    if method.bank is not None:
+        # Much like the batch, so that some cycles close; as other images.
+        g = torch.Generator().manual_seed(3)
+        for part in range(2):
+            batch = _batch(method, 4)
+            views = tuple(
+                replace(view, pixels=view.pixels + 0.5 * torch.randn(view.pixels.shape, generator=g))
+                for view in batch.views
+            )
+            method.loss(Batch(views, batch.index + 100 + 4 * part, batch.keys + part), PROGRESS)
+            method.bank.store()
+        method.center._pending = method.object_center._pending = None
+    return method
+
+
+def _batch(method: Cribo, images: int) -> Batch:
+    """Noise whose crops overlap, the second one flipped."""
+    batch = random_batch(method, images)
+    count = torch.ones(images)
+    first = CropGeometry(0 * count, 2 * count, 20 * count, 18 * count, 40 * count, 40 * count, count < 0)
+    second = CropGeometry(5 * count, 4 * count, 24 * count, 30 * count, 40 * count, 40 * count, count > 0)
+    views = (replace(batch.views[0], geometry=first), replace(batch.views[1], geometry=second))
+    return replace(batch, views=views)
+
+
+def _slow_terms(method: Cribo, batch: Batch) -> tuple[dict[str, Tensor], tuple[int, int]]:
+    """The three losses of the equations, pair after pair; and Z_1, Z_2."""
+    config, bank = method.config, method.bank
+    assert bank is not None
+    teacher_head, clusters = method.teacher_head.network, config.objects.clusters
+    seen = [method.teacher_backbone.network(view.pixels) for view in batch.views]
+    tokens = [method.backbone(view.pixels) for view in batch.views]
+
+    def distance(theirs: Tensor, ours: Tensor, level: str, center: Tensor) -> Tensor:
+        target = (teacher_head.logits(teacher_head(theirs), level) - center).div(TEACHER_TEMP).softmax(-1).detach()
+        return -(target * method.head.logits(method.head(ours), level).div(0.1).log_softmax(-1)).sum()
+
+    image = torch.zeros(())
+    for i in range(len(batch.index)):
+        for view in (0, 1):
+            image = image + distance(seen[view].cls[i], tokens[1 - view].cls[i], "image", method.center.value)
+
+    positions = torch.cat([patch_centers(view.geometry, (4, 4)) for view in batch.views], dim=1)
+    seeds = draw_seeds(fold_each(batch.keys, 0x60), 32, clusters)
+    labels = cluster(torch.cat([t.patches for t in seen], dim=1), positions, seeds, config.objects).chunk(2, dim=1)
+    theirs, ours, owners = [], [], []
+    for i in range(len(batch.index)):
+        for k in range(clusters):
+            chosen = [label[i] == k for label in labels]
+            if all(mask.any() for mask in chosen):
+                theirs.append([seen[view].patches[i][chosen[view]].mean(dim=0).detach() for view in (0, 1)])
+                ours.append([tokens[view].patches[i][chosen[view]].mean(dim=0) for view in (0, 1)])
+                owners.append(int(batch.index[i]))
+    count = len(owners)
+    center = method.object_center.value
+    objects = torch.zeros(())
+    for j in range(count):
+        for view in (0, 1):
+            objects = objects + distance(theirs[j][view], ours[j][1 - view], "objects", center)
+
+    neighbours, believed = torch.zeros(()), [0, 0]
+    for view in (0, 1):
+        total, other = torch.zeros(()), 1 - view
+        for j in range(count):
+            slots = [
+                (i, k)
+                for i in range(bank.images)
+                for k in range(clusters)
+                if bank.valid[i, k] and bank.image[i] != owners[j]
+            ]
+            best = max(slots, key=lambda s: float(torch.cosine_similarity(theirs[j][view], bank.rows[view][s], 0)))
+            jumped = bank.rows[other][best]
+            back = max(range(count), key=lambda m: float(torch.cosine_similarity(jumped, theirs[m][other], 0)))
+            if back == j:
+                total = total + distance(bank.rows[view][best], ours[j][other], "objects", center)
+                believed[view] += 1
+        neighbours = neighbours + total / max(1, believed[view])
+    halves = {"image": image / len(batch.index) / 2, "objects": objects / count / 2, "neighbours": neighbours / 2}
+    return halves, (believed[0], believed[1])
+
+
+def test_losses_and_gradients_are_those_of_the_slow_loop() -> None:
+    method = _cribo()
+    batch = _batch(method, 4)
+    expected, (first, second) = _slow_terms(method, batch)
+    assert first > 0
+    assert second > 0
+    assert first != second
+    losses = method.loss(batch, PROGRESS)
+    trained = [p for p in method.parameters() if p.requires_grad]
+    for name, value in losses.terms.items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=0)
+    torch.testing.assert_close(losses.total, sum(expected.values()), rtol=1e-5, atol=0)
+    slow = torch.autograd.grad(sum(expected.values()), trained)
+    for own, other in zip(torch.autograd.grad(losses.total, trained), slow, strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(losses.metrics["bootstrapping_ratio"], torch.tensor((first + second) / (2 * 5 * 4)))
+
+
+def test_neighbours_wait_for_the_first_epoch_to_pass() -> None:
+    method = _cribo()
+    early, late = (method.loss(_batch(method, 4), progress) for progress in (FIRST_EPOCH, PROGRESS))
+    assert early.terms["neighbours"] == 0
+    assert late.terms["neighbours"] > 0
+    assert early.metrics["bootstrapping_ratio"] == late.metrics["bootstrapping_ratio"] > 0
+    early.total.backward()
+
+
+def test_without_the_criterion_every_neighbour_is_believed() -> None:
+    method = _cribo(criterion="none")
+    metrics = method.loss(_batch(method, 4), PROGRESS).metrics
+    torch.testing.assert_close(metrics["bootstrapping_ratio"], metrics["objects_per_image"] / 5)
+    assert metrics["bootstrapping_ratio"] > _cribo().loss(_batch(method, 4), PROGRESS).metrics["bootstrapping_ratio"]
+
+
+def test_nothing_flows_to_the_teacher_and_everything_else_learns() -> None:
+    method = _cribo()
+    method.loss(_batch(method, 4), PROGRESS).total.backward()
+    with_gradient = {name for name, p in method.named_parameters() if p.grad is not None and p.grad.abs().sum() > 0}
+    assert with_gradient == {name for name, _ in method.named_parameters() if not name.startswith("teacher")}
+
+
+@pytest.mark.parametrize(
+    ("weights", "terms"),
+    [
+        ({"object_weight": 0.0, "neighbour_weight": 0.0}, {"image"}),
+        ({"neighbour_weight": 0.0}, {"image", "objects"}),
+        ({"image_weight": 0.0, "object_weight": 0.0}, {"neighbours"}),
+    ],
+)
+def test_terms_can_be_left_out(weights: dict[str, float], terms: set[str]) -> None:
+    method = _cribo(**weights)
+    losses = method.loss(_batch(method, 4), PROGRESS)
+    assert set(losses.terms) == terms
+    losses.total.backward()
+    assert all(p.grad is not None for p in method.parameters() if p.requires_grad), "no parameter lies idle"
+    method.after_update(PROGRESS)
+    if terms <= {"image", "objects"}:
+        assert method.collapse_loss == pytest.approx(
+            math.log(24) * ("image" in terms) + math.log(20) * ("objects" in terms)
+        )
+
+
+def _halves(method: Cribo, images: int) -> Batch:
+    """Labelled regions: the first view shows region 1, the second one region 2."""
+    batch = _batch(method, images)
+    size = batch.views[0].pixels.shape[-1]
+    labels = [torch.full((images, size, size), number) for number in (1, 2)]
+    views = tuple(replace(view, segments=label) for view, label in zip(batch.views, labels, strict=True))
+    return replace(batch, views=views)
+
+
+def test_a_batch_in_which_no_object_spans_both_views() -> None:
+    method = _cribo()
+    method.config = CONFIG.model_copy(update={"objects": CONFIG.objects.model_copy(update={"algorithm": "segments"})})
+    before = method.object_center.value.clone()
+    losses = method.loss(_halves(method, 3), PROGRESS)
+    assert losses.terms["objects"] == losses.terms["neighbours"] == 0
+    assert losses.metrics["objects_per_image"] == 0
+    assert all(value.isfinite() for value in losses.metrics.values())
+    losses.total.backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in method.parameters() if p.requires_grad)
+    method.after_update(PROGRESS)
+    assert method.object_center.value.equal(before)
+    assert method.bank is not None
+    newest = (method.bank.newest + torch.arange(3)) % 12
+    assert not method.bank.valid[newest].any()
+    method.config = CONFIG
+    assert method.loss(_batch(method, 3), PROGRESS).total.isfinite(), "empty images in the bank do no harm"
+
+
+def test_labelled_regions_are_objects() -> None:
+    objects = CONFIG.objects.model_copy(update={"algorithm": "segments"})
+    method = Cribo(CONFIG.model_copy(update={"objects": objects}), TINY)
+    batch = _halves(method, 2)
+    first, second = (torch.zeros(2, 16, 16, dtype=torch.int64) for _ in range(2))
+    first[0, :, 8:], first[1] = 7, -1
+    second[0, 4:] = 7
+    views = (replace(batch.views[0], segments=first), replace(batch.views[1], segments=second))
+    seen = [method.teacher_backbone(view.pixels) for view in views]
+    labels = method.find_objects(views, seen, batch.keys)
+    assert labels[0, 0].tolist() == [1, 1, 0, 0] * 4  # 20 of 32 patches have label 7
+    assert labels[1, 0].tolist() == [1] * 4 + [0] * 12
+    assert labels[:, 1].tolist() == [[-1] * 16, [0] * 16]
+    losses = method.loss(replace(batch, views=views), PROGRESS)
+    assert losses.metrics["objects_per_image"] == 1
+    with pytest.raises(UserError, match="needs images with labelled regions"):
+        method.loss(_batch(method, 2), PROGRESS)
+
+
+def test_the_bank_follows_once_per_step_with_the_teachers_objects() -> None:
+    whole, split = _cribo(), _cribo()
+    batch = _batch(whole, 4)
+    whole.loss(batch, PROGRESS)
+    for part in (slice(0, 2), slice(2, 4)):
+        split.loss(rows(batch, part), PROGRESS)
+    assert whole.bank is not None
+    assert split.bank is not None
+    assert not (whole.bank.image == 0).any(), "losses leave the bank alone"
+    for method in (whole, split):
+        method.after_update(PROGRESS)
+    assert set(whole.bank.image.tolist()) == {0, 1, 2, 3, *range(100, 108)}
+    for name, value in whole.bank.state_dict().items():
+        torch.testing.assert_close(split.bank.state_dict()[name], value)
+    torch.testing.assert_close(split.object_center.value, whole.object_center.value)
+    torch.testing.assert_close(split.center.value, whole.center.value)
+
+
+def test_centres_follow_raw_logits_of_the_teacher() -> None:
+    method = _cribo()
+    batch = _batch(method, 3)
+    old = method.object_center.value.clone()
+    captured: list[Tensor] = []
+    hook = method.teacher_head.register_forward_hook(lambda _, inputs, output: captured.append(output))
+    method.loss(batch, PROGRESS)
+    hook.remove()
+    projected = captured[0].flatten(0, 1)  # of the objects; the neighbours come later
+    logits = method.teacher_head.network.logits(projected, "objects")
+    method.after_update(PROGRESS)
+    torch.testing.assert_close(method.object_center.value, 0.9 * old + 0.1 * logits.mean(dim=0))
+
+
+def test_an_image_never_learns_from_itself() -> None:
+    """A data set of one batch: all that the bank could offer an image are other images."""
+    method = _cribo(criterion="none", bank_images=4)
+    batch = _batch(method, 4)
+    method.loss(batch, PROGRESS)
+    method.after_update(PROGRESS)
+    assert method.bank is not None
+    assert sorted(method.bank.image.tolist()) == [0, 1, 2, 3]
+    objects = method.collect_objects(batch, *_encoded(method, batch))
+    slots, believed = method.find_neighbours(method.bank, objects)
+    found = method.bank.image[slots // 5]
+    assert believed.all()
+    assert (found != objects.image).all()
+
+
+def _encoded(method: Cribo, batch: Batch) -> tuple[Any, Any, Tensor]:
+    seen = [method.teacher_backbone(view.pixels) for view in batch.views]
+    tokens = [method.backbone(view.pixels) for view in batch.views]
+    return seen, tokens, method.find_objects(batch.views, seen, batch.keys)
+
+
+def test_the_last_layers_wait_for_the_first_epochs_to_pass() -> None:
+    method = _cribo()
+    assert set(method.frozen(FIRST_EPOCH)) == set(method.head.last_layers.parameters())
+    assert set(method.frozen(PROGRESS)) == set()
+
+
+def test_metrics_tell_a_collapse_from_learning() -> None:
+    method = _cribo()
+    losses = method.loss(_batch(method, 4), PROGRESS)
+    metrics = losses.metrics
+    assert 0 < metrics["target_entropy"] < math.log(24)
+    assert 0 < metrics["object_target_entropy"] < math.log(20)
+    assert 0 < metrics["object_prediction_entropy"] <= math.log(20) + 1e-5
+    assert losses.terms["objects"] > metrics["object_target_entropy"]
+    assert 0 < metrics["objects_per_image"] <= 5
+    torch.testing.assert_close(metrics["bank_filled"], torch.tensor(8 / 12))
+    assert not any(value.requires_grad for value in metrics.values())
+    assert losses.embeddings.shape == (4, 32)
+
+
+def test_views_are_two_and_large() -> None:
+    own = Cribo(CONFIG, TINY).views
+    assert [(view.size, view.scale, view.blur, view.solarize) for view in own] == [
+        (16, (0.25, 1.0), 1.0, 0.0),
+        (16, (0.25, 1.0), 0.1, 0.2),
+    ]
+    assert Cribo(CONFIG.model_copy(update={"view_size": 32}), TINY).views[0].size == 32
+
+
+def test_a_whole_state_gives_the_same_loss_and_encoder() -> None:
+    method = _cribo()
+    torch.manual_seed(5)
+    other = Cribo(CONFIG, TINY)
+    other.load_state_dict(method.state_dict())
+    assert other.loss(_batch(method, 4), PROGRESS).total == method.loss(_batch(method, 4), PROGRESS).total
+    assert other.encoder().backbone is other.teacher_backbone.network
+
+
+def test_loaded_weights_reach_the_teacher() -> None:
+    method = _cribo()
+    method.backbone_was_loaded()
+    pairs = zip(method.backbone.parameters(), method.teacher_backbone.network.parameters(), strict=True)
+    assert all(a.equal(b) for a, b in pairs)
+
+
+def test_half_precision_keeps_the_loss_in_full() -> None:
+    method = _cribo(neighbour_weight=0.0)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = method.loss(_batch(method, 4), PROGRESS).total
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, method.loss(_batch(method, 4), PROGRESS).total, rtol=0.05, atol=0)
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(UserError, match="are all 0"):
+        CriboConfig.parse({"image_weight": 0, "object_weight": 0, "neighbour_weight": 0})
+    with pytest.raises(UserError, match=r"objects.clusters = 33 is more than the 32 tokens"):
+        Cribo(CONFIG.model_copy(update={"objects": ClusteringConfig(clusters=33)}), TINY)
+    with pytest.raises(UserError, match="views of 18 pixels do not divide into patches of 4"):
+        Cribo(CONFIG.model_copy(update={"view_size": 18}), TINY)
+    small = Cribo(CONFIG.model_copy(update={"bank_images": 3}), TINY)
+    with pytest.raises(UserError, match="bank_images = 3 is smaller than a batch of 4"):
+        small.loss(_batch(small, 4), PROGRESS)
+
+
+def _half_of_the_batch(state: str) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor, Tensor, dict[str, Tensor]]:
+    """Terms, metrics, a gradient, the centre and the bank, from a saved state on."""
+    method = Cribo(CONFIG, TINY)
+    method.load_state_dict(torch.load(state, weights_only=True))
+    part = slice(2 * collectives.rank(), 2 * collectives.rank() + 2)
+    losses = method.loss(rows(_batch(method, 4), part), PROGRESS)
+    losses.total.backward()
+    gradient = method.backbone.network.patch_embed.proj.weight.grad
+    terms = {name: value.detach() for name, value in losses.terms.items()}
+    method.after_update(PROGRESS)
+    assert method.bank is not None
+    return terms, dict(losses.metrics), gradient, method.object_center.value, dict(method.bank.state_dict())
+
+
+def test_two_processes_do_what_one_does(tmp_path: Path) -> None:
+    method = _cribo()
+    path = str(tmp_path / "state.pt")
+    torch.save(method.state_dict(), path)
+    losses = method.loss(_batch(method, 4), PROGRESS)
+    losses.total.backward()
+    assert losses.terms["neighbours"] > 0
+    gradient = method.backbone.network.patch_embed.proj.weight.grad
+    method.after_update(PROGRESS)
+    assert method.bank is not None
+
+    results = run(_half_of_the_batch, path)
+    for name, value in losses.terms.items():
+        mean = torch.stack([terms[name] for terms, *_ in results]).mean()
+        torch.testing.assert_close(mean, value.detach(), rtol=1e-5, atol=0)
+    torch.testing.assert_close(torch.stack([g for _, _, g, _, _ in results]).mean(dim=0), gradient)
+    for _, metrics, _, center, bank in results:
+        for name in ("bootstrapping_ratio", "objects_per_image"):
+            torch.testing.assert_close(metrics[name], losses.metrics[name])
+        torch.testing.assert_close(center, method.object_center.value)
+        for name, value in method.bank.state_dict().items():
+            torch.testing.assert_close(bank[name], value)
