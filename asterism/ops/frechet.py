@@ -1,0 +1,53 @@
+"""The Fréchet distance between two sets of features, each taken for a Gaussian (Heusel et al., 2017), in float64."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+class Moments:
+    """Mean and covariance of features that come in batches; memory is one d × d matrix, whatever their number.
+
+    Sums are taken around the first batch's mean, so that a large common offset does not cost digits.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._origin: Tensor | None = None
+        self._sum = self._products = torch.empty(0)
+
+    def add(self, features: Float[Tensor, "b d"]) -> None:
+        rows = features.detach().double().cpu()
+        if self._origin is None:
+            dim = rows.shape[1]
+            self._origin = rows.mean(0)
+            self._sum, self._products = rows.new_zeros(dim), rows.new_zeros(dim, dim)
+        shifted = rows - self._origin
+        self.count += len(rows)
+        self._sum = self._sum + shifted.sum(0)
+        self._products = self._products + shifted.mT @ shifted
+
+    @property
+    def mean(self) -> Float[Tensor, " d"]:
+        assert self._origin is not None, "no features were added"
+        return self._origin + self._sum / self.count
+
+    @property
+    def covariance(self) -> Float[Tensor, "d d"]:
+        """With the divisor n − 1."""
+        assert self.count > 1, "a covariance needs two rows"
+        return (self._products - torch.outer(self._sum, self._sum) / self.count) / (self.count - 1)
+
+
+def frechet_distance(a: Moments, b: Moments) -> float:
+    """|μ₁ − μ₂|² + tr(C₁ + C₂ − 2 (C₁ C₂)^½).
+
+    C₁ C₂ has the eigenvalues of the symmetric C₁^½ C₂ C₁^½, so the trace of its root needs no general matrix root.
+    """
+    values, vectors = torch.linalg.eigh(a.covariance)
+    root = (vectors * values.clamp(min=0).sqrt()) @ vectors.mT
+    cross = torch.linalg.eigvalsh(root @ b.covariance @ root).clamp(min=0).sqrt().sum()
+    spread = a.covariance.trace() + b.covariance.trace() - 2 * cross
+    return float((a.mean - b.mean).square().sum() + spread)

@@ -1,0 +1,46 @@
+"""Intersection over union and accuracies of segmentations, from counts accumulated over a whole set.
+
+A mean over images or batches would give small images and rare classes another weight; only the counts are ever added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int, Integer
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class SegmentationScores:
+    """Shares in [0, 1]; NaN where nothing defines them."""
+
+    iou: Float[Tensor, " c"]  # NaN for classes neither labelled nor predicted; 0 if predicted but never labelled
+    accuracy: Float[Tensor, " c"]  # NaN for classes never labelled
+    miou: float  # means over the defined entries
+    macc: float
+    aacc: float  # share of all labelled pixels that are right
+
+
+def confusion(
+    predicted: Integer[Tensor, "*shape"], labels: Integer[Tensor, "*shape"], classes: int, void: int
+) -> Int[Tensor, "{classes} {classes}"]:
+    """Pixels by label (rows) and prediction (columns); pixels labelled `void` are left out."""
+    known = labels != void
+    pairs = labels[known].long() * classes + predicted[known].long()
+    return torch.bincount(pairs, minlength=classes * classes).view(classes, classes)
+
+
+def scores(counts: Int[Tensor, "c c"]) -> SegmentationScores:
+    """Everything people report, from the counts of `confusion` added over all images."""
+    table = counts.double()
+    right, labelled, predicted = table.diagonal(), table.sum(1), table.sum(0)
+    iou, accuracy = right / (labelled + predicted - right), right / labelled
+    return SegmentationScores(
+        iou=iou,
+        accuracy=accuracy,
+        miou=float(iou.nanmean()),
+        macc=float(accuracy.nanmean()),
+        aacc=float(right.sum() / labelled.sum()),
+    )

@@ -1,0 +1,31 @@
+"""Structural similarity of images (Wang et al., 2004): how alike their local means, contrasts and patterns are."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+from torch.nn import functional as F
+
+_WINDOW, _SIGMA = 11, 1.5  # of the Gaussian window, in pixels
+_LEVELS = 255.0
+_C1, _C2 = (0.01 * _LEVELS) ** 2, (0.03 * _LEVELS) ** 2
+SMALLEST_SIDE = _WINDOW  # pixels; structural similarity is not defined below
+
+
+def ssim(images: UInt8[Tensor, "b 3 h w"], originals: UInt8[Tensor, "b 3 h w"]) -> Float[Tensor, " b"]:
+    """Structural similarity of each image, mean over channels and over all places where the window fits."""
+    x, y = images.double(), originals.double()
+    mean_x, mean_y = _blurred(x), _blurred(y)
+    variance_x, variance_y = _blurred(x * x) - mean_x**2, _blurred(y * y) - mean_y**2
+    covariance = _blurred(x * y) - mean_x * mean_y
+    likeness = (2 * mean_x * mean_y + _C1) * (2 * covariance + _C2)
+    scale = (mean_x**2 + mean_y**2 + _C1) * (variance_x + variance_y + _C2)
+    return (likeness / scale).flatten(1).mean(1)
+
+
+def _blurred(x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 i j"]:
+    offsets = torch.arange(_WINDOW, dtype=x.dtype, device=x.device) - _WINDOW // 2
+    line = torch.exp(-(offsets**2) / (2 * _SIGMA**2))
+    line = (line / line.sum()).expand(3, 1, 1, -1)
+    return F.conv2d(F.conv2d(x, line, groups=3), line.mT, groups=3)

@@ -1,0 +1,27 @@
+import math
+
+import pytest
+import torch
+
+from asterism.ops.structural_similarity import ssim
+
+
+def test_one_window_written_out() -> None:
+    g = torch.Generator().manual_seed(0)
+    a, b = (torch.randint(256, (1, 3, 11, 11), generator=g, dtype=torch.uint8) for _ in range(2))
+    line = [math.exp(-((i - 5) ** 2) / 4.5) for i in range(11)]
+    weight = torch.tensor([[p * q for q in line] for p in line], dtype=torch.float64) / sum(line) ** 2
+    values = []
+    for x, y in zip(a[0].double(), b[0].double(), strict=True):
+        mx, my = (weight * x).sum(), (weight * y).sum()
+        vx, vy = (weight * (x - mx) ** 2).sum(), (weight * (y - my) ** 2).sum()
+        c = (weight * (x - mx) * (y - my)).sum()
+        numerator = (2 * mx * my + 2.55**2) * (2 * c + 7.65**2)
+        values.append(float(numerator / ((mx**2 + my**2 + 2.55**2) * (vx + vy + 7.65**2))))
+    assert ssim(a, b).item() == pytest.approx(sum(values) / 3)
+
+
+def test_equal_images_are_wholly_alike() -> None:
+    image = torch.randint(256, (2, 3, 16, 20), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    assert ssim(image, image).tolist() == pytest.approx([1.0, 1.0])
+    assert (ssim(image, 255 - image) < 0.1).all()
