@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import TypeVar
 
 import numpy as np
 
 Choice = TypeVar("Choice")
+_BLOCK = 192  # enough for most scenes
 
 
 class Draws:
     """Numbers that depend on `key` and on how many were drawn before, and on nothing else."""
 
-    def __init__(self, key: int) -> None:
-        self._stream = _stream(np.random.default_rng(key & (1 << 64) - 1))
+    unit: Callable[[], float]  # the next number in [0, 1)
 
-    def unit(self) -> float:
-        """In [0, 1)."""
-        return next(self._stream)
+    def __init__(self, key: int) -> None:
+        blocks = _blocks(np.random.default_rng(key & (1 << 64) - 1))
+        self.unit = chain.from_iterable(blocks).__next__
 
     def between(self, low: float, high: float) -> float:
         """In [low, high)."""
-        return low + (high - low) * next(self._stream)
+        return low + (high - low) * self.unit()
 
     def whole(self, low: int, high: int) -> int:
         """One of low, …, high."""
-        return low + int((high - low + 1) * next(self._stream))
+        return low + int((high - low + 1) * self.unit())
 
     def pick(self, choices: Sequence[Choice]) -> Choice:
-        return choices[int(len(choices) * next(self._stream))]
+        return choices[int(len(choices) * self.unit())]
 
     def chance(self, probability: float) -> bool:
-        return next(self._stream) < probability
+        return self.unit() < probability
 
 
-def _stream(generator: np.random.Generator) -> Iterator[float]:
+def _blocks(generator: np.random.Generator) -> Iterator[list[float]]:
     while True:
-        yield from generator.random(128).tolist()
+        yield generator.random(_BLOCK).tolist()

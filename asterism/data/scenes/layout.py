@@ -109,7 +109,7 @@ def _free_place(draw: Draws, radius: float, things: list[Thing]) -> tuple[float,
     enough = draw.between(0.45, 1.0)
     for _ in range(6):
         x, y = draw.between(0.04, 0.96), draw.between(0.04, 0.96)
-        apart = min(math.hypot(x - other.x, y - other.y) / (radius + other.radius) for other in things)
+        apart = min([math.hypot(x - other.x, y - other.y) / (radius + other.radius) for other in things])
         if apart > most:
             best, most = (x, y), apart
         if apart > enough:
@@ -172,7 +172,7 @@ def _distinct(draw: Draws, others: tuple[Color, ...]) -> Color:
     best, most = (0.0, 0.0, 0.0), -1.0
     for _ in range(3):
         color = _shade(draw.unit(), draw.between(0.2, 0.95), draw.between(0.3, 1.0))
-        apart = min(_difference(color, other) for other in others)
+        apart = min([_difference(color, other) for other in others])
         if apart > most:
             best, most = color, apart
     return best

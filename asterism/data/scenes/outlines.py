@@ -19,8 +19,9 @@ from asterism.data.scenes.shapes import KINDS, Figure
 from asterism.ops.random import fold
 
 VARIANTS = 16
-GRID = 104  # points per side of a table
+GRID = 105  # points per side of a table, odd so that every other point spans the same square
 EXTENT = 1.12  # the table covers [-EXTENT, EXTENT]²: the unit circle and a margin for soft edges
+_COARSE_UP_TO = 28.0  # pixels
 _KEY = 20_231  # of the proportions; another number gives other variants of every kind
 
 
@@ -28,10 +29,19 @@ _KEY = 20_231  # of the proportions; another number gives other variants of ever
 class Outline:
     """One variant of a kind, scaled into the unit circle."""
 
-    table: Float[Tensor, "1 2 rows columns"]  # signed distances to the silhouette and to the part with its own colour
+    fine: Float[Tensor, "1 2 rows columns"]  # signed distances to the silhouette and to the part with its own colour
+    coarse: Float[Tensor, "1 2 half_rows half_columns"]  # every other point of `fine`
     area: float  # of the silhouette; the unit circle has π
     half_width: float  # of a box around the origin that holds the silhouette
     half_height: float
+
+    def table(self, radius: float) -> Float[Tensor, "1 2 _ _"]:
+        """The table for drawing with this radius in pixels.
+
+        Lookups are bound by memory, and small things do not need the fine table: up to this radius, neighbouring
+        points of the coarse one are not much more than a pixel apart.
+        """
+        return self.coarse if radius < _COARSE_UP_TO else self.fine
 
 
 @lru_cache(maxsize=1)
@@ -50,8 +60,10 @@ def _outline(figure: Figure) -> Outline:
     silhouette, part = silhouette / radius, np.broadcast_to(part, silhouette.shape) / radius
     pitch = 2 * EXTENT / (GRID - 1)
     touched = silhouette < pitch
+    table = torch.from_numpy(np.stack([silhouette, part]).astype(np.float32))[None]
     return Outline(
-        table=torch.from_numpy(np.stack([silhouette, part]).astype(np.float32))[None],
+        fine=table,
+        coarse=table[:, :, ::2, ::2].contiguous(),
         area=np.count_nonzero(silhouette < 0) * pitch**2,
         half_width=float(np.abs(line[touched.any(axis=0)]).max()),
         half_height=float(np.abs(line[touched.any(axis=1)]).max()),

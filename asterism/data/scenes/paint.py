@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-from jaxtyping import Bool, Float, UInt8
+from jaxtyping import Float, UInt8
 
 from asterism.data.scenes.backgrounds import paint as paint_background
 from asterism.data.scenes.distance import Field
@@ -18,8 +17,6 @@ from asterism.data.scenes.layout import Scene, Thing
 from asterism.data.scenes.lookup import Frame, bilinear, clip_to_unit, pixel_centres
 from asterism.data.scenes.outlines import EXTENT, outlines
 from asterism.data.scenes.surfaces import pattern
-
-Extent: TypeAlias = tuple[int, int, int, int]  # left, top, right, bottom; right and bottom are the first beyond
 
 _BEVEL = 0.30  # width of the rounded rim, in radii
 _RELIEF = 0.42  # how much brighter the rim facing the light is
@@ -34,7 +31,6 @@ class Picture:
 
     image: UInt8[np.ndarray, "3 h w"]
     instances: UInt8[np.ndarray, "h w"]  # 0 where no thing is, else 1 + the place of what is seen in the scene's things
-    extents: dict[int, Extent]  # of what is seen, by place in the scene's things
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +41,14 @@ class _Footprint:
     pixels: float  # the radius in pixels
     frame: Frame  # the thing's own coordinates, in radii
     distance: Field  # to the silhouette, in pixels
-    part: Field  # to the second part, in pixels
     cover: Field  # share of each pixel that the silhouette covers
-    facing: Field  # slope of the distance towards the light: 1 where the outline faces it, -1 where it turns away
+    part: Field  # share of each pixel that the second part covers, were it not cut off at the silhouette
+    rise: Field  # slope of the distance towards the light
 
 
 def paint(scene: Scene, size: int, least_visible: float) -> Picture:
     """Paint the scene. A thing of which less than this share of its pixels is left unhidden by others is left out."""
     instances = np.zeros((size, size), dtype=np.uint8)
-    extents = {}
     seen: list[tuple[Thing, _Footprint]] = []
     for place in scene.front_to_back:
         thing = scene.things[place]
@@ -66,7 +61,6 @@ def paint(scene: Scene, size: int, least_visible: float) -> Picture:
         visible &= under == 0
         if np.count_nonzero(visible) >= max(1.0, least_visible * whole):
             np.copyto(under, np.uint8(place + 1), where=visible)
-            extents[place] = _extent(visible, footprint.box)
             seen.append((thing, footprint))
 
     canvas = paint_background(scene.background, size)
@@ -77,17 +71,7 @@ def paint(scene: Scene, size: int, least_visible: float) -> Picture:
     canvas *= 255
     canvas += 0.5
     np.minimum(canvas, 255, out=canvas)  # nothing paints below 0
-    return Picture(canvas.astype(np.uint8), instances, extents)
-
-
-def _extent(visible: Bool[np.ndarray, "h w"], box: tuple[slice, slice]) -> Extent:
-    rows, columns = visible.any(axis=1), visible.any(axis=0)
-    return (
-        box[1].start + int(columns.argmax()),
-        box[0].start + int(rows.argmax()),
-        box[1].stop - int(np.flip(columns).argmax()),
-        box[0].stop - int(np.flip(rows).argmax()),
-    )
+    return Picture(canvas.astype(np.uint8), instances)
 
 
 def _footprint(thing: Thing, light: float, size: int) -> _Footprint | None:
@@ -109,21 +93,32 @@ def _footprint(thing: Thing, light: float, size: int) -> _Footprint | None:
     xx, xy, yx, yy = d / det, -b / det, -c / det, a / det
     x0, y0 = -(xx * thing.x + xy * thing.y) * size, -(yx * thing.x + yy * thing.y) * size
     frame = Frame(columns, rows, xx, xy, x0, yx, yy, y0)
-    distances = bilinear(outline.table, frame.moved(1 / EXTENT, 0, 1 / EXTENT, 0))
+    distances = bilinear(outline.table(radius), frame.moved(1 / EXTENT, 0, 1 / EXTENT, 0))
     distances *= radius
-    distance, part = distances[0], distances[1, 1:-1, 1:-1]
-    facing = (0.5 * math.cos(light)) * (distance[1:-1, 2:] - distance[1:-1, :-2])
-    facing += (0.5 * math.sin(light)) * (distance[2:, 1:-1] - distance[:-2, 1:-1])
-    distance = distance[1:-1, 1:-1]
+    cover, part = clip_to_unit(0.5 - distances[:, 1:-1, 1:-1])
     return _Footprint(
         (slice(top, bottom), slice(left, right)),
         radius,
         frame._replace(columns=columns[1:-1], rows=rows[1:-1]),
-        distance,
+        distances[0, 1:-1, 1:-1],
+        cover,
         part,
-        clip_to_unit(0.5 - distance),
-        facing,
+        _rise(distances[0], light),
     )
+
+
+def _rise(distance: Field, light: float) -> Field:
+    """Slope of the distance, 1 per pixel where the outline faces the light and -1 where it turns away.
+
+    The light's direction is rounded to one of eight neighbours, which the eye does not notice on a rounded rim.
+    """
+    height, width = distance.shape
+    right, down = round(math.cos(light)), round(math.sin(light))
+    toward = distance[1 + down : height - 1 + down, 1 + right : width - 1 + right]
+    away = distance[1 - down : height - 1 - down, 1 - right : width - 1 - right]
+    rise = toward - away
+    rise *= 0.5 / math.hypot(right, down)
+    return rise
 
 
 def _to_picture(thing: Thing, radius: float) -> tuple[float, float, float, float]:
@@ -158,8 +153,7 @@ def _lay(canvas: Float[np.ndarray, "3 h w"], thing: Thing, footprint: _Footprint
     base, second, part = np.array((surface.base, surface.second, surface.part), dtype=np.float32)[:, :, None, None]
     brightness = _shading(footprint)
     brightness *= footprint.cover
-    of_part = clip_to_unit(0.5 - footprint.part)
-    of_part *= brightness
+    of_part = footprint.part * brightness
     color = base * brightness
     color += (part - base) * of_part
     if surface.pattern != "plain":
@@ -176,7 +170,7 @@ def _shading(footprint: _Footprint) -> Field:
     rim = footprint.distance * (1 / (_BEVEL * footprint.pixels))
     rim += 1
     np.maximum(rim, 0, out=rim)
-    shading = footprint.facing * _RELIEF
+    shading = footprint.rise * _RELIEF
     shading -= 0.12
     shading *= rim
     shading += 1.05

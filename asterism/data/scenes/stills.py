@@ -6,6 +6,7 @@ import hashlib
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int, UInt8
 
 from asterism.data import splits
 from asterism.data.scenes.layout import dominant_kind, sample_scene
@@ -64,18 +65,17 @@ class Scenes:
     def __getitem__(self, index: int) -> Sample:
         scene = sample_scene(self._key(index), self.objects)
         picture = paint(scene, self.size, _LEAST_VISIBLE)
-        seen = sorted(picture.extents)
-        kinds, numbers = np.zeros((2, 1 + len(scene.things)), dtype=np.int64)
-        for number, place in enumerate(seen, start=1):
-            kinds[1 + place] = 1 + scene.things[place].kind
-            numbers[1 + place] = number
+        seen, boxes = _boxes(picture.instances, len(scene.things))
+        kinds = np.array([0, *(1 + thing.kind for thing in scene.things)], dtype=np.int64)
+        numbers = np.zeros(1 + len(scene.things), dtype=np.int64)
+        numbers[1 + seen] = np.arange(1, 1 + len(seen))
         return Sample(
             torch.from_numpy(picture.image),
             key=str(index),
             label=scene.things[0].kind,
             semantic=torch.from_numpy(kinds.take(picture.instances)),
             instances=torch.from_numpy(numbers.take(picture.instances)),
-            boxes=torch.tensor([picture.extents[place] for place in seen], dtype=torch.float32),
+            boxes=torch.from_numpy(boxes),
         )
 
     def label(self, index: int) -> int:
@@ -85,3 +85,19 @@ class Scenes:
         if not 0 <= index < self.count:
             raise IndexError(index)
         return fold(self._stream, index)
+
+
+def _boxes(
+    instances: UInt8[np.ndarray, "size size"], count: int
+) -> tuple[Int[np.ndarray, " m"], Float[np.ndarray, "m 4"]]:
+    """Which of `count` things are seen, counted from 0, and the boxes around what is seen of them."""
+    size = len(instances)
+    masks = instances == np.arange(1, 1 + count, dtype=np.uint8)[:, None, None]
+    rows, columns = masks.any(axis=2), masks.any(axis=1)
+    seen = np.flatnonzero(rows.any(axis=1))
+    boxes = np.empty((count, 4), dtype=np.float32)
+    boxes[:, 0] = columns.argmax(axis=1)
+    boxes[:, 1] = rows.argmax(axis=1)
+    boxes[:, 2] = size - columns[:, ::-1].argmax(axis=1)
+    boxes[:, 3] = size - rows[:, ::-1].argmax(axis=1)
+    return seen, boxes[seen]

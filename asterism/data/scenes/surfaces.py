@@ -76,7 +76,7 @@ def pattern(surface: Surface, frame: Frame, pixels: float) -> Field:
             bend = np.sin(frame.linear(-wave * b, wave * a))
             share = np.sin(frame.linear(wave * a, wave * b, shift) + 1.3 * bend)
         case "hoops":
-            share = np.sin(wave * np.hypot(frame.linear(1, 0), frame.linear(0, 1)) + shift)
+            share = np.sin(wave * np.sqrt(frame.linear(1, 0) ** 2 + frame.linear(0, 1) ** 2) + shift)
         case "checks":
             share = np.sin(frame.linear(wave * a, wave * b, shift))
             share *= np.sin(frame.linear(-wave * b, wave * a))
