@@ -131,4 +131,4 @@ class Dino(Method):
 
     def encoder(self) -> Encoder:
         """The teacher: it is ahead of its student throughout training."""
-        return Encoder(self.teacher_backbone.network)
+        return Encoder(self.teacher_backbone.network, self.mean, self.std)

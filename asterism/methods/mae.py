@@ -134,4 +134,4 @@ class Mae(Method):
         return masked, reconstruction
 
     def encoder(self) -> Encoder:
-        return Encoder(self.backbone)
+        return Encoder(self.backbone, self.mean, self.std)

@@ -18,7 +18,6 @@ from asterism.data import BadImageLog, Loader, Source, Views, open_source, to_ba
 from asterism.errors import Interrupted, UserError
 from asterism.methods import method_class
 from asterism.methods.base import Method
-from asterism.nn.encoder import Encoder
 from asterism.nn.weights import load_weights_into
 from asterism.ops import collectives
 from asterism.ops.random import fold
@@ -88,13 +87,6 @@ def build_method(recipe: Recipe) -> Method:
     return method
 
 
-def encoder_of(method: Method, recipe: Recipe) -> Encoder:
-    """A method's encoder, which expects pixels as the run's data had them."""
-    encoder = method.encoder().eval()
-    encoder.mean, encoder.std = recipe.data.mean, recipe.data.std
-    return encoder
-
-
 def load_method(run: Run) -> Method:
     """The method as the last checkpoint left it, for what only it can show (reconstructions, matches)."""
     recipe = Recipe.parse(run.config)
@@ -136,7 +128,7 @@ class _Training:
                 if saving.is_due(step + 1) or signal_number:
                     self._save(step + 1)
                 if knn is not None and knn.is_due(step + 1, self.steps, self.steps_per_epoch):
-                    monitor.knn(step + 1, knn.accuracy(encoder_of(self.method, self.recipe)))
+                    monitor.knn(step + 1, knn.accuracy(self.method.encoder().eval()))
                     self.method.train()
                 if signal_number:
                     raise Interrupted(
@@ -254,7 +246,7 @@ def _export(recipe: Recipe, state: checkpoint.State, path: Path) -> None:
     """`encoder.safetensors` from a whole state, so that it works for sharded parameters too."""
     method = build_method(recipe)
     method.load_state_dict(state.method)
-    encoder_of(method, recipe).save(path, step=state.step)
+    method.encoder().save(path, step=state.step)
 
 
 def _check_finite(losses: Losses, progress: Progress) -> None:
