@@ -32,6 +32,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from asterism.errors import UserError
 from asterism.methods.base import Method, MethodConfig
@@ -51,9 +52,12 @@ from asterism.ops.clustering import (
     present_in_all,
 )
 from asterism.ops.collectives import all_gather_ragged_rows, all_gather_rows, all_reduce_sum, rank, world_size
-from asterism.ops.geometry import patch_centers
+from asterism.ops.geometry import geometry_from_rows, patch_centers
 from asterism.ops.losses import cross_view_loss, entropy, soft_targets
-from asterism.ops.random import fold_each
+from asterism.ops.overlay import spotlight, tint
+from asterism.ops.pixels import denormalise, normalise
+from asterism.ops.random import fold, fold_each
+from asterism.ops.row_search import most_similar_row
 from asterism.ops.schedules import cosine, ramp_per_epoch
 from asterism.ops.soft_clusters import Assignments, agreement
 from asterism.types import Batch, ColorJitter, Losses, Progress, Tokens, View, ViewSpec
@@ -217,26 +221,8 @@ class Cribo(Method):
         """Q*: the object of every token, the same number for the same object in both views."""
         config = self.config.objects
         if config.algorithm == "segments":
-            return self._labelled_objects(views, seen)
-        tokens = torch.cat([view.patches for view in seen], dim=1)
-        positions = torch.cat(
-            [patch_centers(view.geometry, t.grid) for view, t in zip(views, seen, strict=True)], dim=1
-        )
-        seeds = draw_seeds(fold_each(keys, _SEEDS), tokens.shape[1], config.clusters)
-        return torch.stack(cluster(tokens, positions, seeds, config).chunk(VIEWS, dim=1))
-
-    def _labelled_objects(self, views: Sequence[View], seen: Sequence[Tokens]) -> Int[Tensor, "v b n"]:
-        """The oracle of table 11: regions that people drew."""
-        patches = []
-        for view, tokens in zip(views, seen, strict=True):
-            if view.segments is None:
-                raise UserError(
-                    "method.objects.algorithm = segments needs images with labelled regions, and these have none; "
-                    "choose sinkhorn or kmeans, or data with masks"
-                )
-            patches.append(labels_of_patches(view.segments, tokens.grid))
-        labels = largest_regions(torch.cat(patches, dim=1), self.config.objects.clusters)
-        return torch.stack(labels.chunk(VIEWS, dim=1))
+            return labelled_objects(views, seen, config.clusters)
+        return clustered_objects(views, seen, keys, config)
 
     def collect_objects(
         self, batch: Batch, seen: Sequence[Tokens], tokens: Sequence[Tokens], labels: Int[Tensor, "v b n"]
@@ -354,6 +340,31 @@ class Cribo(Method):
         """The teacher, which the paper evaluates."""
         return Encoder(self.teacher_backbone.network, self.mean, self.std)
 
+    @torch.no_grad()
+    def pictures(self, pixels: Float[Tensor, "b 3 h w"], key: int) -> dict[str, Float[Tensor, "b 3 h w"]]:
+        """The objects of two overlapping crops, and of each image the oddest one beside its like in another image.
+
+        An object has the same colour in both crops; what is dark belongs to none that both crops show.
+        """
+        views = corner_views(pixels)
+        seen = encode_views(self.teacher_backbone, [view.pixels for view in views])
+        keys = torch.tensor([fold(key, number) for number in range(len(pixels))], device=pixels.device)
+        config = self.config.objects
+        clusters = min(config.clusters, VIEWS * seen[0].patches.shape[1])
+        search = config if config.algorithm == "kmeans" else config.model_copy(update={"algorithm": "sinkhorn"})
+        labels = clustered_objects(views, seen, keys, search.model_copy(update={"clusters": clusters}))
+        labels = without_partners(labels, clusters)
+
+        crops = [denormalise(view.pixels, self.mean, self.std).clamp(0, 1) for view in views]
+        maps = labels.view(VIEWS, len(pixels), *seen[0].grid)
+        drawn = {f"objects of crop {number + 1}": tint(crops[number], maps[number]) for number in range(VIEWS)}
+        if self.uses_objects and len(pixels) > 1:
+            objects = mean_tokens(torch.stack([view.patches for view in seen]), labels, clusters)[0]
+            odd, (image, like) = odd_objects(objects), odd_neighbours(objects)
+            drawn["an object of crop 1"] = spotlight(crops[0], maps[0] == odd[:, None, None])
+            drawn["its like elsewhere"] = spotlight(crops[0][image], maps[0][image] == like[:, None, None])
+        return {name: normalise(picture, self.mean, self.std) for name, picture in drawn.items()}
+
     def _view_size(self) -> int:
         return self.config.view_size or self.backbone.image_size
 
@@ -371,6 +382,32 @@ class Cribo(Method):
                 f"method.objects.clusters = {clusters} is more than the {tokens} tokens of two views of {size} pixels; "
                 f"choose 1 … {tokens}"
             )
+
+
+def clustered_objects(
+    views: Sequence[View], seen: Sequence[Tokens], keys: Int[Tensor, " b"], config: ClusteringConfig
+) -> Int[Tensor, "v b n"]:
+    """Clusters of the tokens of both views, which start from tokens drawn by the images' keys."""
+    tokens = torch.cat([view.patches for view in seen], dim=1)
+    positions = torch.cat([patch_centers(view.geometry, t.grid) for view, t in zip(views, seen, strict=True)], dim=1)
+    seeds = draw_seeds(fold_each(keys, _SEEDS), tokens.shape[1], config.clusters)
+    return torch.stack(cluster(tokens, positions, seeds, config).chunk(VIEWS, dim=1))
+
+
+def labelled_objects(views: Sequence[View], seen: Sequence[Tokens], clusters: int) -> Int[Tensor, "v b n"]:
+    """The oracle of table 11: regions that people drew."""
+    patches = []
+    for view, tokens in zip(views, seen, strict=True):
+        if view.segments is None:
+            raise UserError(
+                "method.objects.algorithm = segments needs images with labelled regions, and these have none; "
+                "choose sinkhorn or kmeans, or data with masks"
+            )
+        patches.append(labels_of_patches(view.segments, tokens.grid))
+    return torch.stack(largest_regions(torch.cat(patches, dim=1), clusters).chunk(VIEWS, dim=1))
+
+
+# ------------------------------------------------------------------------------------------------------------- losses
 
 
 @dataclass(frozen=True)
@@ -434,3 +471,48 @@ def half_of_mean(total: Float[Tensor, ""], count: Int[Tensor, ""]) -> Float[Tens
     The count is that of all processes, so the mean of what they return is half the mean over all rows.
     """
     return total * (count > 0) * (world_size() / 2) / count.clamp_min(1)
+
+
+# ----------------------------------------------------------------------------------------------------------- pictures
+
+
+def corner_views(pixels: Float[Tensor, "b 3 h w"]) -> tuple[View, View]:
+    """Two crops of ¾ of each side, of the top left and, mirrored, of the bottom right corner."""
+    (b, _, height, width), device = pixels.shape, pixels.device
+    tall, wide = round(0.75 * height), round(0.75 * width)
+    views = []
+    for top, left, flip in ((0, 0, False), (height - tall, width - wide, True)):
+        crop = F.interpolate(
+            pixels[:, :, top : top + tall, left : left + wide], (height, width), mode="bilinear", align_corners=False
+        )
+        row = torch.tensor([top, left, tall, wide, height, width, flip], dtype=torch.float32, device=device)
+        views.append(View(crop.flip(-1) if flip else crop, geometry_from_rows(row.expand(b, -1))))
+    return views[0], views[1]
+
+
+def without_partners(labels: Int[Tensor, "v b n"], clusters: int) -> Int[Tensor, "v b n"]:
+    """Labels with −1 for what is missing in one of the views."""
+    alone = ~present_in_all(labels, clusters)
+    return labels.masked_fill(alone.expand(len(labels), -1, -1).gather(2, labels), -1)
+
+
+def odd_objects(objects: Float[Tensor, "b k d"]) -> Int[Tensor, " b"]:
+    """The object of each image that is least like the others together; objects that are missing are zero."""
+    present = objects.any(dim=-1)
+    likeness = F.cosine_similarity(objects, objects.sum(dim=1, keepdim=True), dim=-1)
+    return likeness.masked_fill(~present, torch.inf).argmin(dim=1)
+
+
+def odd_neighbours(objects: Float[Tensor, "b k d"]) -> tuple[Int[Tensor, " b"], Int[Tensor, " b"]]:
+    """For the oddest object of each image the most similar one of another image, as (image, object)."""
+    b, k, _ = objects.shape
+    image = torch.arange(b, device=objects.device)
+    present = objects.any(dim=-1).flatten().nonzero()[:, 0]
+    slot = most_similar_row(
+        objects[image, odd_objects(objects)],
+        objects.flatten(0, 1),
+        among=present,
+        query_group=image,
+        row_group=image.repeat_interleave(k),
+    ).clamp_min(0)
+    return slot // k, slot % k

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from asterism.errors import UserError
-from asterism.methods.cribo import Cribo, CriboConfig
+from asterism.methods.cribo import Cribo, CriboConfig, corner_views, odd_neighbours, odd_objects, without_partners
 from asterism.ops import collectives
 from asterism.ops.clustering import ClusteringConfig, cluster, draw_seeds
 from asterism.ops.geometry import patch_centers
@@ -386,3 +386,43 @@ def test_two_processes_do_what_one_does(tmp_path: Path) -> None:
         torch.testing.assert_close(center, method.object_center.value)
         for name, value in method.bank.state_dict().items():
             torch.testing.assert_close(bank[name], value)
+
+
+def test_pictures_show_objects_in_both_crops_and_their_like() -> None:
+    method = _cribo(objects=ClusteringConfig(clusters=3))
+    pixels = torch.randn(3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    drawn = method.pictures(pixels, key=1)
+    assert list(drawn) == ["objects of crop 1", "objects of crop 2", "an object of crop 1", "its like elsewhere"]
+    assert all(picture.shape == pixels.shape and picture.isfinite().all() for picture in drawn.values())
+    assert drawn["objects of crop 1"].equal(method.pictures(pixels, key=1)["objects of crop 1"])
+    first, second = corner_views(pixels)
+    lit = (drawn["an object of crop 1"] - first.pixels).abs().amax(dim=1) < 0.3
+    assert 0 < lit.float().mean() < 1
+    assert list(method.pictures(pixels[:1], key=1)) == ["objects of crop 1", "objects of crop 2"]
+    assert second.geometry.flip.all()
+
+
+def test_crops_for_pictures_show_what_their_geometry_says() -> None:
+    """An image whose colour is its position: at the centre of every patch the crop has the patch's coordinates."""
+    y, x = torch.meshgrid(torch.arange(16.0), torch.arange(16.0), indexing="ij")
+    image = torch.stack([x, y, 0 * x])[None]
+    for view in corner_views(image):
+        places = patch_centers(view.geometry, (4, 4))[0]
+        shown = torch.nn.functional.avg_pool2d(view.pixels, 4)[0, :2].flatten(1).T
+        assert (shown - places).abs().max() < 0.1
+
+
+def test_objects_in_one_view_only_are_not_shown() -> None:
+    labels = torch.tensor([[[0, 1, 2], [0, 0, 0]], [[1, 1, 2], [1, 0, 1]]])
+    assert without_partners(labels, 3).tolist() == [[[-1, 1, 2], [0, 0, 0]], [[1, 1, 2], [-1, 0, -1]]]
+
+
+def test_the_oddest_object_finds_its_like_in_another_image() -> None:
+    objects = torch.zeros(3, 3, 4)
+    objects[0, :2] = torch.tensor([[5.0, 1, 0, 0], [0, 0.1, 2, 0]])
+    objects[1] = torch.tensor([[0, 1.0, 0, 0], [0, 0, 1, 0.2], [4, 4, 0, 0]])
+    objects[2, 2] = torch.tensor([1.0, 1, 1, 1])
+    assert odd_objects(objects).tolist() == [1, 1, 2]
+    image, like = odd_neighbours(objects)
+    assert image.tolist()[:2] == [1, 0]
+    assert like.tolist()[:2] == [1, 1]
