@@ -55,7 +55,7 @@ def carry_mask(
     are compared with it, so that memory does not grow with the square of the grid.
     """
     frames, classes, height, width = masks.shape
-    features = keys.unflatten(1, (height, width))
+    features = keys.reshape(frames, height, width, -1)
     seen_rows = min(height, 2 * radius + 1)
     band = max(1, _SIMILARITIES // (frames * width * width * seen_rows))
     columns = torch.arange(width, device=queries.device)

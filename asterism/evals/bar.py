@@ -1,0 +1,37 @@
+"""A progress bar on a terminal that stays away when the work is short."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+_QUIET_SECONDS = 2.0  # a bar appears when the work takes longer than this
+
+
+class Bar:
+    """`total` things to do, of which `done` are done already."""
+
+    def __init__(self, title: str, total: int, done: int = 0) -> None:
+        self._console = Console(stderr=True)
+        self._title, self._total, self._done = title, total, done
+        self._start = time.monotonic()
+        self._bar: Progress | None = None
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def advance(self, count: int) -> None:
+        self._done += count
+        if self._bar is None and self._console.is_terminal and time.monotonic() - self._start > _QUIET_SECONDS:
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, console=self._console, transient=True)
+            self._bar.add_task(self._title, total=self._total)
+            self._bar.start()
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=self._done)

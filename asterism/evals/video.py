@@ -1,0 +1,128 @@
+"""Masks carried through videos with frozen patch features: whether the same thing looks the same a moment later.
+
+The protocol of DINO on DAVIS (see `asterism.evals.mask_tracking`): the true mask of the first frame is given. J is the
+overlap of regions, F the agreement of outlines within ⌈0.008 · diagonal⌉ pixels; both are means over the frames of each
+object without the first and the last one, then over objects. Nothing is learnt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int64, UInt8
+from pydantic import Field
+from torch import Tensor
+
+from asterism.data import BadImage, Subset
+from asterism.data.masks import VOID
+from asterism.data.videos import VideoSource, open_videos
+from asterism.errors import UserError
+from asterism.evals.bar import Bar
+from asterism.evals.base import Evaluation, ProtocolConfig
+from asterism.evals.mask_tracking import Tracking, follow_masks, input_size
+from asterism.evals.parts import DataChoice, Parts
+from asterism.nn.encoder import Encoder
+from asterism.ops.video_metrics import TOLERANCE, boundary_similarity, region_similarity
+
+_RECALL = 0.5  # a frame counts as found above this J or F
+_FEWEST_FRAMES = 3  # the first is given and the last does not count
+
+
+class VideoConfig(Tracking, ProtocolConfig):
+    """Constants of the protocol; the defaults are those of the papers."""
+
+    videos: int | None = Field(None, ge=1)  # at most so many of them, from the first on
+
+
+class Video(Evaluation):
+    """J, F and their mean, in percent, and what they would be if the first mask were simply kept."""
+
+    Config = VideoConfig
+    config: VideoConfig
+
+    @classmethod
+    def open_parts(cls, config: ProtocolConfig, choice: DataChoice) -> Parts:
+        frames = open_videos(choice.path, choice.test_split)
+        given = Subset(frames, [clip.start for clip in frames.clips.values()])
+        return Parts(given, frames, ("nothing is learnt: the true mask of each video's first frame is given",))
+
+    def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
+        source = self.parts.test
+        assert isinstance(source, VideoSource)
+        clips = dict(list(source.clips.items())[: self.config.videos])
+        for name, clip in clips.items():
+            if len(clip) < _FEWEST_FRAMES:
+                raise UserError(
+                    f"the video {name} of {source.name} has {len(clip)} frames; at least {_FEWEST_FRAMES} are needed, "
+                    "as the first is given and the last does not count"
+                )
+        scores = []
+        with Bar(source.name, len(clips)) as bar:
+            for name, clip in clips.items():
+                scores.append(self._scores(encoder, source, name, clip))
+                bar.advance(1)
+        j, f, kept_j, kept_f = torch.cat(scores, dim=1)
+        yield "j_and_f", _percent((j + f) / 2)
+        yield "j", _percent(j)
+        yield "f", _percent(f)
+        yield "j_recall", _percent(j > _RECALL)
+        yield "f_recall", _percent(f > _RECALL)
+        yield "j_and_f_first_mask_kept", _percent((kept_j + kept_f) / 2)
+
+    def constants(self, encoder: Encoder) -> dict[str, Any]:
+        frame = self.parts.train[0].image
+        height, width = input_size((frame.shape[1], frame.shape[2]), encoder, self.config)
+        unused = {"holdout", "seed"}
+        constants = {name: value for name, value in super().constants(encoder).items() if name not in unused}
+        return constants | {
+            "input_of_first_video": f"{width}×{height}",
+            "feature": "patch tokens after the last norm",
+            "tolerance_of_f": TOLERANCE,
+            "frames_left_out": "first and last",
+        }
+
+    def _scores(self, encoder: Encoder, source: VideoSource, name: str, clip: range) -> Float[Tensor, "4 objects"]:
+        """J and F of each object, and those of the first mask kept: means over the frames that count."""
+        first = _sample(source, clip[0])[1]
+        objects = [number for number in torch.unique(first).tolist() if number not in (0, VOID)]
+        if not objects:
+            raise UserError(f"the first mask of the video {name} of {source.name} is empty: there is nothing to follow")
+        given = torch.where(first == VOID, 0, first)
+        true_masks: list[Tensor] = []
+
+        def frames() -> Iterator[UInt8[Tensor, "3 h w"]]:
+            for index in clip[:-1]:  # the last one does not count
+                image, mask = _sample(source, index)
+                true_masks.append(mask)
+                yield image
+
+        sums = torch.zeros(4, len(objects), dtype=torch.float64)
+        for predicted in follow_masks(encoder, frames(), given, self.config):
+            true = true_masks.pop()
+            sums[:2] += _agreement(predicted, true, objects)
+            sums[2:] += _agreement(given, true, objects)
+        return sums / (len(clip) - 2)
+
+
+def _agreement(
+    predicted: Int64[Tensor, "h w"], true: Int64[Tensor, "h w"], objects: list[int]
+) -> Float[Tensor, "2 objects"]:
+    """J and F of every object; void pixels of the true mask count for nobody."""
+    numbers, known = torch.tensor(objects)[:, None, None], true != VOID
+    ours, theirs = (predicted == numbers) & known, (true == numbers) & known
+    return torch.stack([region_similarity(ours, theirs), boundary_similarity(ours, theirs)])
+
+
+def _sample(source: VideoSource, index: int) -> tuple[Tensor, Tensor]:
+    try:
+        sample = source[index]
+    except BadImage as error:
+        raise UserError(f"a frame of {source.name} cannot be read: {error}; mend it, or leave out its video") from None
+    assert sample.instances is not None
+    return sample.image, sample.instances.long()
+
+
+def _percent(values: Tensor) -> float:
+    return 100 * values.double().mean().item()

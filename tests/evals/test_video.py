@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from asterism.data.masks import save_mask
+from asterism.errors import UserError
+from asterism.evals.mask_tracking import Tracking, follow_masks, input_size
+from asterism.evals.measure import run_protocol
+from asterism.evals.parts import DataChoice
+from asterism.evals.result import Model
+from asterism.evals.video import Video, VideoConfig
+from asterism.nn.encoder import Encoder
+from asterism.ops.video_metrics import boundary_similarity, region_similarity
+from asterism.types import Features
+from tests.data.clips import frame_and_mask, write_davis
+from tests.evals.samples import small_encoder
+
+
+class ColourEncoder(Encoder):
+    """The mean colour of each 2 × 2 patch: what these videos need and nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__(small_encoder().backbone)
+        self.backbone.patch_size = 2
+
+    def forward(self, pixels: Float[Tensor, "b 3 h w"]) -> Features:
+        cells = F.avg_pool2d(pixels, 2)
+        patches = cells.flatten(2).mT
+        return Features(patches.mean(1), patches, (cells.shape[2], cells.shape[3]))
+
+
+SETTINGS = {"short_side": 24, "multiple": 2, "radius": 3}
+
+
+@pytest.fixture
+def davis(tmp_path: Path) -> Path:
+    return write_davis(tmp_path, {"a": 5, "b": 4})
+
+
+def _values(root: Path, encoder: Encoder, **settings: object) -> dict[str, float]:
+    config = VideoConfig.model_validate(SETTINGS | settings)
+    return dict(Video(config, Video.open_parts(config, DataChoice(str(root)))).measure(encoder))
+
+
+def test_good_features_follow_what_moves(davis: Path) -> None:
+    values = _values(davis, ColourEncoder())
+    assert values["j"] > 85
+    assert values["j_and_f"] == pytest.approx((values["j"] + values["f"]) / 2)
+    assert values["j_and_f"] > values["j_and_f_first_mask_kept"] + 5
+    assert values["j_recall"] == 100
+
+
+def test_the_first_and_the_last_frame_do_not_count(davis: Path) -> None:
+    config = VideoConfig.model_validate(SETTINGS | {"videos": 1})
+    true = [frame_and_mask(number) for number in range(5)]
+    found = list(follow_masks(ColourEncoder(), (image for image, _ in true), true[0][1], config))
+    j = [[region_similarity((found[t - 1] == o)[None], (true[t][1] == o)[None]) for t in (1, 2, 3)] for o in (1, 2)]
+    f = [[boundary_similarity((found[t - 1] == o)[None], (true[t][1] == o)[None]) for t in (1, 2, 3)] for o in (1, 2)]
+    values = _values(davis, ColourEncoder(), videos=1)
+    assert values["j"] == pytest.approx(100 * torch.tensor(j).mean().item(), abs=3)  # JPEG
+    assert values["f"] == pytest.approx(100 * torch.tensor(f).mean().item(), abs=6)
+
+
+def test_numbers_of_objects_are_kept() -> None:
+    frames = [frame_and_mask(number)[0] for number in range(3)]
+    mask = frame_and_mask(0)[1]
+    numbered = torch.where(mask == 2, 40, mask)
+    config = Tracking.model_validate(SETTINGS | {"first_mask": "shares"})
+    found = list(follow_masks(ColourEncoder(), frames, numbered, config))
+    assert [set(one.unique().tolist()) for one in found] == [{0, 1, 40}] * 2
+
+
+def test_sizes_keep_the_published_proportions() -> None:
+    encoder = small_encoder(224)
+    assert input_size((480, 854), encoder, Tracking()) == (480, 832)
+    assert input_size((854, 480), encoder, Tracking()) == (832, 480)
+    assert input_size((100, 100), encoder, Tracking(short_side=50)) == (48, 48)
+    assert input_size((64, 64), small_encoder(64), Tracking()) == (136, 136)
+
+
+def test_result_with_its_constants(davis: Path) -> None:
+    config = VideoConfig.model_validate(SETTINGS)
+    result = run_protocol("video", config, DataChoice(str(davis)), small_encoder(), Model("small"), {})
+    assert result.constants["input_of_first_video"] == "32×24"
+    assert (result.train.images, result.test.images) == (2, 9)
+    assert "holdout" not in result.constants
+
+
+def test_scenes_are_built_in() -> None:
+    config = VideoConfig(videos=2, short_side=32)
+    choice = DataChoice("scenes:size=32,frames=4")
+    values = run_protocol("video", config, choice, small_encoder(32), Model("small"), {}).values
+    assert 0 <= values["j_and_f"] <= 100
+
+
+def test_short_videos_and_empty_masks_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"the video a of .* has 1 frames; at least 3"):
+        _values(write_davis(tmp_path / "one", {"a": 1}), small_encoder())
+    empty = write_davis(tmp_path / "empty", {"a": 3})
+    save_mask(torch.zeros(24, 32, dtype=torch.int64), empty / "Annotations/480p/a/00000.png")
+    with pytest.raises(UserError, match=r"the first mask of the video a .* is empty"):
+        _values(empty, small_encoder())
+    broken = write_davis(tmp_path / "broken", {"a": 4})
+    (broken / "JPEGImages/480p/a/00001.jpg").write_bytes(b"")
+    with pytest.raises(UserError, match="a/00001: the file is empty"):
+        _values(broken, small_encoder())
+
+
+def test_frames_of_another_size_are_refused() -> None:
+    frames = [frame_and_mask(0)[0], frame_and_mask(0, (24, 40))[0]]
+    with pytest.raises(UserError, match="frame 2 has 40×24 pixels, the first has 32×24"):
+        list(follow_masks(small_encoder(), iter(frames), frame_and_mask(0)[1], Tracking(short_side=16)))
