@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -13,6 +12,7 @@ from typing import Any
 
 from asterism.data import Source
 from asterism.errors import UserError
+from asterism.files import replacing
 
 _PACKAGES = ("asterism", "torch", "torchvision", "timm")
 
@@ -70,16 +70,8 @@ def read_results(folder: Path) -> list[Result]:
 
 def write_atomically(path: Path, text: str) -> None:
     """A reader sees the old file or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def _read(path: Path) -> Result:

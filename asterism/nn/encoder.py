@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from asterism.errors import UserError
+from asterism.files import replacing
 from asterism.nn.backbone import Backbone
 from asterism.nn.pictures import Picture, square_picture
 from asterism.types import Features
@@ -113,12 +113,5 @@ class Encoder(nn.Module):
 
 def write_atomically(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     """The file appears whole or not at all, and an older one stays until then."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with replacing(path) as temporary:
         save_file(tensors, temporary, metadata)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

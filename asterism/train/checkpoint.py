@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 
 from asterism.config import Config
 from asterism.errors import UserError
+from asterism.files import flush, replacing
 from asterism.ops.sharding import placed_like, whole
 
 _NAME = re.compile(r"step-(\d+)")
@@ -92,11 +92,11 @@ def write(state: State, folder: Path, config: CheckpointConfig) -> Path:
     temporary = folder / f".{final.name}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
-    save_file({k: v.contiguous() for k, v in state.method.items()}, temporary / "method.safetensors")
-    save_file({k: v.contiguous() for k, v in state.optimizer.items()}, temporary / "optimizer.safetensors")
-    (temporary / "state.json").write_text(json.dumps({"step": state.step, **state.facts}, indent=2))
-    for path in temporary.iterdir():
-        flush(path)
+    for name, tensors in (("method", state.method), ("optimizer", state.optimizer)):
+        with replacing(temporary / f"{name}.safetensors") as path:
+            save_file({key: value.contiguous() for key, value in tensors.items()}, path)
+    with replacing(temporary / "state.json") as path:
+        path.write_text(json.dumps({"step": state.step, **state.facts}, indent=2))
     flush(temporary)
     temporary.rename(final)
     _point(folder / "last", final.name)
@@ -129,15 +129,6 @@ def steps(folder: Path) -> list[int]:
     """Steps of the complete checkpoints, ascending."""
     names = (_NAME.fullmatch(path.name) for path in folder.iterdir()) if folder.is_dir() else ()
     return sorted(int(name[1]) for name in names if name)
-
-
-def flush(path: Path) -> None:
-    """Force a file or a folder's entries to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _point(link: Path, target: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from asterism.errors import MissingExtra
+from asterism.files import replacing
 
 
 class MetricsLog:
@@ -47,9 +48,8 @@ def _keep_until(path: Path, step: int) -> None:
     if not path.exists():
         return
     kept = [line for line in path.read_text(encoding="utf-8").splitlines() if (r := _parse(line)) and r["step"] <= step]
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-    temporary.replace(path)
+    with replacing(path) as temporary:
+        temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
 
 
 def _parse(line: str) -> dict[str, Any] | None:

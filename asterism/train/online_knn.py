@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from asterism.config import Config
@@ -30,8 +30,8 @@ class OnlineKnn:
 
     def __init__(self, config: OnlineKnnConfig | None, data: DataConfig) -> None:
         self._config = config
-        self._data = data
         self._subsets = _subsets(config, data) if config is not None else None
+        self._images: list[tuple[UInt8[Tensor, "n 3 s s"], Int[Tensor, " n"]]] = []
 
     def is_due(self, step: int, steps: int, steps_per_epoch: int) -> bool:
         if self._config is None or self._subsets is None:
@@ -44,19 +44,28 @@ class OnlineKnn:
         """Top-1 in percent."""
         assert self._config is not None
         assert self._subsets is not None
-        bank, queries = (self._embed(encoder, subset) for subset in self._subsets)
+        if (
+            not self._images
+        ):  # read once: 3000 images of 224 pixels take 450 MB, and decoding them takes longer than this
+            self._images = [_read(subset, encoder.image_size) for subset in self._subsets]
+        bank, queries = ((_embed(encoder, images), labels) for images, labels in self._images)
         classes = int(torch.cat([bank[1], queries[1]]).max()) + 1
         result = knn_accuracy(*bank, *queries, self._config.k, self._config.temperature, classes)
         return next(iter(result.values()))
 
-    @torch.no_grad()
-    def _embed(self, encoder: Encoder, source: Source) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"]]:
-        features, labels = [], []
-        for batch in evaluation_batches(source, encoder.image_size, batch_size=128, workers=0):
-            assert batch.labels is not None
-            features.append(encoder.encode(batch.images).cls.float().cpu())
-            labels.append(batch.labels)
-        return torch.cat(features), torch.cat(labels)
+
+def _read(source: Source, size: int) -> tuple[UInt8[Tensor, "n 3 s s"], Int[Tensor, " n"]]:
+    images, labels = [], []
+    for batch in evaluation_batches(source, size, batch_size=128):
+        assert batch.labels is not None
+        images.append(batch.images)
+        labels.append(batch.labels)
+    return torch.cat(images), torch.cat(labels)
+
+
+@torch.no_grad()
+def _embed(encoder: Encoder, images: UInt8[Tensor, "n 3 s s"]) -> Float[Tensor, "n d"]:
+    return torch.cat([encoder.encode(part).cls.float().cpu() for part in torch.split(images, 128)])
 
 
 def _subsets(config: OnlineKnnConfig, data: DataConfig) -> tuple[Source, Source] | None:

@@ -1,0 +1,36 @@
+import re
+from xml.etree import ElementTree
+
+from asterism.viz.charts import line_chart
+
+
+def points(chart: str) -> list[list[tuple[float, float]]]:
+    lines = re.findall(r'<polyline[^>]*points="([^"]*)"', chart)
+    return [[tuple(map(float, pair.split(","))) for pair in line.split()] for line in lines]
+
+
+def test_a_chart_is_well_formed_and_goes_the_right_way():
+    chart = line_chart("Loss & more", {"a": [(0, 1.0), (10, 3.0)], "b": [(0, 2.0), (10, 0.5)]})
+    ElementTree.fromstring(chart)
+    rising, falling = points(chart)
+    assert rising[1][0] > rising[0][0]
+    assert rising[1][1] < rising[0][1]  # the axis of SVG points down
+    assert falling[1][1] > falling[0][1]
+    assert "Loss &amp; more" in chart
+
+
+def test_constant_missing_and_broken_values():
+    assert line_chart("x", {}) == ""
+    assert line_chart("x", {"a": [(0, float("nan"))]}) == ""
+    ElementTree.fromstring(line_chart("x", {"a": [(1, 5.0), (2, 5.0)]}))
+    assert len(points(line_chart("x", {"a": [(0, 1.0), (1, float("inf")), (2, 2.0)]}))[0]) == 2
+
+
+def test_long_curves_are_thinned_to_means():
+    (line,) = points(line_chart("x", {"a": [(i, float(i % 2)) for i in range(4000)]}))
+    assert len(line) == 400
+    assert len({round(y, 3) for _, y in line}) == 1
+
+
+def test_reference_level_is_drawn():
+    assert "ln K" in line_chart("x", {"a": [(0, 1.0), (1, 2.0)]}, reference=("ln K", 3.0))

@@ -1,0 +1,53 @@
+import pytest
+import torch
+
+from asterism.viz import pictures
+
+
+def test_denormalise_undoes_normalisation():
+    images = torch.rand(2, 3, 4, 4)
+    mean, std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
+    normal = (images - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
+    torch.testing.assert_close(pictures.denormalise(normal, mean, std), images)
+
+
+def test_uint8_rounds_and_clamps():
+    values = torch.tensor([-1.0, 0.0, 0.5, 1.0, 2.0]).view(1, 1, 1, 5).expand(1, 3, 1, 5)
+    assert pictures.to_uint8(values)[0, 0, 0].tolist() == [0, 0, 128, 255, 255]
+
+
+def test_equal_tokens_get_equal_colours_and_different_ones_do_not():
+    generator = torch.Generator().manual_seed(0)
+    kinds = torch.randn(4, 16, generator=generator)
+    which = torch.randint(4, (2, 9), generator=generator)
+    colors = pictures.principal_colors(kinds[which], (3, 3), 6)
+    assert colors.shape == (2, 3, 6, 6)
+    cells = colors[:, :, ::2, ::2].flatten(2).transpose(1, 2).flatten(0, 1)
+    for first in range(4):
+        members = cells[which.flatten() == first]
+        assert (members == members[0]).all()
+    assert len(cells.unique(dim=0)) == len(which.unique())
+
+
+def test_attention_is_read_from_the_last_tokens():
+    attention = torch.zeros(1, 2, 6, 6)
+    attention[:, :, 0, 2:] = torch.tensor([0.1, 0.2, 0.3, 0.4])  # class token and one register come first
+    maps = pictures.attention_maps(attention, (2, 2))
+    torch.testing.assert_close(maps, torch.tensor([[[0.1, 0.2], [0.3, 0.4]]]))
+
+
+def test_a_patch_is_most_like_itself():
+    patches = torch.randn(3, 6, 8, generator=torch.Generator().manual_seed(0))
+    maps = pictures.similarity_maps(patches, (2, 3), torch.tensor([0, 4, 5]))
+    assert maps.shape == (3, 2, 3)
+    assert maps.flatten(1).argmax(dim=1).tolist() == [0, 4, 5]
+    assert maps.flatten(1).max(dim=1).values.tolist() == pytest.approx([1, 1, 1])
+
+
+def test_heat_is_brightest_where_the_map_is_largest():
+    maps = torch.zeros(1, 4, 4)
+    maps[0, 1, 2] = 1
+    drawn = pictures.heat(maps, torch.full((1, 3, 16, 16), 128, dtype=torch.uint8)).float().sum(dim=1)[0]
+    row, column = divmod(int(drawn.argmax()), 16)
+    assert 4 <= row < 8
+    assert 8 <= column < 12
