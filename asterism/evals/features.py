@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from asterism.data import BadImage, Source, Subset, evaluation_batches
+from asterism.data import BadImage, EvaluationBatch, Source, Subset, evaluation_batches
+from asterism.data.stamp import stamp
 from asterism.data.workers import cores
 from asterism.errors import UserError
+from asterism.evals.bar import Bar
+from asterism.evals.cache import WORTH_KEEPING, Block, encoder_fingerprint, stored
 from asterism.nn.encoder import Encoder
 from asterism.types import Features
 
-_QUIET_SECONDS = 2.0  # a bar appears when the work takes longer than this
 _WORTH_HELPERS = 2000  # images
 
 Feature = Literal["cls", "patches", "sparse"]
@@ -38,7 +37,7 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Extracted:
-    """One vector per readable image, on the CPU."""
+    """One vector per readable image, on the CPU; perhaps mapped from a file."""
 
     features: Float[Tensor, "n d"]
     labels: Int[Tensor, " n"]
@@ -55,21 +54,55 @@ def extract(
     batch_size: int,
     workers: Workers = "auto",
     dtype: torch.dtype = torch.float32,
+    layer: str | None = None,
 ) -> Extracted:
     """One vector of every image of a labelled source; float16 halves the memory that millions of them need."""
-    rows, count = torch.empty(0), 0
-    labels, keys, unreadable = torch.empty(len(source), dtype=torch.int64), list[str](), list[BadImage]()
-    for batch in stream(encoder, source, resize=resize, batch_size=batch_size, workers=workers):
-        assert batch.labels is not None
-        vectors = vector(batch.features).to("cpu", dtype)
-        if not count:
-            rows = torch.empty(len(source), vectors.shape[1], dtype=dtype)
-        place = slice(count, count + len(vectors))
-        rows[place], labels[place] = vectors, batch.labels
-        keys += batch.keys
-        unreadable += batch.unreadable
-        count += len(vectors)
-    return Extracted(rows[:count], labels[:count], keys, unreadable)
+    return extract_from_images(
+        encoder,
+        source,
+        lambda images: vector(encoder.encode(images)),
+        resize=resize,
+        batch_size=batch_size,
+        workers=workers,
+        dtype=dtype,
+        layer=layer,
+    )
+
+
+def extract_from_images(
+    encoder: Encoder,
+    source: Source,
+    vectors: Callable[[Tensor], Tensor],
+    *,
+    resize: int,
+    batch_size: int,
+    workers: Workers = "auto",
+    dtype: torch.dtype = torch.float32,
+    layer: str | None = None,
+) -> Extracted:
+    """One vector of every image of a labelled source, from images uint8 [b, 3, s, s].
+
+    `layer` names what `vectors` gives; under this name features are kept on disk and serve every protocol.
+    """
+
+    def blocks(first: int) -> Iterator[Block]:
+        for batch in _batches(source, encoder.image_size, resize, batch_size, workers, first):
+            assert batch.labels is not None
+            rows = vectors(batch.images).to("cpu", dtype)[:, None]
+            yield Block(batch.keys, {"vectors": list(rows)}, batch.labels.tolist(), batch.bad)
+
+    crop = {"resize": resize, "crop": encoder.image_size}
+    identity = layer and {**origin(encoder, source), "transform": crop, "layer": layer, "dtype": str(dtype)}
+    found = stored(identity or None, len(source), blocks)
+    assert found.labels is not None
+    return Extracted(found.arrays["vectors"], found.labels, found.keys, found.unreadable)
+
+
+def origin(encoder: Encoder, source: Source) -> dict[str, str]:
+    """The part of an identity that says whose features these are, of which images."""
+    if len(source) < WORTH_KEEPING:
+        return {}  # nothing is kept, so nothing needs a name
+    return {"encoder": encoder_fingerprint(encoder), "data": stamp(source)}
 
 
 def stream(
@@ -85,16 +118,22 @@ def stream(
 
     Images are resized so that their shorter side is `resize`; the encoder sees the middle square of its image size.
     """
+    for batch in _batches(source, encoder.image_size, resize, batch_size, workers, first):
+        yield Encoded(encoder.encode(batch.images), batch.keys, batch.labels, batch.bad)
+
+
+def _batches(
+    source: Source, crop: int, resize: int, batch_size: int, workers: Workers, first: int
+) -> Iterator[EvaluationBatch]:
     rest = Subset(source, range(first, len(source))) if first else source
-    helpers = _helpers(len(rest)) if workers == "auto" else workers
-    batches = evaluation_batches(rest, encoder.image_size, resize=resize, batch_size=batch_size, workers=helpers)
-    with _Bar(source.name, len(source), first) as bar:
+    batches = evaluation_batches(rest, crop, resize=resize, batch_size=batch_size, workers=helpers(workers, len(rest)))
+    with Bar(source.name, len(source), first) as bar:
         for batch in batches:
             if not batch.keys:
                 raise UserError(
                     f"none of the {len(rest)} images of {source.name} can be read; the first: {batch.bad[0]}"
                 )
-            yield Encoded(encoder.encode(batch.images), batch.keys, batch.labels, batch.bad)
+            yield batch
             bar.advance(len(batch.keys) + len(batch.bad))
 
 
@@ -109,33 +148,8 @@ def pooled(features: Features, kind: Feature) -> Float[Tensor, "b d"]:
     return features.sparse.mean(1)
 
 
-def _helpers(images: int) -> int:
-    """Processes that decode: none for what is done before they have started."""
+def helpers(workers: Workers, images: int) -> int:
+    """Processes that decode: by default none for what is done before they have started."""
+    if workers != "auto":
+        return workers
     return cores() // 2 if images > _WORTH_HELPERS else 0
-
-
-class _Bar:
-    """A progress bar on a terminal that stays away when the work is short."""
-
-    def __init__(self, title: str, total: int, done: int) -> None:
-        self._console = Console(stderr=True)
-        self._title, self._total, self._done = title, total, done
-        self._start = time.monotonic()
-        self._bar: Progress | None = None
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def advance(self, images: int) -> None:
-        self._done += images
-        if self._bar is None and self._console.is_terminal and time.monotonic() - self._start > _QUIET_SECONDS:
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            self._bar = Progress(*columns, console=self._console, transient=True)
-            self._bar.add_task(self._title, total=self._total)
-            self._bar.start()
-        if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=self._done)

@@ -89,6 +89,7 @@ class Knn(Evaluation):
             resize=round(self.config.resize * encoder.image_size),
             batch_size=self.config.batch_size,
             workers=self.config.workers,
+            layer=self.config.feature,
         )
 
 

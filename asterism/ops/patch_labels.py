@@ -15,7 +15,7 @@ def class_counts(
     """Pixels of each class in each patch; the last of the classes + 1 entries counts the void ones."""
     images, height, width = masks.shape
     rows, columns = height // cell[0], width // cell[1]
-    assert height % cell[0] == 0 and width % cell[1] == 0, f"{height}×{width} pixels in patches of {cell}"
+    assert (rows * cell[0], columns * cell[1]) == (height, width), f"{height}×{width} pixels in patches of {cell}"
     labels = masks.long()
     labels = torch.where(labels == void, classes, labels)
     patches = torch.arange(images * rows * columns, device=masks.device).view(images, rows, 1, columns, 1)
