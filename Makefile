@@ -1,6 +1,7 @@
 # Everything a newcomer needs: `make demo` and `make test`. Reuse an environment with `make test VENV=/path/to/venv`.
 VENV ?= .venv
 PYTHON ?= python3
+JOBS ?= 2
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.asterism-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
@@ -20,7 +21,7 @@ demo: setup
 	PYTHONPATH=. $(BIN)/python -m asterism demo --out demo --overwrite
 
 test: setup
-	PYTHONPATH=. $(BIN)/python -m pytest
+	PYTHONPATH=. $(BIN)/python -m pytest --numprocesses $(JOBS)
 
 check: setup
 	$(BIN)/ruff format --check .
