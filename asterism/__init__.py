@@ -16,11 +16,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from asterism.api import embed, evaluate, load, pretrain, report
+    from asterism.api import concepts, embed, evaluate, load, pretrain, reconstruct, report
 
     __version__: str
 
-__all__ = ["__version__", "embed", "evaluate", "load", "pretrain", "report"]
+__all__ = [
+    "__version__",
+    "concepts",
+    "embed",
+    "evaluate",
+    "load",
+    "pretrain",
+    "reconstruct",
+    "report",
+]
 
 
 def __getattr__(name: str) -> Any:

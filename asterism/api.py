@@ -21,8 +21,11 @@ from asterism.evals.baselines import PixelEncoder, untrained
 from asterism.evals.measure import run_protocol
 from asterism.evals.parts import DataChoice
 from asterism.evals.result import Model, Result
+from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
+from asterism.nn.pictures import Picture
 from asterism.nn.weights import load_encoder
+from asterism.output_folder import check_folder
 from asterism.train.run import Run, open_run
 
 PathLike = str | os.PathLike[str]
@@ -118,13 +121,22 @@ def embed(
 ) -> Written:
     """Write one vector per image to a .parquet or .npz file, with `dense` also one per patch.
 
-    An image gets the vector that `load(model).encode([image]).cls` gives. Unreadable images are left out and recorded
-    beside the file.
+    An image gets the vector that `load(model).encode([image]).cls` gives, and its concepts and their maps if the model
+    knows concepts, so that `concepts` can search the file. Unreadable images are left out and recorded beside the file.
     """
     target = check_target(Path(out), overwrite)
     subject = _subject(model, device)
-    source = open_source(_data_of(subject, data), split)
-    return write_embeddings(subject.encoder, source, target, subject.model, dense=dense, batch_size=batch_size)
+    path = _data_of(subject, data)
+    source = open_source(path, split)
+    return write_embeddings(
+        subject.encoder,
+        source,
+        target,
+        subject.model,
+        dense=dense,
+        batch_size=batch_size,
+        opened=(str(Path(path).resolve()) if Path(path).exists() else path, split),
+    )
 
 
 def report(*runs: PathLike | Run) -> Path:
@@ -132,6 +144,60 @@ def report(*runs: PathLike | Run) -> Path:
     from asterism.run_report import write_report  # brings the drawing libraries
 
     return write_report([open_run(_path_of(run)).path for run in runs])
+
+
+def concepts(
+    model: PathLike | Run | Encoder,
+    images: Sequence[Picture],
+    out: PathLike = "concepts",
+    *,
+    index: PathLike | None = None,
+    data: PathLike | None = None,
+    neighbours: int = 5,
+    overwrite: bool = False,
+    device: str = "auto",
+) -> Path:
+    """Draw where every concept is in images, and the images made from the concepts; returns the page that shows them.
+
+    images: paths, PIL images, arrays or tensors. index: a file that `embed` wrote with the same model; the page then
+    shows, for every single concept, the nearest of its images. data: where these are now, if they have moved.
+    """
+    from asterism.concept_page import open_collection, write_concepts  # bring the drawing libraries
+
+    if not images:
+        raise UserError("name at least one image")
+    folder = check_folder(Path(out), overwrite)
+    encoder, name = _concept_encoder(model, device)
+    place = None if data is None else os.fspath(data)
+    collection = None if index is None else open_collection(Path(index), place, encoder.backbone.dim, neighbours)
+    return write_concepts(encoder, images, folder, name, collection)
+
+
+def reconstruct(
+    model: PathLike | Run | Encoder,
+    images: Sequence[Picture],
+    out: PathLike = "reconstructions",
+    *,
+    drop: Sequence[int] = (),
+    move: Mapping[int, tuple[int, int]] | None = None,
+    swap: Picture | None = None,
+    overwrite: bool = False,
+    device: str = "auto",
+) -> list[Path]:
+    """Write images made from their concepts alone, as found and, if asked, edited; returns the files.
+
+    drop: concepts to leave out; the others share their places. move: concepts whose maps go (down, right) by cells of
+    the patch grid. swap: an image whose concepts are put in the places of these images' concepts.
+    For tensors instead of files: `encoder.reconstruct(features.sparse, features.where)` and `asterism.ops.factors`.
+    """
+    from asterism.reconstructions import Edit, Move, write_reconstructions  # bring the drawing libraries
+
+    if not images:
+        raise UserError("name at least one image")
+    folder = check_folder(Path(out), overwrite)
+    encoder, _ = _concept_encoder(model, device)
+    moves = tuple(Move(token, down, right) for token, (down, right) in (move or {}).items())
+    return write_reconstructions(encoder, images, folder, Edit(swap, tuple(drop), moves))
 
 
 @dataclass(frozen=True)
@@ -152,6 +218,21 @@ def _subject(model: PathLike | Run | Encoder, device: str) -> _Subject:
     name = str(model) if isinstance(model, str) else str(path)
     encoder = PixelEncoder() if name == "pixels" else load(name)
     return _Subject(encoder.to(place), Model(name, encoder.step), path if (path / "config.yaml").is_file() else None)
+
+
+def _concept_encoder(model: PathLike | Run | Encoder, device: str) -> tuple[ConceptEncoder, str]:
+    """An encoder that knows concepts, and its name; others are told apart by what they are."""
+    subject = _subject(model, device)
+    if isinstance(subject.encoder, ConceptEncoder):
+        return subject.encoder.eval(), subject.model.name
+    if subject.run is not None:
+        kind = f"a run of {open_run(subject.run).config['method']['name']}"
+    else:
+        kind = "no network" if isinstance(subject.encoder, PixelEncoder) else subject.encoder.backbone.architecture.name
+    raise UserError(
+        f"{subject.model.name} ({kind}) has no concepts; train a model that has them by "
+        "`asterism pretrain stellar --data DATA`, or name a STELLAR checkpoint"
+    )
 
 
 def _baselines(encoder: Encoder) -> dict[str, Encoder]:

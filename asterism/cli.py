@@ -74,6 +74,8 @@ Data = Annotated[
         "--data", "-d", metavar="DATA", help="A folder of images, tar shards, or a name: see `list datasets`."
     ),
 ]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A run folder or weights, with concepts.")]
+Images = Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files.")]
 Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda|mps", help="Where to compute.")]
 
 
@@ -93,6 +95,7 @@ def about(
       asterism pretrain dino --data photos/ --out runs/first
       asterism evaluate runs/first --data labelled/
       asterism embed runs/first --data photos/ --out photos.parquet
+      asterism concepts runs/first photo.jpg --index photos.parquet
       asterism report runs/first
     """
     if version:
@@ -216,6 +219,8 @@ def embed(
 ) -> None:
     """Turn images into vectors: one row per image, with its file name and its label if it has one.
 
+    A model with concepts also writes these and their maps, for `asterism concepts --index`.
+
     \b
     Examples:
       asterism embed runs/first --data photos/ --out photos.parquet
@@ -229,6 +234,99 @@ def embed(
     print(f"{written.images} images × {written.dim} numbers: {written.path}")
     if written.skipped:
         _warn(f"{written.skipped} unreadable images were left out, see {written.bad_images}", "yellow")
+
+
+@app.command()
+def concepts(
+    model: Model,
+    images: Images,
+    index: Annotated[
+        Path | None,
+        typer.Option(
+            "--index",
+            "-i",
+            metavar="FILE",
+            help="Images embedded by the same model: show the nearest for each concept.",
+        ),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", "-d", metavar="DATA", help="Where the index's images are, if they moved.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for the page and pictures.")] = Path(
+        "concepts"
+    ),
+    neighbours: Annotated[int, typer.Option(min=1, help="Images shown for each concept.")] = 5,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace earlier pictures in --out.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Show what a model with concepts sees in images, and where.
+
+    Draws the place of every concept over each image, and the image made from the concepts alone. With an index that
+    `asterism embed` made, also the nearest images for every single concept. Concepts are numbered from 0.
+
+    \b
+    Examples:
+      asterism concepts runs/first cat.jpg dog.jpg
+      asterism embed runs/first --data photos/ --out photos.parquet
+      asterism concepts runs/first cat.jpg --index photos.parquet --out cat
+    """
+    from asterism import api
+
+    print(
+        api.concepts(
+            model,
+            images,
+            out,
+            index=index,
+            data=data,
+            neighbours=neighbours,
+            overwrite=overwrite,
+            device=device,
+        )
+    )
+
+
+@app.command()
+def reconstruct(
+    model: Model,
+    images: Images,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for the pictures.")] = Path(
+        "reconstructions"
+    ),
+    drop: Annotated[
+        str, typer.Option(metavar="TOKEN,...", help="Leave these concepts out; the others share their places.")
+    ] = "",
+    move: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOKEN:DY,DX", help="Move a concept down and right by cells (negative: up, left)."),
+    ] = None,
+    swap: Annotated[
+        Path | None, typer.Option(metavar="OTHER", help="Put this image's concepts in the places of each IMAGE.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace earlier pictures in --out.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Make images from their concepts alone, as they were found or edited.
+
+    Writes NAME.reconstruction.png and, if anything is edited, NAME.edited.png. `asterism concepts` shows which concept
+    has which number. Edits can be combined: first --swap, then --drop, then every --move.
+
+    \b
+    Examples:
+      asterism reconstruct runs/first cat.jpg --out made
+      asterism reconstruct runs/first cat.jpg --drop 3,5
+      asterism reconstruct runs/first cat.jpg --move 3:0,2 --move 5:-1,0
+      asterism reconstruct runs/first cat.jpg --swap dog.jpg
+    """
+    from asterism import api
+
+    moves = dict(_move(text) for text in move or [])
+    if len(moves) < len(move or []):
+        raise UserError(f"--move {' --move '.join(move or [])} moves a concept twice; give one place for each")
+    for path in api.reconstruct(
+        model, images, out, drop=_tokens(drop), move=moves, swap=swap, overwrite=overwrite, device=device
+    ):
+        print(path)
 
 
 @app.command()
@@ -288,6 +386,24 @@ def demo(
     for result in api.evaluate(run, baselines=True).values():
         _show(result)
     print(f"Report: {api.report(run).resolve()}")
+
+
+def _tokens(text: str) -> list[int]:
+    """Numbers of concepts, from "3,5"."""
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise UserError(f"cannot read --drop {text}; give numbers of concepts, for example 3,5") from None
+
+
+def _move(text: str) -> tuple[int, tuple[int, int]]:
+    """A concept and how far it goes down and right, from "3:-1,2"."""
+    token, _, shift = text.partition(":")
+    try:
+        down, right = (int(part) for part in shift.split(","))
+        return int(token), (down, right)
+    except ValueError:
+        raise UserError(f"cannot read --move {text}; give TOKEN:DY,DX in cells, for example 3:-1,2") from None
 
 
 def _show(result: Result) -> None:

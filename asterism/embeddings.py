@@ -1,8 +1,9 @@
 """Images to vectors in a file: parquet in row groups, or npz; complete or not there at all.
 
-Rows follow the order of the source. Parquet holds the columns key, label (where there are labels), embedding, and with
-`dense` patches, sparse and where as fixed-size lists in row-major order, whose shapes are in the metadata "asterism" of
-the file. The npz holds keys, labels, embeddings, patches, sparse, where as arrays of these shapes, and metadata.
+Rows follow the order of the source. Parquet holds the columns key, label (where there are labels), embedding, sparse
+and where (if the encoder knows concepts) and, with `dense`, patches, as fixed-size lists in row-major order, whose
+shapes are in the metadata "asterism" of the file. The npz holds keys, labels, embeddings, sparse, where, patches as
+arrays of these shapes, and metadata.
 """
 
 from __future__ import annotations
@@ -56,16 +57,26 @@ def check_target(path: Path, overwrite: bool) -> Path:
 
 
 def write_embeddings(
-    encoder: Encoder, source: Source, target: Path, model: Model, *, dense: bool, batch_size: int
+    encoder: Encoder,
+    source: Source,
+    target: Path,
+    model: Model,
+    *,
+    dense: bool,
+    batch_size: int,
+    opened: tuple[str, str | None] | None = None,
 ) -> Written:
-    """Encode every image and write the rows; the target appears when it is complete."""
+    """Encode every image and write the rows; the target appears when it is complete.
+
+    opened: the path and the split that open the source again, for those who want to see the images.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     bad: list[BadImage] = []
     try:
         file: _Rows = (_Parquet if target.suffix == ".parquet" else _Npz)(temporary / target.name, len(source))
         for batch in stream(encoder.eval(), source, resize=encoder.image_size, batch_size=batch_size):
-            file.add(_columns(batch, dense), _describe(batch, source, model, encoder))
+            file.add(_columns(batch, dense), _describe(batch, source, model, encoder, opened))
             bad += batch.unreadable
         _flush(file.finish())
         (temporary / target.name).replace(target)
@@ -75,22 +86,29 @@ def write_embeddings(
 
 
 def _columns(batch: Encoded, dense: bool) -> Columns:
-    tensors = {"embedding": batch.features.cls}
+    features = batch.features
+    tensors = {"embedding": features.cls}
+    if features.sparse is not None and features.where is not None:
+        tensors |= {"sparse": features.sparse, "where": features.where}
     if dense:
-        parts = {"patches": batch.features.patches, "sparse": batch.features.sparse, "where": batch.features.where}
-        tensors |= {name: value for name, value in parts.items() if value is not None}
+        tensors["patches"] = features.patches
     columns: Columns = {"key": np.array(batch.keys)}
     if batch.labels is not None:
         columns["label"] = batch.labels.numpy()
     return columns | {name: value.float().cpu().numpy() for name, value in tensors.items()}
 
 
-def _describe(batch: Encoded, source: Source, model: Model, encoder: Encoder) -> dict[str, Any]:
+def _describe(
+    batch: Encoded, source: Source, model: Model, encoder: Encoder, opened: tuple[str, str | None] | None
+) -> dict[str, Any]:
     """What a reader needs to use the vectors, and to make them again."""
+    path, split = opened or (None, None)
     return {
         "model": model.name,
         "step": model.step,
         "data": source.name,
+        "path": path,
+        "split": split,
         "fingerprint": source.fingerprint,
         "classes": source.classes,
         "image_size": encoder.image_size,

@@ -13,16 +13,18 @@ from asterism.data import BadImage, Sample, Source, Subset, Views, evaluation_ba
 from asterism.errors import UserError
 from asterism.evals.result import Result, read_results, write_atomically
 from asterism.methods.base import Method
+from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
 from asterism.ops.neighbours import nearest
 from asterism.ops.random import fold
 from asterism.train.loop import load_method
 from asterism.train.recipe import Recipe
 from asterism.train.run import Run, open_run
-from asterism.viz import charts, page, pictures
+from asterism.viz import charts, concepts, page, pictures
 from asterism.viz.pictures import Pictures
 
 _SHOWN = 8  # images in each gallery
+_TAKEN_APART = 4  # images whose every concept is shown
 _NEIGHBOURS = 6
 _SEARCHED = 600  # images among which neighbours are looked for
 _CURVES = {
@@ -152,6 +154,7 @@ def _galleries(run: Run, recipe: Recipe) -> list[str]:
             "Patch tokens coloured by their three principal components (equal colour: alike), what the class token "
             "looks at in the last block, and how alike each patch is to the one in the middle.",
         ),
+        *_concepts(encoder, images),
         page.section(
             "Nearest images",
             page.gallery(_neighbours(source, encoder)),
@@ -176,6 +179,39 @@ def _feature_pictures(encoder: Encoder, images: Pictures) -> dict[str, Pictures]
         shown["attention"] = pictures.heat(pictures.attention_maps(attention, features.grid), images)
     shown["like the middle"] = pictures.heat(pictures.similarity_maps(features.patches, features.grid, middle), images)
     return shown
+
+
+def _concepts(encoder: Encoder, images: Pictures) -> list[str]:
+    """What is where, and the images made from that alone, for encoders that know concepts."""
+    if not isinstance(encoder, ConceptEncoder):
+        return []
+    features = encoder.encode(images)
+    assert features.sparse is not None
+    assert features.where is not None
+    large = concepts.magnified(images, 128)
+    shown = {"image": large, "strongest concept": concepts.strongest_concepts(features.where, large)}
+    try:
+        made = encoder.reconstruct(features.sparse, features.where).cpu()
+    except UserError as error:
+        quality = f"No reconstructions: {error}."
+    else:
+        shown["reconstruction"] = concepts.magnified(pictures.to_uint8(concepts.at_size(made, images.shape[-1])), 128)
+        decibels = concepts.reconstruction_quality(made, images)
+        quality = f"The reconstructions of these images reach {decibels.mean():.1f} dB (PSNR, mean)."
+    count = features.sparse.shape[1]
+    return [
+        page.section(
+            "What is where",
+            page.gallery(shown),
+            f"Every cell in the colour of the strongest of {count} concepts, and the image made from the concepts and "
+            f"their places alone. {quality}",
+        ),
+        page.section(
+            "Every concept",
+            "".join(page.tiles(row) for row in concepts.taken_apart(features.where, large)[:_TAKEN_APART]),
+            "One image in a row: the share of each cell that belongs to each concept, and its share of the image.",
+        ),
+    ]
 
 
 @torch.no_grad()

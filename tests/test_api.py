@@ -111,4 +111,5 @@ def test_embeddings_are_what_encode_gives(labelled: Path, tmp_path: Path) -> Non
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(AttributeError, match="no attribute 'pretrian'"):
         asterism.pretrian  # noqa: B018
-    assert set(asterism.__all__) == {"__version__", "embed", "evaluate", "load", "pretrain", "report"}
+    names = {"concepts", "embed", "evaluate", "load", "pretrain", "reconstruct", "report"}
+    assert set(asterism.__all__) == names | {"__version__"}

@@ -109,7 +109,9 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     assert done.stdout.split() == []
 
 
-@pytest.mark.parametrize("command", ["pretrain", "evaluate", "embed", "report", "list", "demo"])
+@pytest.mark.parametrize(
+    "command", ["pretrain", "evaluate", "embed", "concepts", "reconstruct", "report", "list", "demo"]
+)
 def test_every_command_explains_itself(command: str) -> None:
     result = call(command, "--help")
     assert result.exit_code == 0

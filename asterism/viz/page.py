@@ -5,12 +5,22 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib import resources
+from typing import Any
 
 from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A picture with a few words under it."""
+
+    picture: UInt8[Tensor, "3 h w"]
+    caption: str
 
 
 def page(title: str, subtitle: str, sections: Sequence[str]) -> str:
@@ -23,9 +33,16 @@ def page(title: str, subtitle: str, sections: Sequence[str]) -> str:
     )
 
 
-def section(title: str, body: str, note: str = "") -> str:
-    explained = f'<p class="note">{escape(note)}</p>' if note else ""
-    return f"<section><h2>{escape(title)}</h2>{explained}{body}</section>" if body else ""
+def section(title: str, body: str, explanation: str = "") -> str:
+    return f"<section><h2>{escape(title)}</h2>{note(explanation)}{body}</section>" if body else ""
+
+
+def note(text: str) -> str:
+    return f'<p class="note">{escape(text)}</p>' if text else ""
+
+
+def heading(text: str) -> str:
+    return f"<h3>{escape(text)}</h3>"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -62,6 +79,16 @@ def gallery(columns: Mapping[str, UInt8[Tensor, "b 3 h w"]]) -> str:
     )
 
 
+def tiles(row: Sequence[Tile], size: int = 128) -> str:
+    """Pictures side by side, in as many lines as the window needs."""
+    shown = "".join(
+        f'<figure style="width: {size}px">{thumbnail(tile.picture, tile.caption, size)}'
+        f"<figcaption>{escape(tile.caption)}</figcaption></figure>"
+        for tile in row
+    )
+    return f'<div class="tiles">{shown}</div>' if shown else ""
+
+
 def details(title: str, text: str) -> str:
     return f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
 
@@ -72,12 +99,22 @@ def picture(image: UInt8[Tensor, "3 h w"], label: str, least: int = 128) -> str:
     factor = -(-least // min(drawn.size))
     if factor > 1:
         drawn = drawn.resize((drawn.width * factor, drawn.height * factor), Image.Resampling.NEAREST)
+    return _inline(drawn, label, "png", optimize=True)
+
+
+def thumbnail(image: UInt8[Tensor, "3 h w"], label: str, size: int) -> str:
+    """An inline JPEG of `size` pixels, for pages with hundreds of pictures; lossless ones take minutes to open."""
+    drawn = Image.fromarray(image.permute(1, 2, 0).cpu().contiguous().numpy())
+    way = Image.Resampling.LANCZOS if drawn.width > size else Image.Resampling.NEAREST
+    return _inline(drawn.resize((size, size), way), label, "jpeg", quality=88, subsampling=0)
+
+
+def _inline(drawn: Image.Image, label: str, kind: str, **settings: Any) -> str:
     buffer = io.BytesIO()
-    drawn.save(buffer, format="PNG", optimize=True)
+    drawn.save(buffer, format=kind, **settings)
     data = base64.b64encode(buffer.getvalue()).decode()
-    return (
-        f'<img src="data:image/png;base64,{data}" width="{drawn.width}" height="{drawn.height}" alt="{escape(label)}">'
-    )
+    size = f'width="{drawn.width}" height="{drawn.height}"'
+    return f'<img src="data:image/{kind};base64,{data}" {size} alt="{escape(label)}">'
 
 
 def _style() -> str:

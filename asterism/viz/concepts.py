@@ -1,0 +1,76 @@
+"""What is where in images: every concept in a colour of its own, and images made from concepts."""
+
+from __future__ import annotations
+
+import colorsys
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from asterism.ops.psnr import psnr
+from asterism.viz.page import Tile
+from asterism.viz.pictures import Pictures, enlarge, to_uint8
+
+_GOLDEN_ANGLE = 0.381966  # of a turn: hues of neighbouring numbers lie far apart, however many there are
+_LEVELS = ((0.75, 1.0), (0.55, 0.85), (0.95, 0.8))  # saturation and value, in turns
+
+
+def concept_colors(count: int) -> Float[Tensor, "{count} 3"]:
+    """A colour in [0, 1] for each concept; a concept keeps its colour in every picture."""
+    colors = []
+    for number in range(count):
+        saturation, value = _LEVELS[number % len(_LEVELS)]
+        colors.append(colorsys.hsv_to_rgb((0.58 + number * _GOLDEN_ANGLE) % 1, saturation, value))
+    return torch.tensor(colors)
+
+
+def strongest_concepts(where: Float[Tensor, "b r h w"], images: Pictures) -> Pictures:
+    """Every cell in the colour of its strongest concept, over the image in gray."""
+    colors = concept_colors(where.shape[1])[where.argmax(dim=1).cpu()].permute(0, 3, 1, 2)
+    return _tinted(enlarge(colors, images.shape[-1]), torch.ones(len(images), 1, 1, 1), images)
+
+
+def concept_map(where: Float[Tensor, "b r h w"], token: int, images: Pictures) -> Pictures:
+    """One concept's share of every cell as the strength of its colour over the image.
+
+    Full strength is the largest share that any concept has in the image, so that maps of an image can be compared.
+    """
+    shares = where[:, token : token + 1].float().cpu() / where.float().cpu().amax(dim=(1, 2, 3), keepdim=True)
+    color = concept_colors(where.shape[1])[token][:, None, None]
+    return _tinted(color, enlarge(shares, images.shape[-1], smooth=True), images)
+
+
+def taken_apart(where: Float[Tensor, "b r h w"], images: Pictures) -> list[list[Tile]]:
+    """For each image a map of every concept, with the part of the image that belongs to it."""
+    maps = [concept_map(where, token, images) for token in range(where.shape[1])]
+    shares = where.float().mean(dim=(2, 3)).tolist()
+    return [
+        [Tile(maps[token][image], f"concept {token}, {share:.0%}") for token, share in enumerate(row)]
+        for image, row in enumerate(shares)
+    ]
+
+
+def reconstruction_quality(made: Float[Tensor, "b 3 H W"], images: Pictures) -> Float[Tensor, " b"]:
+    """PSNR in decibels, at the size of the images."""
+    return psnr(at_size(made, images.shape[-1]).cpu(), images.cpu().float() / 255)
+
+
+def at_size(made: Float[Tensor, "b 3 H W"], size: int) -> Float[Tensor, "b 3 {size} {size}"]:
+    """Tokenizers may make pictures of another size than the encoder sees."""
+    if made.shape[-1] == size:
+        return made
+    return interpolate(made, (size, size), mode="bicubic", antialias=True).clamp(0, 1)
+
+
+def magnified(images: Pictures, least: int = 256) -> Pictures:
+    """Small images at a whole multiple of their size, so that maps drawn over them are smooth."""
+    factor = -(-least // images.shape[-1])
+    return images.repeat_interleave(factor, dim=2).repeat_interleave(factor, dim=3)
+
+
+def _tinted(color: Float[Tensor, "*b 3 h w"], strength: Float[Tensor, "b 1 h w"], images: Pictures) -> Pictures:
+    """Colour that keeps the lightness of the image visible; black and white elsewhere, darker than the image."""
+    gray = images.cpu().float().mean(dim=1, keepdim=True) / 255
+    return to_uint8((1 - strength) * 0.55 * gray + strength * color * (0.45 + 0.55 * gray))

@@ -1,0 +1,62 @@
+import math
+
+import torch
+
+from asterism.viz.concepts import (
+    at_size,
+    concept_colors,
+    concept_map,
+    magnified,
+    reconstruction_quality,
+    strongest_concepts,
+    taken_apart,
+)
+
+WHITE = torch.full((1, 3, 8, 8), 255, dtype=torch.uint8)
+WHERE = torch.tensor([[[[1.0, 0.2], [0.0, 0.5]], [[0.0, 0.8], [1.0, 0.5]]]])
+
+
+def test_colours_are_told_apart() -> None:
+    colors = concept_colors(24)
+    assert torch.equal(colors[:8], concept_colors(8)), "a concept's colour does not depend on how many there are"
+    assert torch.pdist(colors).min() > 0.08
+    assert torch.pdist(colors[:8]).min() > 0.3
+
+
+def test_every_cell_has_the_colour_of_its_strongest_concept() -> None:
+    sheet = strongest_concepts(WHERE, WHITE)[0]
+    colors = (concept_colors(2) * 255).round().to(torch.uint8)
+    assert torch.equal(sheet[:, 1, 1], colors[0])
+    assert torch.equal(sheet[:, 1, 6], colors[1])
+    assert torch.equal(sheet[:, 6, 1], colors[1])
+
+
+def test_a_map_is_the_strength_of_a_colour() -> None:
+    drawn = concept_map(WHERE, 0, WHITE)[0].float() / 255
+    color = concept_colors(2)[0]
+    torch.testing.assert_close(drawn[:, 0, 0], color, atol=3e-3, rtol=0)  # all of the cell
+    torch.testing.assert_close(drawn[:, 7, 0], torch.full((3,), 0.55), atol=3e-3, rtol=0)  # nothing of it: gray
+    half = concept_map(WHERE / 2, 0, WHITE)[0].float() / 255
+    assert torch.equal(half, drawn), "strength is relative to the largest share of the image"
+
+
+def test_captions_tell_the_share_of_the_image() -> None:
+    (row,) = taken_apart(WHERE, WHITE)
+    assert [tile.caption for tile in row] == ["concept 0, 42%", "concept 1, 58%"]
+    assert torch.equal(row[1].picture, concept_map(WHERE, 1, WHITE)[0])
+
+
+def test_quality_is_measured_at_the_size_of_the_images() -> None:
+    images = torch.full((2, 3, 8, 8), 51, dtype=torch.uint8)
+    made = torch.full((2, 3, 16, 16), 0.3)
+    for value in reconstruction_quality(made, images).tolist():
+        assert math.isclose(value, 20.0, abs_tol=1e-4)
+    assert at_size(made, 16) is made
+
+
+def test_small_images_grow_by_whole_pixels() -> None:
+    images = torch.randint(256, (2, 3, 6, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    large = magnified(images, 20)
+    assert large.shape == (2, 3, 24, 24)
+    assert torch.equal(large[:, :, ::4, 3::4], images)
+    assert torch.equal(magnified(large, 20), large)
