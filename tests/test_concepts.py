@@ -60,7 +60,7 @@ def test_the_way_from_photos_to_a_page() -> None:
     assert names("shown") == {"concepts.html"} | {f"{folder}/{n}.png" for folder in ("000", "000-1") for n in each}
     page = Path("shown/concepts.html").read_text()
     assert page.count("<img") == 2 * (3 + TOKENS + TOKENS * (1 + 2))
-    assert "http" not in page.replace("http://www.w3.org", "")
+    assert '="http' not in page, "the page needs nothing from elsewhere"
     first = page.partition("<h2>000-1</h2>")[0]
     assert "red/000.png, concept" not in first, "an image is no neighbour of itself"
     assert "blue/000.png, concept" not in page.partition("<h2>000-1</h2>")[2]

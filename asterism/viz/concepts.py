@@ -5,7 +5,7 @@ from __future__ import annotations
 import colorsys
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 from torch.nn.functional import interpolate
 
@@ -14,7 +14,7 @@ from asterism.viz.page import Tile
 from asterism.viz.pictures import Pictures, enlarge, to_uint8
 
 _GOLDEN_ANGLE = 0.381966  # of a turn: hues of neighbouring numbers lie far apart, however many there are
-_LEVELS = ((0.75, 1.0), (0.55, 0.85), (0.95, 0.8))  # saturation and value, in turns
+_LEVELS = ((0.75, 1.0), (0.95, 0.75), (0.9, 0.95), (1.0, 0.55), (0.5, 0.85))  # saturation and value, in turns
 
 
 def concept_colors(count: int) -> Float[Tensor, "{count} 3"]:
@@ -26,23 +26,23 @@ def concept_colors(count: int) -> Float[Tensor, "{count} 3"]:
     return torch.tensor(colors)
 
 
-def strongest_concepts(where: Float[Tensor, "b r h w"], images: Pictures) -> Pictures:
+def strongest_concepts(where: Float[Tensor, "b r rows columns"], images: Pictures) -> Pictures:
     """Every cell in the colour of its strongest concept, over the image in gray."""
     colors = concept_colors(where.shape[1])[where.argmax(dim=1).cpu()].permute(0, 3, 1, 2)
-    return _tinted(enlarge(colors, images.shape[-1]), torch.ones(len(images), 1, 1, 1), images)
+    return _tinted(enlarge(colors, images.shape[-1]), torch.ones(len(images), 1, *images.shape[2:]), images)
 
 
-def concept_map(where: Float[Tensor, "b r h w"], token: int, images: Pictures) -> Pictures:
+def concept_map(where: Float[Tensor, "b r rows columns"], token: int, images: Pictures) -> Pictures:
     """One concept's share of every cell as the strength of its colour over the image.
 
     Full strength is the largest share that any concept has in the image, so that maps of an image can be compared.
     """
     shares = where[:, token : token + 1].float().cpu() / where.float().cpu().amax(dim=(1, 2, 3), keepdim=True)
-    color = concept_colors(where.shape[1])[token][:, None, None]
+    color = concept_colors(where.shape[1])[token][:, None, None].expand(images.shape)
     return _tinted(color, enlarge(shares, images.shape[-1], smooth=True), images)
 
 
-def taken_apart(where: Float[Tensor, "b r h w"], images: Pictures) -> list[list[Tile]]:
+def taken_apart(where: Float[Tensor, "b r rows columns"], images: Pictures) -> list[list[Tile]]:
     """For each image a map of every concept, with the part of the image that belongs to it."""
     maps = [concept_map(where, token, images) for token in range(where.shape[1])]
     shares = where.float().mean(dim=(2, 3)).tolist()
@@ -64,13 +64,13 @@ def at_size(made: Float[Tensor, "b 3 H W"], size: int) -> Float[Tensor, "b 3 {si
     return interpolate(made, (size, size), mode="bicubic", antialias=True).clamp(0, 1)
 
 
-def magnified(images: Pictures, least: int = 256) -> Pictures:
+def magnified(images: Pictures, least: int = 256) -> UInt8[Tensor, "b 3 H W"]:
     """Small images at a whole multiple of their size, so that maps drawn over them are smooth."""
     factor = -(-least // images.shape[-1])
     return images.repeat_interleave(factor, dim=2).repeat_interleave(factor, dim=3)
 
 
-def _tinted(color: Float[Tensor, "*b 3 h w"], strength: Float[Tensor, "b 1 h w"], images: Pictures) -> Pictures:
+def _tinted(color: Float[Tensor, "b 3 h w"], strength: Float[Tensor, "b 1 h w"], images: Pictures) -> Pictures:
     """Colour that keeps the lightness of the image visible; black and white elsewhere, darker than the image."""
     gray = images.cpu().float().mean(dim=1, keepdim=True) / 255
     return to_uint8((1 - strength) * 0.55 * gray + strength * color * (0.45 + 0.55 * gray))
