@@ -94,10 +94,10 @@ class Segmented:
         return self._draw(number)
 
     def _translated(self, raw: NDArray[np.integer], item: Item) -> NDArray[np.uint8]:
-        largest = int(raw.max())
-        if largest >= len(self._labels) and set(np.unique(raw[raw >= len(self._labels)])) != {VOID}:
+        beyond = set(np.unique(raw[raw >= len(self._labels)]).tolist()) - {VOID}
+        if beyond:
             raise UserError(
-                f"the mask of {item.key} holds the label {largest}; {self.name} has the labels 0 … "
+                f"the mask of {item.key} holds the label {max(beyond)}; {self.name} has the labels 0 … "
                 f"{len(self._labels) - 1} and {VOID} for void"
             )
         table = np.full(max(VOID, len(self._labels)) + 1, VOID, dtype=np.uint8)

@@ -169,7 +169,8 @@ def _coco_opener(root: Path, annotations: Path, part: str, chosen: Path | None) 
         masks = CocoMasks(annotations)
         names = sorted(masks.images) if chosen is None else chosen.read_text(encoding="utf-8").split()
         year = annotations.stem.removeprefix("instances").strip("_")
-        folder = next((root / name for name in (year, "images") if name and (root / name).is_dir()), root / "images")
+        places = [root / name for name in (year, f"images/{year}", "images") if name]
+        folder = next((place for place in places if place.is_dir()), root / "images")
         items = []
         for name in names:
             if name not in masks.images:

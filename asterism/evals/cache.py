@@ -32,7 +32,8 @@ from asterism.errors import UserError
 from asterism.nn.encoder import Encoder
 
 WORTH_KEEPING = 256  # images
-_PROGRESS = "progress.jsonl"
+_PROGRESS, _IDENTITY, _LOCK = "progress.jsonl", "identity.json", ".lock"
+_LIMIT = "ASTERISM_FEATURES_GB"
 _FORMAT = 1  # counts changes of what the files mean
 
 
@@ -76,7 +77,7 @@ def stored(identity: Mapping[str, Any] | None, images: int, produce: Callable[[i
         _make_room(folder)
         folder.mkdir(parents=True, exist_ok=True)
         with _alone(folder):
-            (folder / "identity.json").write_text(text, encoding="utf-8")
+            (folder / _IDENTITY).write_text(text, encoding="utf-8")
             return _complete(folder, images, produce)
     except OSError as error:
         raise UserError(
@@ -136,30 +137,47 @@ def _append(folder: Path, block: Block, handles: dict[str, Any], files: contextl
 
 
 def _progress(folder: Path) -> list[dict[str, Any]]:
-    """The lines that were written whole."""
+    """The lines that were written whole, and whose rows are there: a crash of the machine may lose either."""
     try:
         text = (folder / _PROGRESS).read_bytes()
     except FileNotFoundError:
         return []
-    lines = []
+    lines: list[dict[str, Any]] = []
     for line in text.split(b"\n")[:-1]:
         try:
             lines.append(json.loads(line))
         except ValueError:
             break
+    while lines and not all(_size(folder / name) >= size for name, size in _sizes(lines).items()):
+        lines.pop()
     return lines
 
 
 def _cut_back(folder: Path, lines: list[dict[str, Any]]) -> None:
     """Remove rows and half a line that an interruption left behind."""
+    sizes = _sizes(lines)
+    for file in folder.iterdir():
+        if file.name not in (_PROGRESS, _IDENTITY, _LOCK) and _size(file) != sizes.get(file.name, 0):
+            os.truncate(file, sizes.get(file.name, 0))
+    kept = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    progress = folder / _PROGRESS
+    if _size(progress) != len(kept):
+        temporary = folder / f".{_PROGRESS}"
+        temporary.write_bytes(kept)
+        temporary.replace(progress)
+
+
+def _sizes(lines: list[dict[str, Any]]) -> dict[str, int]:
+    """Bytes of each array."""
     sizes: dict[str, int] = {}
     for line in lines:
         for name, array in line["arrays"].items():
             sizes[name] = sizes.get(name, 0) + sum(array["rows"]) * _row_bytes(array)
-    for file in folder.iterdir():
-        if file.name not in (_PROGRESS, "identity.json", ".lock"):
-            os.truncate(file, sizes.get(file.name, 0))
-    (folder / _PROGRESS).write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+    return sizes
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
 
 
 def _mapped(folder: Path, lines: list[dict[str, Any]]) -> Stored:
@@ -202,7 +220,7 @@ def _numbers(shape: list[int]) -> int:
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     fcntl = importlib.import_module("fcntl")
-    lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)
+    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -212,7 +230,10 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def _make_room(wanted: Path) -> None:
     """Delete the longest unused features beyond the limit; never the wanted ones."""
-    limit = float(os.environ.get("ASTERISM_FEATURES_GB", "50")) * 1e9
+    try:
+        limit = float(os.environ.get(_LIMIT, "50")) * 1e9
+    except ValueError:
+        raise UserError(f"{_LIMIT} = {os.environ[_LIMIT]!r} must be a number of gigabytes, for example 50") from None
     home = features_folder()
     if not home.is_dir():
         return

@@ -61,6 +61,12 @@ def labels_of(source: Source) -> list[int]:
             f"{source.name} has no labels; an evaluation needs them: a folder with one subfolder per class, "
             "shards with .cls entries, or a labelled set from `asterism list datasets`"
         )
+    beyond = [label for label in labels if label is not None and not 0 <= label < len(source.classes)]
+    if beyond:
+        raise UserError(
+            f"{source.name} has {len(source.classes)} classes, but {len(beyond)} images have labels outside of "
+            f"0 … {len(source.classes) - 1}, such as {beyond[0]}; name all classes, or mend the labels"
+        )
     return [label for label in labels if label is not None]
 
 
@@ -69,9 +75,14 @@ def class_balanced(labels: list[int], share: float, seed: int) -> list[int]:
     return _draw(labels, seed, lambda size: max(1, round(share * size)))
 
 
+def held_out_places(labels: list[int], share: float, seed: int) -> list[int]:
+    """Places of `share` of every class to test on. At least one image of every class stays in training, and of classes
+    with several at least one is tested."""
+    return _draw(labels, seed, lambda size: min(size - 1, max(1, round(share * size))))
+
+
 def _hold_out(source: Source, labels: list[int], share: float, seed: int) -> Parts:
-    """At least one image of every class stays in training, and of classes with several at least one is tested."""
-    held_out = _draw(labels, seed, lambda size: min(size - 1, max(1, round(share * size))))
+    held_out = held_out_places(labels, share, seed)
     if not held_out:
         raise UserError(f"{source.name} has one image per class; an evaluation needs at least two of some class")
     kept = sorted(set(range(len(labels))) - set(held_out))

@@ -1,0 +1,181 @@
+"""Segmentation by nearest neighbours of patch tokens: whether patches of a kind lie together, without any training.
+
+The protocol of CrIBo after Hummingbird: images are resized to the nearest multiple of the patch size; every patch of a
+training image gets the majority label of its pixels, void ones aside; each patch of a test image takes the votes of its
+50 most similar ones, with exp(cosine / T). Smaller parts of the training images (1/8, 1/64, 1/128) are drawn five
+times and averaged. Scored on patches and, after bilinear upsampling of the votes, on pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from pydantic import Field, field_validator
+from torch import Tensor
+
+from asterism.data.segmented import VOID, nearest_multiple
+from asterism.errors import UserError
+from asterism.evals.bar import Bar
+from asterism.evals.base import Evaluation, ProtocolConfig
+from asterism.evals.cache import Stored
+from asterism.evals.dense_tokens import (
+    PatchLabels,
+    labelled_tokens,
+    mask_of,
+    pixels_from_patches,
+    side_multiple,
+    sizes_of,
+    tokens_and_masks,
+)
+from asterism.evals.parts import DataChoice
+from asterism.evals.segmented_parts import SegmentedParts, drawn_images, open_segmented_parts
+from asterism.nn.encoder import Encoder
+from asterism.ops.neighbours import nearest, votes
+from asterism.ops.patch_labels import mean_of_neighbours
+from asterism.ops.random import fold
+from asterism.ops.segmentation_metrics import confusion, scores
+
+_QUERIES = 8192  # patches searched for at a time, all of whose neighbours are held
+
+
+class DenseNnConfig(ProtocolConfig):
+    """Constants of the protocol; the defaults are those of the papers."""
+
+    k: int = Field(50, ge=1)  # patches that vote
+    temperature: float = Field(0.02, ge=0.02)  # of the votes; below 0.02 single precision overflows
+    shares: tuple[float, ...] = (1.0, 1 / 8, 1 / 64, 1 / 128)  # of the training images
+    draws: int = Field(5, ge=1)  # of each share below 1; their mean is reported
+    patch_labels: PatchLabels = "majority"  # mode: void counts as a label; soft: shares of classes, void as class 0
+    longer_side: int | None = Field(None, ge=8)  # pixels of the images; None: as they are
+    batch_size: int = Field(8, ge=1)  # images encoded at a time; does not change the result
+
+    @field_validator("shares")
+    @classmethod
+    def _shares(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if not value or min(value) <= 0 or max(value) > 1:
+            raise ValueError("give shares of the training images above 0 and up to 1, for example [1, 0.125]")
+        return value
+
+
+class DenseNn(Evaluation):
+    """Mean intersection over union in percent, on patches and on pixels, for every share of the training images."""
+
+    Config = DenseNnConfig
+    config: DenseNnConfig
+    parts: SegmentedParts
+
+    @classmethod
+    def open_parts(cls, config: ProtocolConfig, choice: DataChoice) -> SegmentedParts:
+        return open_segmented_parts(choice, config.holdout, config.seed)
+
+    def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
+        config = self.config
+        resize = nearest_multiple(side_multiple(encoder), config.longer_side)
+        common: dict[str, Any] = {"layers": 1, "batch_size": config.batch_size, "workers": config.workers}
+        train = labelled_tokens(encoder, self.parts.train, resize, patch_labels=config.patch_labels, **common)
+        test = tokens_and_masks(encoder, self.parts.test, resize, unit=True, **common)
+        if not len(train.arrays["tokens"]):
+            raise UserError(f"every patch of {self.parts.train.name} is void; there is nothing to learn from")
+        device = next(encoder.parameters()).device
+        images, tested = len(train.keys), len(test.keys)
+        plans = [(share, draw) for share in config.shares for draw in range(config.draws if share < 1 else 1)]
+        found: dict[str, list[float]] = {}
+        with Bar("dense-nn", len(plans) * tested) as bar:
+            for share, draw in plans:
+                bank = _Bank.of(train, self._drawn(images, share, draw)).to(device)
+                for kind, value in self._scores(bank, test, device, bar).items():
+                    found.setdefault(f"miou_{kind}{_suffix(share)}", []).append(value)
+        yield from ((name, sum(values) / len(values)) for name, values in found.items())
+        if unreadable := len(train.unreadable) + len(test.unreadable):
+            yield "unreadable_images", float(unreadable)
+
+    def constants(self, encoder: Encoder) -> dict[str, Any]:
+        return super().constants(encoder) | {
+            "multiple": side_multiple(encoder),
+            "classes": len(self.parts.classes),
+            "images_per_share": [_count(len(self.parts.train), share) for share in self.config.shares],
+        }
+
+    def _drawn(self, images: int, share: float, draw: int) -> list[int]:
+        count = _count(images, share)
+        return list(range(images)) if share == 1 else drawn_images(images, count, fold(self.config.seed, count, draw))
+
+    def _scores(self, bank: _Bank, test: Stored, device: torch.device, bar: Bar) -> dict[str, float]:
+        classes = len(self.parts.classes)
+        patches = pixels = torch.zeros(classes, classes, dtype=torch.int64)
+        for group in _groups(test):
+            queries = torch.cat([test.of("tokens", image) for image in group]).to(device)
+            ballots = self._votes(bank, queries, classes).cpu()
+            start = 0
+            for image in group:
+                grid, size = sizes_of(test, image)
+                ballot = ballots[start : start + grid[0] * grid[1]]
+                start += len(ballot)
+                patches = patches + confusion(ballot.argmax(1), test.of("labels", image), classes, VOID)
+                predicted = pixels_from_patches(ballot, grid, size)
+                pixels = pixels + confusion(predicted, mask_of(test, image), classes, VOID)
+            bar.advance(len(group))
+        if not pixels.sum():
+            raise UserError(f"every pixel of {self.parts.test.name} is void; there is nothing to test on")
+        found = {"pixels": scores(pixels).miou}
+        if patches.sum():
+            found = {"patches": scores(patches).miou} | found
+        return {kind: 100 * value for kind, value in found.items()}
+
+    def _votes(self, bank: _Bank, queries: Float[Tensor, "q d"], classes: int) -> Float[Tensor, "q c"]:
+        similarity, index = nearest(queries, bank.tokens, min(self.config.k, len(bank.tokens)))
+        if self.config.patch_labels == "soft":
+            return mean_of_neighbours(similarity, bank.labels[index].float(), self.config.temperature)
+        ballot = votes(similarity - similarity[:, :1], bank.labels[index].long(), classes, self.config.temperature)
+        return ballot / ballot.sum(1, keepdim=True)
+
+
+@dataclass(frozen=True)
+class _Bank:
+    """Labelled tokens of some training images."""
+
+    tokens: Float[Tensor, "n d"]
+    labels: Tensor  # [n], or [n, classes] for soft labels
+
+    @staticmethod
+    def of(train: Stored, images: list[int]) -> _Bank:
+        if len(images) == len(train.keys):
+            return _Bank(train.arrays["tokens"], train.arrays["labels"])
+        kept = [image for image in images if len(train.of("labels", image))] or _labelled(train)[:1]
+        return _Bank(*(torch.cat([train.of(name, image) for image in kept]) for name in ("tokens", "labels")))
+
+    def to(self, device: torch.device) -> _Bank:
+        return _Bank(self.tokens.to(device), self.labels.to(device))
+
+
+def _labelled(train: Stored) -> list[int]:
+    return [image for image in range(len(train.keys)) if len(train.of("labels", image))]
+
+
+def _groups(test: Stored) -> Iterator[list[int]]:
+    """Consecutive images with about `_QUERIES` patches together."""
+    group: list[int] = []
+    total = 0
+    for image in range(len(test.keys)):
+        group.append(image)
+        total += len(test.of("labels", image))
+        if total >= _QUERIES:
+            yield group
+            group, total = [], 0
+    if group:
+        yield group
+
+
+def _count(images: int, share: float) -> int:
+    return max(1, round(share * images))
+
+
+def _suffix(share: float) -> str:
+    """Nothing for the whole set, `_1of8` for an eighth."""
+    fraction = Fraction(share).limit_denominator(10_000)
+    return "" if share == 1 else f"_{fraction.numerator}of{fraction.denominator}"

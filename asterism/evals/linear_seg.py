@@ -1,0 +1,181 @@
+"""Segmentation by a linear map of frozen patch tokens: what a patch shows, read off in one step.
+
+Two forms. `form=upsampled` (CrIBo): a 1×1 convolution on the last tokens, or the last four layers side by side; its
+scores are upsampled bilinearly and compared with every pixel. `form=patches` (STELLAR): batch norm and a 1×1
+convolution, compared with the majority label of each patch. Adam, learning rate with polynomial decay (power 0.9);
+all learning rates are trained at once and one is chosen on a tenth of the training images, which no head learns from.
+Test images are scored at their own size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int, UInt8
+from pydantic import Field, field_validator
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from asterism.data.segmented import VOID, square
+from asterism.errors import UserError
+from asterism.evals.base import Evaluation, ProtocolConfig
+from asterism.evals.cache import Stored
+from asterism.evals.dense_tokens import mask_of, pixels_from_patches, side_multiple, sizes_of, tokens_and_masks
+from asterism.evals.heads import best, linear_layer, train_heads
+from asterism.evals.parts import DataChoice
+from asterism.evals.segmented_parts import SegmentedParts, drawn_images, open_segmented_parts
+from asterism.nn.encoder import Encoder
+from asterism.ops.random import fold
+from asterism.ops.segmentation_metrics import SegmentationScores, confusion, scores
+
+_POWER = 0.9  # of the polynomial decay
+
+
+class LinearSegConfig(ProtocolConfig):
+    """Constants of the protocol; the learning rates are those of the paper."""
+
+    form: Literal["upsampled", "patches"] = "upsampled"
+    layers: int = Field(1, ge=1)  # last blocks whose tokens are put side by side; the papers use 1 or 4
+    learning_rates: tuple[float, ...] = (8e-4, 3e-4, 1e-4, 8e-5)
+    epochs: int = Field(20, ge=1)
+    head_batch: int = Field(16, ge=1)  # images per step of the heads
+    chosen_on: float = Field(0.1, gt=0, lt=1)  # share of the training images kept aside to choose the learning rate
+    side: float = Field(2.0, gt=0)  # of the square that images are resized to, in image sizes of the encoder
+    batch_size: int = Field(8, ge=1)  # images encoded at a time; does not change the result
+
+    @field_validator("learning_rates")
+    @classmethod
+    def _positive(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if not value or min(value) <= 0:
+            raise ValueError("give one or several learning rates above 0")
+        return value
+
+
+class LinearSeg(Evaluation):
+    """Mean intersection over union, mean accuracy of the classes and accuracy of all pixels, in percent."""
+
+    Config = LinearSegConfig
+    config: LinearSegConfig
+    parts: SegmentedParts
+
+    @classmethod
+    def open_parts(cls, config: ProtocolConfig, choice: DataChoice) -> SegmentedParts:
+        return open_segmented_parts(choice, config.holdout, config.seed)
+
+    def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
+        config, classes = self.config, len(self.parts.classes)
+        train, test = (self._tokens(encoder, part) for part in (self.parts.train, self.parts.test))
+        images = len(train.keys)
+        if images < 2:
+            raise UserError(
+                f"{self.parts.train.name} has {images} readable training image; linear-seg needs two, one to learn "
+                "from and one to choose the learning rate on"
+            )
+        kept_aside = drawn_images(images, max(1, round(config.chosen_on * images)), fold(config.seed, images))
+        learnt = torch.tensor(sorted(set(range(images)) - set(kept_aside)))
+        if all(bool((mask_of(train, int(image)) == VOID).all()) for image in learnt):
+            raise UserError(f"every pixel of {self.parts.train.name} is void; there is nothing to learn from")
+        device = next(encoder.parameters()).device
+        heads = self._trained(train, learnt, classes, self._side(encoder), device)
+        chosen = best(_scores(head, train, kept_aside, classes, device).miou for head in heads)
+        found = _scores(heads[chosen], test, range(len(test.keys)), classes, device)
+        if found.miou != found.miou:
+            raise UserError(f"every pixel of {self.parts.test.name} is void; there is nothing to test on")
+        yield "miou", 100 * found.miou
+        yield "macc", 100 * found.macc
+        yield "aacc", 100 * found.aacc
+        yield "chosen_learning_rate", config.learning_rates[chosen]
+        if unreadable := len(train.unreadable) + len(test.unreadable):
+            yield "unreadable_images", float(unreadable)
+
+    def constants(self, encoder: Encoder) -> dict[str, Any]:
+        sizes = {"side": self._side(encoder), "classes": len(self.parts.classes)}
+        return super().constants(encoder) | sizes | {"optimizer": "adam", "decay": f"polynomial, power {_POWER}"}
+
+    def _side(self, encoder: Encoder) -> int:
+        multiple = side_multiple(encoder)
+        return max(1, round(self.config.side * encoder.image_size / multiple)) * multiple
+
+    def _tokens(self, encoder: Encoder, source: Any) -> Stored:
+        return tokens_and_masks(
+            encoder,
+            source,
+            square(self._side(encoder)),
+            layers=self.config.layers,
+            batch_size=self.config.batch_size,
+            workers=self.config.workers,
+        )
+
+    def _trained(
+        self, train: Stored, learnt: Int[Tensor, " n"], classes: int, side: int, device: torch.device
+    ) -> list[nn.Module]:
+        config, dim = self.config, train.arrays["tokens"].shape[1]
+        grid = sizes_of(train, 0)[0]
+        heads = [self._head(dim, classes).to(device) for _ in config.learning_rates]
+        groups = [
+            {"params": list(head.parameters()), "lr": lr} for head, lr in zip(heads, config.learning_rates, strict=True)
+        ]
+
+        def load(places: Int[Tensor, " b"]) -> _Batch:
+            images = learnt[places].tolist()
+            vectors = torch.stack([train.of("tokens", image) for image in images]).float()
+            if config.form == "patches":
+                labels = torch.stack([train.of("labels", image) for image in images]).view(-1, *grid)
+            else:
+                labels = torch.stack([_resized(mask_of(train, image), (side, side)) for image in images])
+            return _Batch(vectors.to(device), labels.long().to(device), grid)
+
+        train_heads(
+            heads,
+            torch.optim.Adam(groups),
+            lambda step, steps: (1 - step / steps) ** _POWER,
+            load,
+            _loss,
+            images=len(learnt),
+            batch_size=min(config.head_batch, len(learnt)),
+            epochs=config.epochs,
+            key=fold(config.seed, 1),
+            title="linear-seg",
+        )
+        return [head.eval() for head in heads]
+
+    def _head(self, dim: int, classes: int) -> nn.Module:
+        """A linear map of tokens [m, d], which is what a 1×1 convolution is."""
+        layer = linear_layer(dim, classes, fold(self.config.seed, 2))
+        return nn.Sequential(nn.BatchNorm1d(dim), layer) if self.config.form == "patches" else layer
+
+
+@dataclass(frozen=True)
+class _Batch:
+    tokens: Float[Tensor, "b n d"]
+    labels: Int[Tensor, "b h w"]  # of pixels or of patches
+    grid: tuple[int, int]
+
+
+def _loss(head: nn.Module, batch: _Batch) -> Float[Tensor, ""]:
+    """Cross-entropy per pixel or patch that is not void; 0 where all are."""
+    images, patches, _ = batch.tokens.shape
+    values = head(batch.tokens.flatten(0, 1)).view(images, patches, -1).mT.reshape(images, -1, *batch.grid)
+    if values.shape[2:] != batch.labels.shape[1:]:
+        values = F.interpolate(values, batch.labels.shape[1:], mode="bilinear", align_corners=False)
+    total = F.cross_entropy(values, batch.labels, ignore_index=VOID, reduction="sum")
+    return total / (batch.labels != VOID).sum().clamp(min=1)
+
+
+@torch.no_grad()
+def _scores(
+    head: nn.Module, images: Stored, chosen: Sequence[int], classes: int, device: torch.device
+) -> SegmentationScores:
+    counts = torch.zeros(classes, classes, dtype=torch.int64)
+    for image in chosen:
+        grid, size = sizes_of(images, image)
+        values = head(images.of("tokens", image).float().to(device)).cpu()
+        counts = counts + confusion(pixels_from_patches(values, grid, size), mask_of(images, image), classes, VOID)
+    return scores(counts)
+
+
+def _resized(mask: UInt8[Tensor, "h w"], size: tuple[int, int]) -> UInt8[Tensor, "i j"]:
+    return mask if mask.shape == size else F.interpolate(mask[None, None], size, mode="nearest-exact")[0, 0]

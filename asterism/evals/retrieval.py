@@ -1,0 +1,158 @@
+"""Image retrieval with frozen features: whether images of one thing are nearest to each other.
+
+The protocol of DINO on the revisited Oxford and Paris sets: queries are cut to their boxes; images are shrunk until
+their longer side is 512 (for a crop of 224, in that proportion for other encoders); class token, unit length, ranked by
+cosine. Medium: easy and hard images are right, junk is left out; Hard: hard ones are right, junk and easy ones are left
+out. `scales=[1, 0.7071, 0.5]` adds the tokens of smaller copies. With labelled folders, test images ask for training
+images of their class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field, field_validator
+from torch import Tensor
+from torch.nn import functional as F
+
+from asterism.data import BadImage, Source
+from asterism.data.landmarks import GroundTruth, ground_truth_file, open_landmarks, read_ground_truth
+from asterism.data.segmented import nearest_multiple
+from asterism.errors import UserError
+from asterism.evals.bar import Bar
+from asterism.evals.base import Evaluation, ProtocolConfig
+from asterism.evals.cache import Block, stored
+from asterism.evals.dense_tokens import side_multiple
+from asterism.evals.features import origin
+from asterism.evals.parts import DataChoice, Parts, labels_of, open_labelled
+from asterism.nn.encoder import Encoder
+from asterism.ops.retrieval import RetrievalScores, retrieval_scores
+
+_QUERIES = 256  # ranked at a time
+
+
+class RetrievalConfig(ProtocolConfig):
+    """Constants of the protocol; the defaults are those of the papers."""
+
+    longer_side: float = Field(512 / 224, gt=0)  # of larger images, in image sizes of the encoder
+    scales: tuple[float, ...] = (1.0,)  # sizes whose class tokens are added
+    precision_at: tuple[int, ...] = (1, 5, 10)
+
+    @field_validator("scales", "precision_at")
+    @classmethod
+    def _positive(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if not value or min(value) <= 0:
+            raise ValueError("give one or several values above 0")
+        return value
+
+
+@dataclass(frozen=True)
+class RetrievalParts(Parts):
+    """`train` is what is searched in, `test` what is asked for; `truth` where the data brings its own."""
+
+    truth: GroundTruth | None = None
+
+
+class Retrieval(Evaluation):
+    """Mean average precision and mean precision at some ranks, in percent."""
+
+    Config = RetrievalConfig
+    config: RetrievalConfig
+
+    @classmethod
+    def open_parts(cls, config: ProtocolConfig, choice: DataChoice) -> Parts:
+        file = ground_truth_file(choice.path)
+        if file is None:
+            return open_labelled(choice, config.holdout, config.seed)
+        truth = read_ground_truth(file)
+        return RetrievalParts(*open_landmarks(file, truth), truth=truth)
+
+    def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
+        database, queries = (self._vectors(encoder, part) for part in (self.parts.train, self.parts.test))
+        for setting, (positives, ignored) in self._settings().items():
+            found = _scores(queries, database, positives, ignored, self.config.precision_at)
+            if found.ap.isnan().all():
+                raise UserError(f"no query of {self.parts.test.name} has an image to be found ({setting or 'labels'})")
+            suffix = f"_{setting}" if setting else ""
+            yield f"map{suffix}", 100 * found.map
+            for k, value in zip(self.config.precision_at, found.mean_precision.tolist(), strict=True):
+                yield f"mp{k}{suffix}", 100 * value
+
+    def constants(self, encoder: Encoder) -> dict[str, Any]:
+        return super().constants(encoder) | {"longer_side": round(self.config.longer_side * encoder.image_size)}
+
+    def _settings(self) -> dict[str, tuple[list[Tensor], list[Tensor]]]:
+        """Places of the right and of the ignored images of every query, by the name of the setting."""
+        if isinstance(self.parts, RetrievalParts) and self.parts.truth is not None:
+            truth = self.parts.truth
+            easy, hard, junk = (
+                [torch.tensor(row, dtype=torch.int64) for row in rows] for rows in (truth.easy, truth.hard, truth.junk)
+            )
+            return {"medium": (_joined(easy, hard), junk), "hard": (hard, _joined(junk, easy))}
+        members: dict[int, list[int]] = {}
+        for place, label in enumerate(labels_of(self.parts.train)):
+            members.setdefault(label, []).append(place)
+        own = {label: torch.tensor(places) for label, places in members.items()}
+        none = torch.empty(0, dtype=torch.int64)
+        asked = labels_of(self.parts.test)
+        return {"": ([own.get(label, none) for label in asked], [none] * len(asked))}
+
+    def _vectors(self, encoder: Encoder, source: Source) -> Float[Tensor, "n d"]:
+        """Images have sizes of their own, so each is a batch of one. An unreadable one would shift all places."""
+        longest = round(self.config.longer_side * encoder.image_size)
+        multiple, scales = side_multiple(encoder), self.config.scales
+
+        def blocks(first: int) -> Iterator[Block]:
+            with Bar(source.name, len(source), first) as bar:
+                for place in range(first, len(source)):
+                    try:
+                        sample = source[place]
+                    except BadImage as error:
+                        raise UserError(f"{source.name}: {error}; retrieval needs every image of its lists") from None
+                    vector = _multi_scale(encoder, sample.image, longest, multiple, scales)
+                    yield Block([sample.key], {"vectors": [vector]})
+                    bar.advance(1)
+
+        transform = {"longer_side": longest, "scales": list(scales)}
+        identity = {**origin(encoder, source), "layer": "cls", "transform": transform}
+        return stored(identity, len(source), blocks).arrays["vectors"]
+
+
+def _multi_scale(
+    encoder: Encoder, image: Tensor, longest: int, multiple: int, scales: Sequence[float]
+) -> Float[Tensor, "1 d"]:
+    """Sum over the scales of the class token, at unit length."""
+    height, width = image.shape[1:]
+    shrunk = min(longest, max(height, width))
+    total: Tensor | float = 0.0
+    for scale in scales:
+        size = nearest_multiple(multiple, max(1, round(scale * shrunk)))(height, width)
+        pixels = F.interpolate(image[None], size, mode="bicubic", antialias=True)
+        total = total + encoder.encode(pixels).cls.float()
+    assert isinstance(total, Tensor)
+    return F.normalize(total, dim=1).cpu()
+
+
+def _scores(
+    queries: Float[Tensor, "q d"],
+    database: Float[Tensor, "n d"],
+    positives: Sequence[Int[Tensor, " _"]],
+    ignored: Sequence[Int[Tensor, " _"]],
+    ks: Sequence[int],
+) -> RetrievalScores:
+    ap, precision = [], []
+    for start in range(0, len(queries), _QUERIES):
+        part = slice(start, start + _QUERIES)
+        rankings = (queries[part] @ database.mT).argsort(dim=1, descending=True, stable=True)
+        found = retrieval_scores(rankings, positives[part], ignored[part], ks)
+        ap.append(found.ap)
+        precision.append(found.precision)
+    return RetrievalScores(torch.cat(ap), torch.cat(precision))
+
+
+def _joined(a: list[Tensor], b: list[Tensor]) -> list[Tensor]:
+    return [torch.cat(pair) for pair in zip(a, b, strict=True)]

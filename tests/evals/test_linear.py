@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from asterism.errors import UserError
+from asterism.evals.baselines import PixelEncoder
+from asterism.evals.linear import Linear, LinearConfig
+from asterism.evals.linear_sparse import LinearSparse, LinearSparseConfig
+from asterism.evals.parts import DataChoice, labels_of
+from tests.evals.samples import small_encoder, write_colours
+
+
+def _linear(folder: Path, **settings: object) -> Linear:
+    config = LinearConfig.parse(settings)
+    return Linear(config, Linear.open_parts(config, DataChoice(str(folder))))
+
+
+def test_colours_are_told_apart_and_diverged_heads_are_not_chosen(tmp_path: Path) -> None:
+    write_colours(tmp_path, 8)
+    values = dict(_linear(tmp_path, learning_rates=[1e-9, 0.01, 1e30], epochs=10).measure(PixelEncoder()))
+    assert values["top1"] == 100.0
+    assert values["chosen_learning_rate"] == pytest.approx(0.01 * 18 / 256)  # 18 of 24 images are for training
+
+
+def test_features_of_the_last_blocks(tmp_path: Path) -> None:
+    write_colours(tmp_path, 4)
+    for feature, dim in (("cls4", 16), ("cls-mean", 32), ("auto", 16)):  # one block of 16 channels
+        evaluation = _linear(tmp_path, feature=feature, epochs=1, learning_rates=[0.1])
+        assert evaluation._features(small_encoder(), evaluation.parts.test).features.shape[1] == dim
+        assert "top1" in dict(evaluation.measure(small_encoder()))
+    assert _linear(tmp_path).constants(small_encoder())["feature"] == "cls4"
+
+
+def test_the_sparse_form_with_other_features(tmp_path: Path) -> None:
+    write_colours(tmp_path, 8)
+    for feature in ("cls", "patches"):
+        config = LinearSparseConfig.parse(
+            {"feature": feature, "head_batches": [4, 8192], "learning_rates": [1e-2], "epochs": 10}
+        )
+        evaluation = LinearSparse(config, LinearSparse.open_parts(config, DataChoice(str(tmp_path))))
+        values = dict(evaluation.measure(PixelEncoder()))
+        assert values["top1"] == 100.0
+        assert values["chosen_batch"] in (4.0, 15.0)  # 18 training images less one kept aside of each class
+    config = LinearSparseConfig()
+    with pytest.raises(UserError, match="no concept tokens"):
+        dict(LinearSparse(config, evaluation.parts).measure(small_encoder()))
+
+
+def test_one_class_is_refused(tmp_path: Path) -> None:
+    write_colours(tmp_path, 4)
+    evaluation = _linear(tmp_path)
+    blue = [i for i, label in enumerate(labels_of(evaluation.parts.train)) if label == 0]
+    evaluation.parts.train.indices = evaluation.parts.train.indices[blue]
+    with pytest.raises(UserError, match="are of one class"):
+        dict(evaluation.measure(small_encoder()))
+
+
+def test_labels_beyond_the_classes_are_refused(tmp_path: Path) -> None:
+    evaluation = _linear(write_colours(tmp_path, 3))
+    source = evaluation.parts.train.source
+    source.classes = source.classes[:2]
+    with pytest.raises(UserError, match=r"2 classes, but 3 images have labels outside of 0 … 1, such as 2"):
+        labels_of(source)
+
+
+def test_the_same_seed_gives_the_same_values(tmp_path: Path) -> None:
+    write_colours(tmp_path, 4)
+    state = torch.random.get_rng_state()
+    first, second = (dict(_linear(tmp_path, epochs=2).measure(small_encoder())) for _ in range(2))
+    assert first == second
+    assert torch.random.get_rng_state().equal(state), "the global generator is not used"

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from asterism.errors import UserError
+from asterism.evals.feature_networks import RandomConvolutions, feature_network
+from asterism.evals.parts import DataChoice
+from asterism.evals.reconstruction import Reconstruction, ReconstructionConfig
+from asterism.nn.backbone import BackboneConfig, build_backbone
+from asterism.nn.concepts import ConceptEncoder
+from asterism.nn.localization import Localization
+from asterism.nn.reconstruction import ConceptDecoder, PixelReconstruction
+from tests.evals.samples import small_encoder, write_colours
+
+
+@pytest.fixture
+def encoder() -> ConceptEncoder:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        shape = {"image_size": 16, "patch_size": 8, "dim": 16, "depth": 1, "heads": 2, "registers": 2}
+        backbone = build_backbone(BackboneConfig(name="vit_tiny_patch16_224", **shape))
+        decoder = PixelReconstruction(ConceptDecoder(16, dim=16, depth=1, heads=2), 8)
+        return ConceptEncoder(backbone, Localization(16, 1.0), decoder).eval()
+
+
+def _evaluation(folder: Path, **settings: object) -> Reconstruction:
+    config = ReconstructionConfig.parse({"network": "random-convolutions", **settings})
+    return Reconstruction(config, Reconstruction.open_parts(config, DataChoice(str(folder))))
+
+
+def test_values_and_the_network_that_gave_them(tmp_path: Path, encoder: ConceptEncoder) -> None:
+    evaluation = _evaluation(write_colours(tmp_path, 2), batch_size=4)
+    values = dict(evaluation.measure(encoder))
+    assert list(values) == ["psnr", "ssim", "frechet_random-convolutions-v1", "images"]
+    assert values["images"] == 6.0
+    assert values["frechet_random-convolutions-v1"] > 0
+    assert evaluation.constants(encoder)["network"] == "random-convolutions-v1"
+    assert "too large" in evaluation.notes()[-1]
+
+
+def test_an_exact_copy_is_perfect(tmp_path: Path, encoder: ConceptEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluation = _evaluation(write_colours(tmp_path, 2, size=(16, 16)), images=4)
+    pictures = torch.stack([evaluation.parts.test[i].image for i in range(4)]).float() / 255
+    monkeypatch.setattr(encoder, "reconstruct", lambda sparse, where: pictures)
+    values = dict(evaluation.measure(encoder))
+    assert values["psnr"] == 100.0
+    assert values["ssim"] == pytest.approx(1.0)
+    assert values["frechet_random-convolutions-v1"] == pytest.approx(0, abs=1e-4)
+    assert values["images"] == 4.0
+
+
+def test_encoders_that_cannot_reconstruct_are_refused(tmp_path: Path, encoder: ConceptEncoder) -> None:
+    evaluation = _evaluation(write_colours(tmp_path, 1))
+    with pytest.raises(UserError, match="has no concepts"):
+        dict(evaluation.measure(small_encoder()))
+    encoder.reconstruction = None
+    with pytest.raises(UserError, match="came without a decoder"):
+        dict(evaluation.measure(encoder))
+
+
+def test_inception_is_asked_for_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    with pytest.raises(UserError, match="Inception's weights are not in"):
+        feature_network("inception")
+    assert isinstance(feature_network("auto"), RandomConvolutions)
+
+
+def test_the_random_network_never_changes() -> None:
+    images = torch.arange(3 * 16 * 16, dtype=torch.int64).remainder(256).to(torch.uint8).view(1, 3, 16, 16)
+    network = RandomConvolutions()
+    found = network(images)
+    assert found.shape == (1, network.dim)
+    assert network.weight0.flatten()[:2].equal(RandomConvolutions().weight0.flatten()[:2])
