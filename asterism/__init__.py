@@ -16,7 +16,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from asterism.api import concepts, embed, evaluate, load, pretrain, reconstruct, report
+    from asterism.api import concepts, embed, evaluate, load, pretrain, reconstruct, report, search, segment, track
 
     __version__: str
 
@@ -29,6 +29,9 @@ __all__ = [
     "pretrain",
     "reconstruct",
     "report",
+    "search",
+    "segment",
+    "track",
 ]
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -27,6 +27,11 @@ from asterism.nn.pictures import Picture
 from asterism.nn.weights import load_encoder
 from asterism.output_folder import check_folder
 from asterism.train.run import Run, open_run
+
+if TYPE_CHECKING:
+    from asterism.tools.search import Neighbour
+    from asterism.tools.segment import Segmented
+    from asterism.tools.track import Tracked
 
 PathLike = str | os.PathLike[str]
 
@@ -198,6 +203,78 @@ def reconstruct(
     encoder, _ = _concept_encoder(model, device)
     moves = tuple(Move(token, down, right) for token, (down, right) in (move or {}).items())
     return write_reconstructions(encoder, images, folder, Edit(swap, tuple(drop), moves))
+
+
+def track(
+    model: PathLike | Run | Encoder,
+    video: PathLike,
+    mask: PathLike,
+    out: PathLike = "tracked",
+    *,
+    overwrite: bool = False,
+    device: str = "auto",
+    overrides: Sequence[str] = (),
+    **settings: Any,
+) -> Tracked:
+    """Follow the objects of a painted first frame through a video; writes masks, overlays and a moving picture.
+
+    video: a folder of frames. mask: an image of the first frame's size, with a value or colour for every object.
+    Settings are those of `asterism.evals.mask_tracking.Tracking`, for example `radius=8`.
+    """
+    from asterism.evals.mask_tracking import Tracking
+    from asterism.tools.track import track_video
+
+    changes = with_overrides({"first_mask": "shares"}, [*_as_overrides(settings), *overrides])
+    folder, config = check_folder(Path(out), overwrite), Tracking.parse(changes)
+    return track_video(_subject(model, device).encoder, Path(video), Path(mask), folder, config)
+
+
+def segment(
+    model: PathLike | Run | Encoder,
+    examples: PathLike,
+    images: PathLike,
+    out: PathLike = "segmented",
+    *,
+    overwrite: bool = False,
+    device: str = "auto",
+    overrides: Sequence[str] = (),
+    **settings: Any,
+) -> Segmented:
+    """Segment images by a handful of labelled ones, without training; writes masks and overlays.
+
+    examples: a folder with images/ and masks/ of the same names, or NAME.jpg beside NAME.png. images: a folder or one
+    file. Settings are those of `asterism.tools.segment.Segmenting`, for example `k=30`.
+    """
+    from asterism.tools.segment import Segmenting, segment_images
+
+    folder = check_folder(Path(out), overwrite)
+    config = Segmenting.parse(with_overrides({}, [*_as_overrides(settings), *overrides]))
+    return segment_images(_subject(model, device).encoder, Path(examples), Path(images), folder, config)
+
+
+def search(
+    model: PathLike | Run | Encoder,
+    index: PathLike,
+    queries: PathLike | Sequence[PathLike],
+    out: PathLike = "neighbours.html",
+    *,
+    count: int = 12,
+    data: PathLike | None = None,
+    overwrite: bool = False,
+    device: str = "auto",
+) -> dict[Path, list[Neighbour]]:
+    """The images of a collection most like each query, also drawn as a contact sheet (.html or .png).
+
+    index: a file that `embed` wrote with the same model. data: where its images are now, if they have moved.
+    """
+    from asterism.tools.search import check_sheet, search_images
+
+    asked = [Path(query) for query in ([queries] if isinstance(queries, str | os.PathLike) else queries)]
+    if not asked:
+        raise UserError("name at least one image to look for: --query IMAGE")
+    sheet = check_sheet(Path(out), overwrite)
+    place = None if data is None else os.fspath(data)
+    return search_images(_subject(model, device).encoder, Path(index), asked, sheet, count=count, data=place)
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,7 @@ def about(
       asterism evaluate runs/first --data labelled/
       asterism embed runs/first --data photos/ --out photos.parquet
       asterism concepts runs/first photo.jpg --index photos.parquet
+      asterism search runs/first --index photos.parquet --query a.jpg
       asterism report runs/first
     """
     if version:
@@ -327,6 +328,112 @@ def reconstruct(
         model, images, out, drop=_tokens(drop), move=moves, swap=swap, overwrite=overwrite, device=device
     ):
         print(path)
+
+
+@app.command()
+def track(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, a weights file or a timm name.")],
+    video: Annotated[
+        Path, typer.Option("--video", "-v", metavar="DIR", help="The frames, in the order of their names.")
+    ],
+    mask: Annotated[
+        Path, typer.Option("--mask", "-m", metavar="IMAGE", help="The first frame's objects, a colour for each.")
+    ],
+    overrides: Overrides = None,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for masks and overlays.")] = Path(
+        "tracked"
+    ),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace earlier files in --out.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Follow objects through a video, from a mask of its first frame. Nothing is trained.
+
+    The mask is a PNG of the frame's size: black is nothing, every other value or colour is an object. Writes
+    masks/FRAME.png with the same numbers, overlays/FRAME.jpg and a moving picture. Settings: short_side, context, topk,
+    radius, temperature.
+
+    \b
+    Examples:
+      asterism track runs/first --video frames/ --mask first.png --out tracked
+      asterism track runs/first --video frames/ --mask first.png radius=8 short_side=320
+    """
+    from asterism import api
+
+    tracked = api.track(model, video, mask, out, overwrite=overwrite, device=device, overrides=overrides or [])
+    things = "1 object" if tracked.objects == 1 else f"{tracked.objects} objects"
+    print(f"{things} in {tracked.frames} frames: {tracked.folder}")
+    print(tracked.animation)
+
+
+@app.command()
+def segment(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, a weights file or a timm name.")],
+    examples: Annotated[
+        Path, typer.Option("--examples", "-e", metavar="DIR", help="images/NAME.jpg and masks/NAME.png.")
+    ],
+    images: Annotated[
+        Path, typer.Option("--images", "-i", metavar="DIR", help="The images to segment, or one of them.")
+    ],
+    overrides: Overrides = None,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for masks and overlays.")] = Path(
+        "segmented"
+    ),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace earlier files in --out.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Segment images by a handful of labelled ones. Nothing is trained.
+
+    Examples are images/NAME.jpg with masks/NAME.png, or NAME.jpg beside NAME.png. A mask holds the number of a class at
+    every pixel: 0 for the background, 255 for pixels that say nothing. Settings: k, temperature, short_side.
+
+    \b
+    Examples:
+      asterism segment runs/first --examples labelled/ --images new/ --out segmented
+      asterism segment runs/first --examples labelled/ --images photo.jpg k=10
+    """
+    from asterism import api
+
+    found = api.segment(model, examples, images, out, overwrite=overwrite, device=device, overrides=overrides or [])
+    print(f"{found.images} images by {found.examples} examples of {len(found.classes)} classes: {found.folder}")
+    for bad in found.skipped:
+        _warn(f"left out {bad}", "yellow")
+
+
+@app.command()
+def search(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The run folder or weights the index was made with.")],
+    index: Annotated[
+        Path, typer.Option("--index", "-i", metavar="FILE", help="The collection, as `asterism embed` wrote it.")
+    ],
+    query: Annotated[
+        list[Path], typer.Option("--query", "-q", metavar="IMAGE", help="What to look for; may be given several times.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FILE", help="The contact sheet: an .html or .png file.")
+    ] = Path("neighbours.html"),
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Images shown for each query.")] = 12,
+    data: Annotated[
+        str | None, typer.Option("--data", "-d", metavar="DATA", help="Where the index's images are, if they moved.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier sheet.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Find the images of a collection that are most like others, as a contact sheet.
+
+    \b
+    Examples:
+      asterism embed runs/first --data photos/ --out photos.parquet
+      asterism search runs/first --index photos.parquet --query a.jpg
+      asterism search runs/first --index photos.parquet -q a.jpg -q b.jpg --out sheet.png
+    """
+    from asterism import api
+
+    found = api.search(model, index, query, out, count=count, data=data, overwrite=overwrite, device=device)
+    for path, neighbours in found.items():
+        print(path)
+        for neighbour in neighbours:
+            print(f"  {neighbour.similarity:.3f}  {neighbour.key}")
+    print(out)
 
 
 @app.command()

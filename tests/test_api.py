@@ -111,5 +111,5 @@ def test_embeddings_are_what_encode_gives(labelled: Path, tmp_path: Path) -> Non
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(AttributeError, match="no attribute 'pretrian'"):
         asterism.pretrian  # noqa: B018
-    names = {"concepts", "embed", "evaluate", "load", "pretrain", "reconstruct", "report"}
+    names = {"concepts", "embed", "evaluate", "load", "pretrain", "reconstruct", "report", "search", "segment", "track"}
     assert set(asterism.__all__) == names | {"__version__"}

@@ -110,7 +110,20 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["pretrain", "evaluate", "embed", "concepts", "reconstruct", "report", "list", "demo"]
+    "command",
+    [
+        "pretrain",
+        "evaluate",
+        "embed",
+        "concepts",
+        "reconstruct",
+        "track",
+        "segment",
+        "search",
+        "report",
+        "list",
+        "demo",
+    ],
 )
 def test_every_command_explains_itself(command: str) -> None:
     result = call(command, "--help")

@@ -87,12 +87,12 @@ def open_davis(root: Path, split: str | None = None) -> Davis:
 
 
 def list_frames(folder: Path) -> list[Path]:
-    """The frames of a video: the images of a folder, sorted by name."""
+    """The images of a folder, sorted by name."""
     if not folder.is_dir():
-        raise UserError(f"no such folder of frames: {folder}")
+        raise UserError(f"no such folder of images: {folder}")
     frames = sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and not p.name.startswith("."))
     if not frames:
-        raise UserError(f"no frames in {folder}: put the images of a video there, in the order of their names")
+        raise UserError(f"no images in {folder}; those of a video go there in the order of their names")
     return frames
 
 

@@ -46,7 +46,7 @@ def white_as_object(mask: Int64[Tensor, "h w"], values: set[int]) -> Int64[Tenso
 
 def save_mask(mask: Int64[Tensor, "h w"], path: Path) -> None:
     """A palette PNG: its values are the numbers, and it shows in the colours of the overlays."""
-    image = Image.fromarray(mask.cpu().numpy().astype(np.uint8), mode="P")
+    image = Image.fromarray(mask.cpu().numpy().astype(np.uint8))
     image.putpalette([level for colour in palette(256) for level in colour])
     image.save(path)
 

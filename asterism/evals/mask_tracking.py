@@ -86,7 +86,7 @@ def follow_masks(
     output = (first.shape[1], first.shape[2])
     size = input_size(output, encoder, config)
     features, grid = patch_features(encoder, first, size)
-    start = _first_cells(places, len(objects), size, grid, config).to(features.device)
+    start = _first_cells(places, len(objects), grid, config).to(features.device)
 
     def tokens() -> Iterator[Float[Tensor, "n d"]]:
         yield features
@@ -104,7 +104,7 @@ def follow_masks(
 
 
 def _first_cells(
-    places: Tensor, objects: int, size: tuple[int, int], grid: tuple[int, int], config: Tracking
+    places: Tensor, objects: int, grid: tuple[int, int], config: Tracking
 ) -> Float[Tensor, "c rows columns"]:
     if config.first_mask == "shares":
         return class_shares(places, objects, grid)

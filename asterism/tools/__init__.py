@@ -1,0 +1,1 @@
+"""What frozen features can do at once, without training: follow masks, segment by example, find similar images."""

@@ -1,0 +1,100 @@
+"""Rows of small pictures with captions, as one page or one image."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from jaxtyping import UInt8
+from PIL import Image, ImageDraw, ImageFont, ImageOps
+from torch import Tensor
+
+from asterism.tools.files import to_pillow
+from asterism.viz.page import page
+
+SUFFIXES = (".html", ".png")
+_SIDE = 180  # pixels of a picture
+_GAP, _CAPTION = 14, 40
+_COLUMNS = 7  # pictures beside each other in an image
+_PAPER, _INK, _FAINT, _FRAME = (250, 250, 248), (30, 32, 36), (120, 124, 130), (230, 75, 53)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One picture; the first of a row is what the others were looked for."""
+
+    image: UInt8[Tensor, "3 h w"]
+    name: str
+    note: str
+
+
+def write_sheet(rows: Sequence[Sequence[Tile]], path: Path, title: str) -> None:
+    """The file appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        if path.suffix.lower() == ".png":
+            _drawn(rows).save(temporary, format="PNG")
+        else:
+            temporary.write_text(_written(rows, title), encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _written(rows: Sequence[Sequence[Tile]], title: str) -> str:
+    sections = []
+    for row in rows:
+        figures = "".join(_figure(tile, place == 0) for place, tile in enumerate(row))
+        grid = "display:grid;grid-template-columns:repeat(auto-fill,minmax(140px,1fr));gap:14px"
+        sections.append(f'<section><h2>{escape(row[0].name)}</h2><div style="{grid}">{figures}</div></section>')
+    return page("Nearest images", title, sections)
+
+
+def _figure(tile: Tile, is_query: bool) -> str:
+    buffer = io.BytesIO()
+    _square(tile.image, 2 * _SIDE).save(buffer, format="JPEG", quality=88)
+    data = base64.b64encode(buffer.getvalue()).decode()
+    frame = f"outline:3px solid rgb{_FRAME};outline-offset:2px;" if is_query else ""
+    return (
+        f'<figure style="margin:0"><img style="width:100%;height:auto;border-radius:6px;{frame}" '
+        f'src="data:image/jpeg;base64,{data}" alt="{escape(tile.name)}" width="{2 * _SIDE}" height="{2 * _SIDE}">'
+        f'<figcaption style="font-size:.8rem;overflow-wrap:anywhere"><b>{escape(tile.note)}</b><br>'
+        f"{escape(tile.name)}</figcaption></figure>"
+    )
+
+
+def _drawn(rows: Sequence[Sequence[Tile]]) -> Image.Image:
+    columns = min(_COLUMNS, max(len(row) for row in rows))
+    lines = [row[first : first + columns] for row in rows for first in range(0, len(row), columns)]
+    width, height = _SIDE + _GAP, _SIDE + _GAP + _CAPTION
+    sheet = Image.new("RGB", (columns * width + _GAP, len(lines) * height + _GAP), _PAPER)
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(13)
+    queries = {id(row[0]) for row in rows}
+    for y, line in enumerate(lines):
+        for x, tile in enumerate(line):
+            left, top = _GAP + x * width, _GAP + y * height
+            sheet.paste(_square(tile.image, _SIDE), (left, top))
+            if id(tile) in queries:
+                draw.rectangle((left - 4, top - 4, left + _SIDE + 3, top + _SIDE + 3), outline=_FRAME, width=3)
+            draw.text((left, top + _SIDE + 5), tile.note, _INK, font)
+            draw.text((left, top + _SIDE + 21), _shortened(tile.name, font), _FAINT, font)
+    return sheet
+
+
+def _square(image: Tensor, side: int) -> Image.Image:
+    return ImageOps.fit(to_pillow(image), (side, side), Image.Resampling.LANCZOS)
+
+
+def _shortened(name: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
+    """The end of a name that fits below a picture."""
+    if font.getlength(name) <= _SIDE:
+        return name
+    while font.getlength(f"…{name}") > _SIDE:
+        name = name[1:]
+    return f"…{name}"

@@ -1,0 +1,149 @@
+"""Segmenting images by a handful of labelled ones, without training: `asterism segment`.
+
+Every patch of a new image looks for the most similar patches of the examples, which give it their labels, weighted by
+exp(cosine / temperature). The soft labels are enlarged smoothly, and the strongest wins at every pixel.
+
+Examples are images/<name>.jpg with masks/<name>.png, or both side by side in one folder. Masks hold the number of a
+class at every pixel, 0 for the background; 255 is left out of the memory, unless it is the only number beside 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int64, UInt8
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from asterism.data import BadImage
+from asterism.data.davis import list_frames
+from asterism.data.decode import SUFFIXES, decode
+from asterism.data.masks import VOID, read_mask, save_mask, white_as_object
+from asterism.errors import UserError
+from asterism.evals.bar import Bar
+from asterism.evals.mask_tracking import FrameSize, input_size, patch_features
+from asterism.nn.encoder import Encoder
+from asterism.ops.neighbours import nearest
+from asterism.ops.propagation import class_shares
+from asterism.tools.files import read_picture, save_picture
+from asterism.viz.mask_overlay import overlay
+
+
+class Segmenting(FrameSize):
+    """Constants of in-context segmentation."""
+
+    k: int = Field(30, ge=1)  # patches of the examples that are asked
+    temperature: float = Field(0.07, gt=0)
+
+
+@dataclass(frozen=True)
+class Segmented:
+    """What was written."""
+
+    folder: Path
+    images: int
+    examples: int
+    classes: list[int]
+    skipped: list[BadImage]  # images that could not be read
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Patches of the examples, and the share of each class in them."""
+
+    features: Float[Tensor, "n d"]
+    labels: Float[Tensor, "n c"]
+    classes: Int64[Tensor, " c"]  # the numbers in the masks, ascending
+
+
+def segment_images(encoder: Encoder, examples: Path, images: Path, out: Path, config: Segmenting) -> Segmented:
+    """Write masks/<name>.png and overlays/<name>.jpg for an image or for every image of a folder."""
+    pairs = find_pairs(examples)
+    new = [images] if images.is_file() else list_frames(images)
+    memory = remember(encoder.eval(), pairs, config)
+    masks, overlays = (out / name for name in ("masks", "overlays"))
+    for folder in (masks, overlays):
+        folder.mkdir(parents=True, exist_ok=True)
+    skipped = []
+    with Bar(images.name, len(new)) as bar:
+        for path in new:
+            try:
+                image = decode(path, str(path))
+            except BadImage as error:
+                skipped.append(error)
+                continue
+            mask = segment(encoder, image, memory, config)
+            save_mask(mask, masks / f"{path.stem}.png")
+            save_picture(overlay(image, mask), overlays / f"{path.stem}.jpg")
+            bar.advance(1)
+    if len(skipped) == len(new):
+        raise UserError(f"none of the {len(new)} images of {images} can be read; the first: {skipped[0]}")
+    return Segmented(out, len(new) - len(skipped), len(pairs), memory.classes.tolist(), skipped)
+
+
+def find_pairs(folder: Path) -> list[tuple[Path, Path]]:
+    """Images of a folder and their masks."""
+    if not folder.is_dir():
+        raise UserError(f"no such folder of examples: {folder}")
+    apart = (folder / "images").is_dir() and (folder / "masks").is_dir()
+    images, masks = (folder / "images", folder / "masks") if apart else (folder, folder)
+    found = {path.stem: path for path in sorted(masks.glob("*.png"))}
+    pictures = [
+        path
+        for path in sorted(images.iterdir())
+        if path.suffix.lower() in SUFFIXES and (apart or path.suffix.lower() != ".png")
+    ]
+    pairs = [(path, found[path.stem]) for path in pictures if path.stem in found]
+    if not pairs:
+        raise UserError(
+            f"{folder} has no image with a mask: give images/NAME.jpg with masks/NAME.png, or NAME.jpg beside NAME.png"
+        )
+    return pairs
+
+
+def remember(encoder: Encoder, pairs: list[tuple[Path, Path]], config: Segmenting) -> Memory:
+    """Every patch of the examples of which at least half is labelled."""
+    masks = [read_mask(mask) for _, mask in pairs]
+    values = {value for mask in masks for value in torch.unique(mask).tolist()}
+    masks = [white_as_object(mask, values) for mask in masks]
+    classes = torch.tensor(sorted({1 if values <= {0, VOID} and value == VOID else value for value in values} - {VOID}))
+    if len(classes) < 2:
+        raise UserError(
+            f"the masks of the examples hold {len(classes)} class; label at least two, the background being one"
+        )
+    if int(classes[-1]) > VOID:
+        raise UserError(f"the masks of the examples hold the value {int(classes[-1])}; number classes from 0 to 254")
+    features, labels = [], []
+    for (path, file), mask in zip(pairs, masks, strict=True):
+        image = read_picture(path)
+        if mask.shape != image.shape[1:]:
+            raise UserError(
+                f"the mask {file} has {mask.shape[1]}×{mask.shape[0]} pixels, its image {path} has "
+                f"{image.shape[2]}×{image.shape[1]}; give both the same size"
+            )
+        tokens, grid = patch_features(encoder, image, input_size((image.shape[1], image.shape[2]), encoder, config))
+        places = torch.where(mask == VOID, len(classes), torch.searchsorted(classes, mask))
+        shares = class_shares(places, len(classes), grid).flatten(1).T
+        known = shares.sum(1) >= 0.5
+        features.append(tokens.float()[known.to(tokens.device)])
+        labels.append((shares / shares.sum(1, keepdim=True).clamp_min(0.5))[known])
+    bank = torch.cat(features)
+    if not len(bank):
+        raise UserError("the masks of the examples are void (255) almost everywhere; label some of their pixels")
+    return Memory(bank, torch.cat(labels).to(bank.device), classes)
+
+
+def segment(
+    encoder: Encoder, image: UInt8[Tensor, "3 h w"], memory: Memory, config: Segmenting
+) -> Int64[Tensor, "h w"]:
+    """The class of every pixel, as numbered in the masks of the examples."""
+    size = (image.shape[1], image.shape[2])
+    tokens, grid = patch_features(encoder, image, input_size(size, encoder, config))
+    similarity, index = nearest(tokens.float(), memory.features, min(config.k, len(memory.features)))
+    weights = torch.softmax(similarity / config.temperature, dim=1)
+    soft = torch.einsum("qk,qkc->cq", weights, memory.labels[index]).reshape(-1, *grid)
+    smooth = F.interpolate(soft[None], size, mode="bilinear", align_corners=False)[0]
+    return memory.classes[smooth.argmax(dim=0).cpu()]

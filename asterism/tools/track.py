@@ -1,0 +1,108 @@
+"""Following the objects of one painted frame through a video: `asterism track`.
+
+Writes masks/<frame>.png with the numbers of the first mask, overlays/<frame>.jpg, and the overlays as a moving picture.
+Frames appear one by one: what was written before an interruption stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Int64
+from PIL import Image, features
+from torch import Tensor
+
+from asterism.data.davis import list_frames
+from asterism.data.masks import read_mask, save_mask, white_as_object
+from asterism.errors import UserError
+from asterism.evals.bar import Bar
+from asterism.evals.mask_tracking import Tracking, follow_masks
+from asterism.nn.encoder import Encoder
+from asterism.tools.files import read_picture, save_picture
+from asterism.viz.mask_overlay import overlay
+
+_MOST_WIDTH = 640  # pixels of the moving picture
+_MOST_FRAMES = 300  # of the moving picture, which Pillow holds in memory; of longer videos it shows every other one
+_MILLISECONDS = 66  # per frame of the video: 15 in a second
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """What was written."""
+
+    folder: Path
+    frames: int
+    objects: int
+    animation: Path
+
+
+def track_video(encoder: Encoder, video: Path, mask: Path, out: Path, config: Tracking) -> Tracked:
+    """Carry the mask of the first frame through all frames of a folder."""
+    frames = _frames(video)
+    first_mask = read_first_mask(mask, frames[0])
+    masks, overlays = (out / name for name in ("masks", "overlays"))
+    for folder in (masks, overlays):
+        folder.mkdir(parents=True, exist_ok=True)
+    with Bar(video.name, len(frames)) as bar:
+        found = follow_masks(encoder.eval(), (read_picture(frame) for frame in frames), first_mask, config)
+        for frame, own in zip(frames, _with_first(first_mask, found), strict=True):
+            save_mask(own, masks / f"{frame.stem}.png")
+            save_picture(overlay(read_picture(frame), own), overlays / f"{frame.stem}.jpg")
+            bar.advance(1)
+    animation = _animate([overlays / f"{frame.stem}.jpg" for frame in frames], out)
+    return Tracked(out, len(frames), len(torch.unique(first_mask[first_mask > 0])), animation)
+
+
+def read_first_mask(path: Path, frame: Path) -> Int64[Tensor, "h w"]:
+    """The mask of a frame: of its size, and not empty."""
+    mask = read_mask(path)
+    mask = white_as_object(mask, set(torch.unique(mask).tolist()))
+    height, width = read_picture(frame).shape[1:]
+    if mask.shape != (height, width):
+        raise UserError(
+            f"the mask {path} has {mask.shape[1]}×{mask.shape[0]} pixels, the first frame {frame} has "
+            f"{width}×{height}; paint the mask at the size of the frame"
+        )
+    if not (mask > 0).any():
+        raise UserError(f"the mask {path} is empty: give every object a value or colour other than black")
+    if int(mask.max()) > 255:
+        raise UserError(f"the mask {path} has the value {int(mask.max())}; number objects from 1 to 255")
+    return mask
+
+
+def _frames(video: Path) -> list[Path]:
+    if video.is_file():
+        raise UserError(
+            f"{video} is a file; give a folder of its frames, for example made by: ffmpeg -i {video} frames/%05d.jpg"
+        )
+    frames = list_frames(video)
+    if len(frames) < 2:
+        raise UserError(f"{video} holds one frame, {frames[0].name}; a video needs at least two")
+    stems = [frame.stem for frame in frames]
+    if len(set(stems)) < len(stems):
+        raise UserError(f"{video} has frames of the same name with different endings; keep one of each")
+    return frames
+
+
+def _with_first(first: Tensor, rest: Iterator[Tensor]) -> Iterator[Tensor]:
+    yield first
+    yield from rest
+
+
+def _animate(pictures: list[Path], out: Path) -> Path:
+    """The overlays one after the other: WebP where Pillow writes it, else GIF."""
+    stride = -(-len(pictures) // _MOST_FRAMES)
+
+    def small() -> Iterator[Image.Image]:
+        for path in pictures[::stride]:
+            with Image.open(path) as image:
+                image.thumbnail((_MOST_WIDTH, _MOST_WIDTH))
+                yield image.convert("RGB")
+
+    target = out / ("overlay.webp" if features.check("webp") else "overlay.gif")
+    images = small()
+    next(images).save(target, save_all=True, append_images=images, duration=stride * _MILLISECONDS, loop=0)
+    return target

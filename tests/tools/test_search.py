@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from asterism import api
+from asterism.errors import UserError
+from asterism.evals.baselines import PixelEncoder
+from asterism.nn.encoder import Encoder
+from tests.evals.samples import small_encoder, write_colours
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    return write_colours(tmp_path / "photos", 4, size=(16, 16))
+
+
+def _index(photos: Path, suffix: str = ".parquet", encoder: Encoder | None = None) -> Path:
+    return api.embed(encoder or PixelEncoder(), photos, photos.parent / f"index{suffix}", overwrite=True).path
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".npz"])
+@pytest.mark.parametrize("sheet", ["sheet.html", "sheet.png"])
+def test_an_image_finds_itself_and_its_like(photos: Path, suffix: str, sheet: str, tmp_path: Path) -> None:
+    query = photos / "green" / "002.png"
+    found = api.search(PixelEncoder(), _index(photos, suffix), query, tmp_path / sheet, count=4)[query]
+    assert found[0].key == "green/002.png"
+    assert found[0].similarity == pytest.approx(1, abs=1e-3)
+    assert {neighbour.key.partition("/")[0] for neighbour in found} == {"green"}
+    if sheet.endswith("png"):
+        with Image.open(tmp_path / sheet) as image:
+            assert image.width > 5 * 180
+    else:
+        text = (tmp_path / sheet).read_text()
+        assert text.count("<img") == 5
+        assert "green/002.png" in text
+
+
+def test_a_collection_that_moved_and_an_unreadable_image(photos: Path, tmp_path: Path) -> None:
+    (photos / "blue" / "001.png").write_bytes(b"no image")
+    index = _index(photos)
+    shutil.move(photos, tmp_path / "elsewhere")
+    query = tmp_path / "elsewhere/red/000.png"
+    with pytest.raises(UserError, match="photos"):
+        api.search(PixelEncoder(), index, query, tmp_path / "s.png")
+    found = api.search(PixelEncoder(), index, [query], tmp_path / "s.png", data=tmp_path / "elsewhere", count=50)
+    assert len(found[query]) == 11
+
+
+def test_mistakes_are_named(photos: Path, tmp_path: Path) -> None:
+    index, query, out = _index(photos, encoder=small_encoder(seed=1)), photos / "red/000.png", tmp_path / "s.html"
+    with pytest.raises(UserError, match="holds vectors of 16 numbers"):
+        api.search(PixelEncoder(), index, query, out)
+    with pytest.raises(UserError, match="was made by another model"):
+        api.search(small_encoder(seed=2), index, query, out)
+    with pytest.raises(UserError, match="there is no index"):
+        api.search(small_encoder(), tmp_path / "none.parquet", query, out)
+    with pytest.raises(UserError, match="is no index"):
+        api.search(small_encoder(), query, query, out)
+    (tmp_path / "broken.parquet").write_bytes(b"nothing")
+    with pytest.raises(UserError, match="cannot be read as an index"):
+        api.search(small_encoder(), tmp_path / "broken.parquet", query, out)
+    with pytest.raises(UserError, match="cannot read the image"):
+        api.search(small_encoder(seed=1), index, tmp_path / "none.jpg", out)
+    with pytest.raises(UserError, match=r"must end in .html or .png"):
+        api.search(small_encoder(seed=1), index, query, tmp_path / "s.jpg")
+    with pytest.raises(UserError, match="name at least one image"):
+        api.search(small_encoder(seed=1), index, [], out)
+    assert not out.exists()
+    out.touch()
+    with pytest.raises(UserError, match="exists already"):
+        api.search(small_encoder(seed=1), index, query, out)
