@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-
-import torch
 from torch import Tensor
 
+from asterism.data.imagenet9 import from_imagenet
+from asterism.evals.backgrounds import branch_accuracy
 from asterism.ops.frechet import Moments, frechet_distance
 from asterism.ops.neighbours import knn_accuracy, nearest, votes
 from asterism.ops.patch_labels import class_counts, majority_labels, mean_of_neighbours, mode_labels, soft_labels
+from asterism.ops.propagation import hard_labels, propagate
 from asterism.ops.retrieval import retrieval_scores
 from asterism.ops.segmentation_metrics import confusion, scores
-from asterism.ops.propagation import hard_labels, propagate
 from asterism.ops.video_metrics import boundary_similarity, region_similarity
 from tests.golden.vectors import read, relative_error
 
@@ -146,3 +146,12 @@ def test_frechet(golden: Path) -> None:
         assert relative_error(moments[side].covariance, file[f"out_cov_{side}"]) <= file.params["tolerance"]
     distance = frechet_distance(moments["a"], moments["b"])
     assert abs(distance / file.params["value"] - 1) <= 1e-9
+
+
+def test_imagenet9_mapping(golden: Path) -> None:
+    file = read(golden / "evals" / "in9_mapping.npz")
+    mapping = from_imagenet()
+    assert mapping.equal(file["out_mapping"])
+    assert mapping[file["in_predictions"]].equal(file["out_mapped_predictions"])
+    accuracy = branch_accuracy(file["in_predictions"], file["in_targets"], mapping)
+    assert abs(accuracy - 100 * float(file["out_accuracy"])) <= 100 * file.params["tolerance"]

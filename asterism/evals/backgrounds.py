@@ -1,0 +1,178 @@
+"""Classification with backgrounds removed or exchanged: whether features know the thing or its surroundings.
+
+The protocol of ImageNet-9: a classifier on frozen features sees images as they are, of every variation. One for the
+1,000 ImageNet classes (`backgrounds.train_data=imagenet`) is right when the branch of its class is; classes outside the
+nine branches are wrong. Without train_data the classifier learns from original/train, or from scenes. The gap is the
+accuracy with backgrounds of the same class minus that with backgrounds of any class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field, field_validator
+from torch import Tensor
+
+from asterism.data import Scenes, Source, open_source
+from asterism.data.imagenet9 import NONE, Variations, from_imagenet, open_imagenet9, scene_variations
+from asterism.errors import UserError
+from asterism.evals.base import Evaluation, ProtocolConfig
+from asterism.evals.classifier import Setting, check_classes, choose_classifier
+from asterism.evals.features import Extracted, Feature, extract, pooled
+from asterism.evals.heads import linear_layer
+from asterism.evals.parts import DataChoice, Parts, labels_of
+from asterism.nn.encoder import Encoder
+from asterism.ops.neighbours import nearest, votes
+
+_ROWS = 4096  # scored at a time
+
+Predict = Callable[[Float[Tensor, "m d"]], Int[Tensor, " m"]]
+
+
+class BackgroundsConfig(ProtocolConfig):
+    """Constants of the protocol."""
+
+    train_data: str | None = None  # labelled images of the nine classes or of ImageNet's 1,000
+    classifier: Literal["linear", "knn"] = "linear"
+    feature: Feature = "cls"  # cls: class token; patches: mean patch token; sparse: mean concept token
+    resize: float = Field(1.0, ge=1)  # shorter side before the centre crop, in crops; 1: images as they are
+    learning_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)  # linear, at batch 256
+    epochs: int = Field(100, ge=1)  # linear
+    head_batch: int = Field(1024, ge=1)  # linear; images per step
+    chosen_on: float = Field(0.1, gt=0, lt=1)  # linear; share kept aside to choose the learning rate
+    k: int = Field(20, ge=1)  # knn
+    temperature: float = Field(0.07, ge=0.02)  # knn
+
+    @field_validator("learning_rates")
+    @classmethod
+    def _positive(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if not value or min(value) <= 0:
+            raise ValueError("give one or several learning rates above 0")
+        return value
+
+
+class Backgrounds(Evaluation):
+    """Top-1 accuracy of every variation, in percent."""
+
+    Config = BackgroundsConfig
+    config: BackgroundsConfig
+
+    @classmethod
+    def open_parts(cls, config: ProtocolConfig, choice: DataChoice) -> Parts:
+        assert isinstance(config, BackgroundsConfig)
+        root = Path(choice.path).expanduser()
+        if root.is_dir():
+            test = open_imagenet9(root)
+            return Parts(_training_images(config, choice, root), test)
+        scenes = open_source(choice.path, choice.test_split or "test")
+        if not isinstance(scenes, Scenes):
+            raise UserError(f"{choice.path} has no variations of its backgrounds; name an ImageNet-9 folder, or scenes")
+        train = open_source(config.train_data or choice.path, choice.train_split)
+        return Parts(train, scene_variations(scenes))
+
+    def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
+        test = self.parts.test
+        assert isinstance(test, Variations)
+        labels_of(self.parts.train)
+        to_tested = class_map(self.parts.train.classes or [], test.classes or [])
+        train = self._features(encoder, self.parts.train)
+        check_classes(self.parts.train, train.labels)
+        predict = self._classifier(encoder, train, len(to_tested))
+        accuracy, unreadable = {}, len(train.unreadable)
+        for name, source in test.sources.items():
+            found = self._features(encoder, source)
+            unreadable += len(found.unreadable)
+            predicted = torch.cat([predict(rows) for rows in torch.split(found.features, _ROWS)])
+            accuracy[name] = branch_accuracy(predicted, found.labels, to_tested)
+        yield from ((f"top1_{name}", value) for name, value in accuracy.items())
+        if {"mixed_same", "mixed_rand"} <= accuracy.keys():
+            yield "background_gap", accuracy["mixed_same"] - accuracy["mixed_rand"]
+        if unreadable:
+            yield "unreadable_images", float(unreadable)
+
+    def constants(self, encoder: Encoder) -> dict[str, Any]:
+        theirs = {
+            "linear": {"learning_rates", "epochs", "head_batch", "chosen_on"},
+            "knn": {"k", "temperature"},
+        }
+        unused = set.union(*(names for kind, names in theirs.items() if kind != self.config.classifier)) | {"holdout"}
+        known = {name: value for name, value in super().constants(encoder).items() if name not in unused}
+        return known | {
+            "resize": round(self.config.resize * encoder.image_size),
+            "crop": encoder.image_size,
+            "classes_of_classifier": len(self.parts.train.classes or []),
+        }
+
+    def _classifier(self, encoder: Encoder, train: Extracted, classes: int) -> Predict:
+        config = self.config
+        if config.classifier == "knn":
+            return partial(_by_votes, train, min(config.k, len(train.labels)), config.temperature, classes)
+        device = next(encoder.parameters()).device
+        batch = min(config.head_batch, len(train.labels))
+        chosen = choose_classifier(
+            train,
+            [Setting(rate * batch / 256, batch) for rate in config.learning_rates],
+            partial(linear_layer, train.features.shape[1], classes),
+            partial(torch.optim.SGD, lr=0.0, momentum=0.9),
+            classes=classes,
+            epochs=config.epochs,
+            kept_aside=config.chosen_on,
+            seed=config.seed,
+            device=device,
+            title="backgrounds",
+        )
+        head = chosen.head.eval().requires_grad_(False)
+        return lambda rows: head(rows.to(device).float()).argmax(1).cpu()
+
+    def _features(self, encoder: Encoder, source: Source) -> Extracted:
+        return extract(
+            encoder,
+            source,
+            lambda features: pooled(features, self.config.feature),
+            resize=round(self.config.resize * encoder.image_size),
+            batch_size=self.config.batch_size,
+            workers=self.config.workers,
+            layer=self.config.feature,
+        )
+
+
+def class_map(learnt: list[str], tested: list[str]) -> Int[Tensor, " c"]:
+    """The tested class that each learnt class stands for, or −1."""
+    if len(learnt) == len(tested):
+        return torch.arange(len(learnt))
+    mapping = from_imagenet()
+    if len(learnt) == len(mapping):
+        return mapping
+    raise UserError(
+        f"the classifier would learn {len(learnt)} classes, but the variations have {len(tested)}; give "
+        f"backgrounds.train_data with these {len(tested)} classes, or ImageNet with its {len(mapping)}"
+    )
+
+
+def branch_accuracy(predicted: Int[Tensor, " n"], labels: Int[Tensor, " n"], to_tested: Int[Tensor, " c"]) -> float:
+    """Percent of the images whose predicted class stands for their own; a class that stands for none is wrong."""
+    found = to_tested[predicted]
+    return 100 * ((found == labels) & (found != NONE)).double().mean().item()
+
+
+def _by_votes(
+    train: Extracted, k: int, temperature: float, classes: int, rows: Float[Tensor, "m d"]
+) -> Int[Tensor, " m"]:
+    similarity, index = nearest(rows, train.features, k)
+    return votes(similarity, train.labels[index], classes, temperature).argmax(1)
+
+
+def _training_images(config: BackgroundsConfig, choice: DataChoice, root: Path) -> Source:
+    if config.train_data is not None:
+        return open_source(config.train_data, choice.train_split, labels=True)
+    if not (root / "original" / "train").is_dir():
+        raise UserError(
+            f"{root} has no original/train to learn a classifier from; name labelled images, for example "
+            "backgrounds.train_data=imagenet"
+        )
+    return open_source(root / "original", "train", labels=True)
