@@ -38,6 +38,14 @@ class Collection:
     folder: Path | None  # where the keys are files, else None
     neighbours: int  # shown for each concept
 
+    @property
+    def description(self) -> str:
+        """What was searched, and who made it: another model of the same width gives neighbours without meaning."""
+        facts = self.index.facts
+        return (
+            f"{len(self.index.keys):,} images of {facts['data']}, embedded by {facts['model']} (step {facts['step']})"
+        )
+
 
 def open_collection(path: Path, data: str | None, dim: int, neighbours: int) -> Collection:
     """An index and its images; both are checked before any work is done."""
@@ -57,7 +65,7 @@ def write_concepts(
             drawn.save(folder / name)
             sections.append(page.section(name, drawn.as_html(), _NOTE))
         count = "one image" if len(images) == 1 else f"{len(images)} images"
-        searched = f", nearest of {len(collection.index.keys):,} in {collection.index.path}" if collection else ""
+        searched = "" if collection is None else f", beside {collection.description}"
         text = page.page("Concepts", f"{title} on {count}{searched}", sections)
         (folder / PAGE).write_text(text, encoding="utf-8")
     return out / PAGE
