@@ -46,6 +46,7 @@ from asterism.ops.clustering import (
     ClusteringConfig,
     cluster,
     draw_seeds,
+    label_sets,
     labels_of_patches,
     largest_regions,
     mean_tokens,
@@ -79,7 +80,8 @@ class CriboConfig(MethodConfig):
     objects: ClusteringConfig = ClusteringConfig()
     bank_images: int = Field(default=25000, ge=1)  # S; each with a slot for every cluster
     bank_precision: Literal["half", "full"] = "half"
-    criterion: Literal["cycle", "none"] = "cycle"  # which neighbours are believed; none: all of them (table 8)
+    criterion: Literal["cycle", "none", "segments"] = "cycle"
+    # which neighbours are believed; none: all of them (table 8); segments: those that people labelled alike (table 11)
 
     # Terms (section 3.2.3; table 5 leaves some out); the paper adds them unweighted
     image_weight: float = Field(default=1.0, ge=0)
@@ -120,6 +122,7 @@ class Objects:
     teacher: Float[Tensor, "v m d"]
     student: Float[Tensor, "v m d"]
     image: Int[Tensor, " m"]  # place in its source of the image that each belongs to
+    meaning: Int[Tensor, " m"]  # of the labels under it, if neighbours are believed by them
     images: int  # how many images there are, with objects or without
 
 
@@ -233,10 +236,13 @@ class Cribo(Method):
         teacher, student = (
             mean_tokens(torch.stack([view.patches for view in views]), labels, clusters) for views in (seen, tokens)
         )
+        meaning = torch.zeros_like(valid, dtype=torch.int64)
+        if self.config.criterion == "segments":
+            meaning = label_sets(labels, segment_labels(batch.views, seen), clusters)
         if self.bank is not None:
-            self.bank.collect(StoredObjects(teacher.permute(1, 2, 0, 3), valid, batch.index, batch.keys))
+            self.bank.collect(StoredObjects(teacher.permute(1, 2, 0, 3), valid, meaning, batch.index, batch.keys))
         image = batch.index[:, None].expand_as(valid)
-        return Objects(teacher[:, valid], student[:, valid], image[valid], images=len(valid))
+        return Objects(teacher[:, valid], student[:, valid], image[valid], meaning[valid], images=len(valid))
 
     def object_losses(
         self, objects: Objects, progress: Progress
@@ -268,6 +274,8 @@ class Cribo(Method):
         slots = bank.nearest(objects.teacher, objects.image)
         if self.config.criterion == "none":
             return slots, slots >= 0
+        if self.config.criterion == "segments":
+            return slots, (bank.meaning.flatten()[slots.clamp_min(0)] == objects.meaning) & (slots >= 0)
         count = torch.tensor([len(objects.image)], device=slots.device)
         before = all_gather_rows(count)[: rank()].sum()
         everyone = all_gather_ragged_rows(objects.teacher.transpose(0, 1)).transpose(0, 1)
@@ -396,15 +404,21 @@ def clustered_objects(
 
 def labelled_objects(views: Sequence[View], seen: Sequence[Tokens], clusters: int) -> Int[Tensor, "v b n"]:
     """The oracle of table 11: regions that people drew."""
-    patches = []
+    labels = torch.cat(list(segment_labels(views, seen)), dim=1)
+    return torch.stack(largest_regions(labels, clusters).chunk(VIEWS, dim=1))
+
+
+def segment_labels(views: Sequence[View], seen: Sequence[Tokens]) -> Int[Tensor, "v b n"]:
+    """The label of every patch."""
+    labels = []
     for view, tokens in zip(views, seen, strict=True):
         if view.segments is None:
             raise UserError(
-                "method.objects.algorithm = segments needs images with labelled regions, and these have none; "
-                "choose sinkhorn or kmeans, or data with masks"
+                "method.objects.algorithm or method.criterion = segments needs images with labelled regions, and these "
+                "have none; choose another, or data with masks"
             )
-        patches.append(labels_of_patches(view.segments, tokens.grid))
-    return torch.stack(largest_regions(torch.cat(patches, dim=1), clusters).chunk(VIEWS, dim=1))
+        labels.append(labels_of_patches(view.segments, tokens.grid))
+    return torch.stack(labels)
 
 
 # ------------------------------------------------------------------------------------------------------------- losses

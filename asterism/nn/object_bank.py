@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -21,6 +21,7 @@ class StoredObjects:
 
     rows: Float[Tensor, "b k v d"]
     valid: Bool[Tensor, "b k"]  # slots that hold an object
+    meaning: Int[Tensor, "b k"]  # what people call it, where that is known: a number to compare
     image: Int[Tensor, " b"]  # place of each image in its source
     keys: Int[Tensor, " b"]  # random key of each image, which decides the order
 
@@ -36,6 +37,7 @@ class ObjectBank(nn.Module):
     rows: Float[Tensor, "v s k d"]
     reciprocal_length: Float[Tensor, "v s k"]
     valid: Bool[Tensor, "s k"]
+    meaning: Int[Tensor, "s k"]
     image: Int[Tensor, " s"]
     newest: Int[Tensor, ""]  # where the last image was stored; older ones follow, and the ring grows towards 0
 
@@ -44,6 +46,7 @@ class ObjectBank(nn.Module):
         self.register_buffer("rows", torch.zeros(VIEWS, images, slots, dim, dtype=dtype))
         self.register_buffer("reciprocal_length", torch.zeros(VIEWS, images, slots))
         self.register_buffer("valid", torch.zeros(images, slots, dtype=torch.bool))
+        self.register_buffer("meaning", torch.zeros(images, slots, dtype=torch.int64))
         self.register_buffer("image", torch.full((images,), -1))
         self.register_buffer("newest", torch.tensor(0))
         # Not a buffer: empty between optimiser steps, when checkpoints are written.
@@ -87,7 +90,7 @@ class ObjectBank(nn.Module):
     @torch.no_grad()
     def collect(self, objects: StoredObjects) -> None:
         """Keep the objects of a micro-batch until `store`."""
-        self._pending.append(objects)
+        self._pending.append(replace(objects, rows=objects.rows.to(self.rows.dtype)))
         arriving = world_size() * sum(len(part.image) for part in self._pending)
         if arriving > self.images:
             raise UserError(
@@ -101,24 +104,27 @@ class ObjectBank(nn.Module):
 
         Images go in the order of their keys, so the bank does not depend on how a batch was divided.
         """
-        rows = all_gather_ragged_rows(torch.cat([part.rows.float() for part in self._pending]))
-        valid = all_gather_ragged_rows(torch.cat([part.valid for part in self._pending]))
-        image = all_gather_ragged_rows(torch.cat([part.image for part in self._pending]))
-        keys = all_gather_ragged_rows(torch.cat([part.keys for part in self._pending]))
+        order = self._gathered("keys").argsort(stable=True)
+        new = StoredObjects(*(self._gathered(each.name)[order] for each in fields(StoredObjects)))
         self._pending = []
-        order = keys.argsort(stable=True)
-        self.push(rows[order], valid[order], image[order])
+        self.push(new)
+
+    def _gathered(self, name: str) -> Tensor:
+        """One field of what all processes collected."""
+        return all_gather_ragged_rows(torch.cat([getattr(part, name) for part in self._pending]))
 
     @torch.no_grad()
-    def push(self, rows: Float[Tensor, "b k v d"], valid: Bool[Tensor, "b k"], image: Int[Tensor, " b"]) -> None:
+    def push(self, new: StoredObjects) -> None:
         """Overwrite the oldest images; the first of the new ones becomes the newest."""
-        assert len(image) <= self.images, "more images than the bank holds"
-        self.newest.copy_((self.newest - len(image)) % self.images)
-        places = (self.newest + torch.arange(len(image), device=image.device)) % self.images
-        self.rows[:, places] = rows.permute(2, 0, 1, 3).to(self.rows.dtype)
+        count = len(new.image)
+        assert count <= self.images, "more images than the bank holds"
+        self.newest.copy_((self.newest - count) % self.images)
+        places = (self.newest + torch.arange(count, device=new.image.device)) % self.images
+        self.rows[:, places] = new.rows.permute(2, 0, 1, 3).to(self.rows.dtype)
         self.reciprocal_length[:, places] = reciprocal_lengths(self.rows[:, places])
-        self.valid[places] = valid
-        self.image[places] = image
+        self.valid[places] = new.valid
+        self.meaning[places] = new.meaning
+        self.image[places] = new.image
 
 
 @torch.no_grad()

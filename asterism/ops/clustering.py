@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asterism.config import Config
-from asterism.ops.random import uniform
+from asterism.ops.random import fold_each, uniform
 
 _TINY = 1e-12  # keeps costs that are all alike from dividing by zero
 
@@ -206,6 +206,18 @@ def largest_regions(labels: Int[Tensor, "b n"], clusters: int) -> Int[Tensor, "b
     first = ~same.tril(diagonal=-1).any(dim=-1) & (labels >= 0)
     rank = (before & first[:, None, :]).sum(dim=-1)
     return torch.where((labels >= 0) & (rank < clusters), rank, -1)
+
+
+def label_sets(
+    labels: Int[Tensor, "v b n"], patches: Int[Tensor, "v b n"], clusters: int
+) -> Int[Tensor, "b {clusters}"]:
+    """A number for the set of labels that the patches of each cluster have, in all views: the same for equal sets."""
+    cluster_of, label = labels.transpose(0, 1).flatten(1), patches.transpose(0, 1).flatten(1)
+    again = (cluster_of[:, :, None] == cluster_of[:, None]) & (label[:, :, None] == label[:, None])
+    first = ~again.tril(diagonal=-1).any(dim=-1)  # so that every label counts once
+    words = fold_each(label.flatten().long(), 0).view_as(label) * first
+    sums = words.new_zeros(len(words), clusters + 1)
+    return sums.scatter_add_(1, torch.where(cluster_of < 0, clusters, cluster_of), words)[:, :clusters]
 
 
 # ------------------------------------------------------------------------------------------------------------ objects

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from asterism.methods.cribo import ObjectPrototypes, cross_image_term, cross_view_term
 from asterism.nn.center import Center
-from asterism.nn.object_bank import ObjectBank, close_cycles
+from asterism.nn.object_bank import ObjectBank, StoredObjects, close_cycles
 from asterism.ops.clustering import ClusteringConfig, cluster, mean_tokens, present_in_all, transport_rounds
 from asterism.ops.geometry import geometry_from_rows, patch_centers
 from asterism.ops.losses import cross_view_loss, soft_targets
@@ -57,12 +57,13 @@ def test_clusters(golden: Path) -> None:
         assert relative_error(objects, vectors[f"out_objects_view{view}"]) <= tolerance
 
 
-def _in_slots(objects: Tensor, counts: Tensor, slots: int) -> tuple[Tensor, Tensor]:
-    """Rows of two views, image after image, in the slots of their images; and which slots they fill."""
+def _in_slots(objects: Tensor, counts: Tensor, slots: int, first: int) -> StoredObjects:
+    """Rows of two views, image after image, in the slots of their images, which are numbered from `first` on."""
     valid = torch.arange(slots) < counts[:, None]
     rows = torch.zeros(len(counts), slots, *objects.shape[::2])
     rows[valid] = objects[:, : int(counts.sum())].transpose(0, 1)
-    return rows, valid
+    image = first + torch.arange(len(counts))
+    return StoredObjects(rows, valid, torch.zeros(len(counts), slots, dtype=torch.int64), image, keys=image)
 
 
 def _by_age(bank: ObjectBank) -> Tensor:
@@ -78,16 +79,14 @@ def test_neighbours(golden: Path) -> None:
     images, slots = params["bank_images"], params["objects_per_image_max"]
     stored = torch.stack([vectors["in_bank_view1"], vectors["in_bank_view2"]])
     bank = ObjectBank(images, slots, stored.shape[-1], torch.float32)
-    bank.push(*_in_slots(stored, vectors["in_bank_counts"], slots), torch.arange(images))
+    bank.push(_in_slots(stored, vectors["in_bank_counts"], slots, first=0))
     for step in range(params["steps"]):
         counts = vectors["in_object_counts"][step]
-        rows, valid = _in_slots(
-            torch.stack([vectors["in_objects_view1"][step], vectors["in_objects_view2"][step]]), counts, slots
-        )
-        objects, count = rows[valid].transpose(0, 1), int(counts.sum())
-        image = images + step * len(counts) + torch.arange(len(counts))  # no image comes twice
+        both = torch.stack([vectors["in_objects_view1"][step], vectors["in_objects_view2"][step]])
+        new = _in_slots(both, counts, slots, first=images + step * len(counts))  # no image comes twice
+        objects, count = new.rows[new.valid].transpose(0, 1), int(counts.sum())
 
-        found = bank.nearest(objects, image[:, None].expand_as(valid)[valid])
+        found = bank.nearest(objects, new.image[:, None].expand_as(new.valid)[new.valid])
         closed = close_cycles(bank, found, objects, torch.arange(count))
         places = torch.full((images * slots,), -1)
         places[_by_age(bank)] = torch.arange(int(bank.valid.sum()))
@@ -95,7 +94,7 @@ def test_neighbours(golden: Path) -> None:
             assert places[found[view]].equal(vectors[f"out_idx{view + 1}"][step, :count])
             assert closed[view].equal(vectors[f"out_mask{view + 1}"][step, :count])
 
-        bank.push(rows, valid, image)
+        bank.push(new)
         kept = _by_age(bank)
         assert len(kept) == int(vectors["out_bank_valid"][step].sum())
         newest_first = (bank.newest + torch.arange(images)) % images

@@ -13,6 +13,7 @@ from asterism.ops import collectives
 from asterism.ops.clustering import ClusteringConfig, cluster, draw_seeds
 from asterism.ops.geometry import patch_centers
 from asterism.ops.random import fold_each
+from asterism.train.recipe import load_recipe, recipe_names
 from asterism.types import Batch, CropGeometry, Progress
 from tests.distributed import run
 from tests.methods.batches import TINY, random_batch, rows
@@ -232,6 +233,24 @@ def test_labelled_regions_are_objects() -> None:
         method.loss(_batch(method, 2), PROGRESS)
 
 
+def test_neighbours_can_be_believed_by_labels() -> None:
+    method = _cribo(criterion="none")
+    method.config = CONFIG.model_copy(update={"criterion": "segments"})
+    batch = _halves(method, 4)  # every object that both views show has the labels {1, 2}
+    assert method.bank is not None
+    for meaning, ratio in ((0, 0.0), (int(_meaning(method, batch)), 1.0)):
+        method.bank.meaning.fill_(meaning)
+        metrics = method.loss(batch, PROGRESS).metrics
+        torch.testing.assert_close(5 * metrics["bootstrapping_ratio"], ratio * metrics["objects_per_image"])
+        method.bank._pending = []
+    with pytest.raises(UserError, match="criterion = segments needs images with labelled regions"):
+        method.loss(_batch(method, 4), PROGRESS)
+
+
+def _meaning(method: Cribo, batch: Batch) -> Tensor:
+    return method.collect_objects(batch, *_encoded(method, batch)).meaning.unique().squeeze()
+
+
 def test_the_bank_follows_once_per_step_with_the_teachers_objects() -> None:
     whole, split = _cribo(), _cribo()
     batch = _batch(whole, 4)
@@ -426,3 +445,27 @@ def test_the_oddest_object_finds_its_like_in_another_image() -> None:
     image, like = odd_neighbours(objects)
     assert image.tolist()[:2] == [1, 0]
     assert like.tolist()[:2] == [1, 1]
+
+
+@pytest.mark.parametrize("name", [name for name in recipe_names() if name.startswith("cribo")])
+def test_recipes_are_valid(name: str) -> None:
+    recipe = load_recipe(name, values={"data": {"path": "photos"}})
+    assert recipe.method.name == "cribo"
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "objects.position_weight=0.1",
+        "objects.clusters=4",
+        "bank_images=1000",
+        "object_weight=0",
+        "neighbour_weight=0",
+        "criterion=none",
+        "objects.algorithm=kmeans",
+        "objects.marginals=uniform",
+    ],
+)
+def test_ablations_of_the_paper_are_overrides(override: str) -> None:
+    changed = load_recipe("cribo-coco-vits16", [f"method.{override}", "data.path=photos"]).method
+    assert changed != load_recipe("cribo-coco-vits16", ["data.path=photos"]).method

@@ -16,20 +16,15 @@ def _objects(first: int, count: int, seed: int = 0) -> StoredObjects:
     """Images number `first` … with three slots, some of them empty; keys fall as the numbers rise."""
     g = torch.Generator().manual_seed(seed + first)
     image = torch.arange(first, first + count)
-    return StoredObjects(
-        torch.randn(count, 3, 2, 5, generator=g), torch.rand(count, 3, generator=g) < 0.7, image, keys=-image
-    )
-
-
-def _push(bank: ObjectBank, new: StoredObjects) -> None:
-    bank.push(new.rows, new.valid, new.image)
+    rows, valid = torch.randn(count, 3, 2, 5, generator=g), torch.rand(count, 3, generator=g) < 0.7
+    return StoredObjects(rows, valid, 10 * image[:, None] + torch.arange(3), image, keys=-image)
 
 
 def test_keeps_the_newest_images_by_a_list_that_forgets() -> None:
     bank, slow, seen = ObjectBank(7, 3, 5, torch.float32), deque[tuple[int, Tensor, Tensor]](maxlen=7), 0
     for count in [3, 3, 3, 1, 7, 0, 6, 2]:
         new = _objects(seen, count)
-        _push(bank, new)
+        bank.push(new)
         for i in reversed(range(count)):
             slow.appendleft((seen + i, new.rows[i], new.valid[i]))
         seen += count
@@ -38,13 +33,14 @@ def test_keeps_the_newest_images_by_a_list_that_forgets() -> None:
         for place, (_, rows, valid) in zip(order.tolist(), slow, strict=False):
             assert bank.rows[:, place].equal(rows.transpose(0, 1))
             assert bank.valid[place].equal(valid)
+            assert (bank.meaning[place] // 10 == bank.image[place]).all()
         assert bank.filled_share == len(slow) / 7
 
 
 def test_search_reads_valid_slots_of_other_images() -> None:
     bank = ObjectBank(6, 3, 5)
     stored = _objects(0, 4)
-    _push(bank, stored)
+    bank.push(stored)
     queries, image = stored.rows[:, :2].flatten(0, 1).transpose(0, 1), torch.arange(4).repeat_interleave(2)
     found = bank.nearest(queries, image)
     for view in range(2):
@@ -71,7 +67,8 @@ def test_cycles_close_by_the_other_view() -> None:
     bank = ObjectBank(2, 1, 2, torch.float32)
     # Two stored objects: the first looks (1, 0) in both views; the second turns from (0, 1) to (1, 1).
     rows = torch.tensor([[[[1.0, 0.0], [1.0, 0.0]]], [[[0.0, 1.0], [1.0, 1.0]]]])
-    bank.push(rows, torch.ones(2, 1, dtype=torch.bool), torch.tensor([0, 1]))
+    image = torch.tensor([0, 1])
+    bank.push(StoredObjects(rows, torch.ones(2, 1, dtype=torch.bool), image[:, None], image, image))
     batch = torch.tensor([[[2.0, 0.1], [0.1, 2.0], [0.2, 3.0]], [[2.0, 0.1], [2.0, 1.5], [0.0, 3.0]]])
     found = bank.nearest(batch, torch.tensor([7, 8, 9]))
     places = (found - bank.newest) % 2
@@ -98,7 +95,7 @@ def test_micro_batches_enter_together_in_the_order_of_their_keys() -> None:
 def test_half_precision_is_what_a_search_compares() -> None:
     bank = ObjectBank(4, 3, 5)
     new = _objects(0, 4)
-    _push(bank, new)
+    bank.push(new)
     assert bank.rows.dtype == torch.float16
     lengths = bank.rows.float().norm(dim=-1)
     torch.testing.assert_close(bank.reciprocal_length, 1 / lengths)
@@ -114,10 +111,10 @@ def test_a_bank_smaller_than_a_batch_is_refused() -> None:
 
 def test_state_survives_a_checkpoint() -> None:
     bank, other = ObjectBank(5, 3, 5), ObjectBank(5, 3, 5)
-    _push(bank, _objects(0, 4))
+    bank.push(_objects(0, 4))
     other.load_state_dict(bank.state_dict())
     for each in (bank, other):
-        _push(each, _objects(4, 3))
+        each.push(_objects(4, 3))
     assert all(a.equal(b) for a, b in zip(bank.state_dict().values(), other.state_dict().values(), strict=True))
 
 
