@@ -105,7 +105,8 @@ def accuracies(
     device = next(head.parameters()).device
     head.eval()
     first = five = 0
-    for places in rows.split(_ROWS):
+    for start in range(0, len(rows), _ROWS):
+        places = rows[start : start + _ROWS]
         logits = head(features[places.to(features.device)].to(device).float())
         right = logits.topk(min(5, classes)).indices.cpu() == labels[places][:, None]
         first += int(right[:, 0].sum())
@@ -115,7 +116,7 @@ def accuracies(
 
 
 def check_classes(source: Source, labels: Int[Tensor, " n"]) -> None:
-    if len(labels.unique()) < 2:
+    if len(set(labels.tolist())) < 2:
         raise UserError(
             f"all {len(labels)} training images of {source.name} are of one class; a classifier needs at least two"
         )
