@@ -56,3 +56,21 @@ def _share_of_rank() -> Tensor:
 def test_two_processes_share_one_centre() -> None:
     for value in run(_share_of_rank):
         torch.testing.assert_close(value, _center([_logits(10)]))
+
+
+def test_rows_known_by_their_mean_count_as_many() -> None:
+    logits, center = _logits(10), Center(6, momentum=0.8)
+    center.value += 1
+    center.accumulate(logits[:3])
+    center.accumulate_mean(logits[3:].mean(dim=0), 7)
+    center.accumulate_mean(torch.zeros(6), 0)
+    center.update()
+    torch.testing.assert_close(center.value, _center([logits]))
+
+
+def test_a_step_without_rows_leaves_the_centre_where_it_is() -> None:
+    center = Center(6, momentum=0.8)
+    center.value += 1
+    center.accumulate(_logits(0))
+    center.update()
+    assert center.value.equal(torch.ones(6))

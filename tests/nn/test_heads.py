@@ -3,7 +3,7 @@ import math
 import torch
 from torch import Tensor
 
-from asterism.nn.heads import ProjectionHead, PrototypeHead, WeightNormLinear, image_tokens
+from asterism.nn.heads import LeveledPrototypeHead, ProjectionHead, PrototypeHead, WeightNormLinear, image_tokens
 from asterism.types import Tokens
 
 
@@ -97,3 +97,20 @@ def test_the_mean_patch_stands_for_an_image_without_class_token() -> None:
     stacked = image_tokens([with_cls, without])
     assert stacked[0].equal(torch.ones(2, 2))
     assert stacked[1].equal(torch.tensor([[2.0, 3.0], [8.0, 9.0]]))
+
+
+def test_levels_share_a_projection_and_have_prototypes_of_their_own() -> None:
+    torch.manual_seed(0)
+    head = LeveledPrototypeHead(6, {"image": 5, "objects": 7}, hidden_dim=8, bottleneck_dim=4, norm_last_layer=False)
+    x = torch.randn(3, 6)
+    projected = head(x)
+    torch.testing.assert_close(projected.norm(dim=1), torch.ones(3))
+    for level, count in {"image": 5, "objects": 7}.items():
+        logits = head.logits(projected, level)
+        assert logits.shape == (3, count)
+        torch.testing.assert_close(logits, projected @ head.prototypes(level).T)
+        torch.testing.assert_close(head.prototypes(level).norm(dim=1), torch.ones(count))
+    trained = {name for name, p in head.named_parameters() if p.requires_grad}
+    assert {"last_layers.image.weight_g", "last_layers.objects.weight_v", "mlp.0.weight"} <= trained
+    fixed = LeveledPrototypeHead(6, {"image": 5}, norm_last_layer=True)
+    assert not fixed.last_layers["image"].weight_g.requires_grad
