@@ -63,12 +63,12 @@ class Video(Evaluation):
             for name, clip in clips.items():
                 scores.append(self._scores(encoder, source, name, clip))
                 bar.advance(1)
-        j, f, kept_j, kept_f = torch.cat(scores, dim=1)
+        j, f, kept_j, kept_f, found_j, found_f = torch.cat(scores, dim=1)
         yield "j_and_f", _percent((j + f) / 2)
         yield "j", _percent(j)
         yield "f", _percent(f)
-        yield "j_recall", _percent(j > _RECALL)
-        yield "f_recall", _percent(f > _RECALL)
+        yield "j_recall", _percent(found_j)
+        yield "f_recall", _percent(found_f)
         yield "j_and_f_first_mask_kept", _percent((kept_j + kept_f) / 2)
 
     def constants(self, encoder: Encoder) -> dict[str, Any]:
@@ -83,8 +83,9 @@ class Video(Evaluation):
             "frames_left_out": "first and last",
         }
 
-    def _scores(self, encoder: Encoder, source: VideoSource, name: str, clip: range) -> Float[Tensor, "4 objects"]:
-        """J and F of each object, and those of the first mask kept: means over the frames that count."""
+    def _scores(self, encoder: Encoder, source: VideoSource, name: str, clip: range) -> Float[Tensor, "6 objects"]:
+        """J and F of each object, those of the first mask kept, and how often J and F were high enough: means over the
+        frames that count."""
         first = _sample(source, clip[0])[1]
         objects = [number for number in torch.unique(first).tolist() if number not in (0, VOID)]
         if not objects:
@@ -98,11 +99,13 @@ class Video(Evaluation):
                 true_masks.append(mask)
                 yield image
 
-        sums = torch.zeros(4, len(objects), dtype=torch.float64)
+        sums = torch.zeros(6, len(objects), dtype=torch.float64)
         for predicted in follow_masks(encoder, frames(), given, self.config):
             true = true_masks.pop()
-            sums[:2] += _agreement(predicted, true, objects)
-            sums[2:] += _agreement(given, true, objects)
+            agreement = _agreement(predicted, true, objects)
+            sums[:2] += agreement
+            sums[2:4] += _agreement(given, true, objects)
+            sums[4:] += agreement > _RECALL
         return sums / (len(clip) - 2)
 
 
