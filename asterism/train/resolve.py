@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 
 import torch
 from rich.table import Table
 
+from asterism.data.workers import cores
 from asterism.errors import UserError
 from asterism.train.recipe import Recipe
 
@@ -74,5 +74,4 @@ def _steps(epochs: float | str, per_epoch: int) -> int:
 
 def _workers(device: torch.device, world: int) -> int:
     """On the CPU the workers take cores from training itself; on a GPU they must keep up with it."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // 8) if device.type == "cpu" else max(1, min(16, cores // world))
+    return max(1, cores() // 8) if device.type == "cpu" else max(1, min(16, cores() // world))
