@@ -145,14 +145,15 @@ def _galleries(run: Run, recipe: Recipe) -> list[str]:
         encoder = run.encoder().eval()
         method = load_method(run)
     except UserError as error:
-        return [page.section("Pictures", f'<p class="note">No pictures: {error}</p>')]
+        return [page.section("Pictures", page.note(f"No pictures: {error}"))]
     images = _images(source, encoder, _SHOWN)
     return [
         page.section(
             "What the features see",
             page.gallery(_feature_pictures(encoder, images)),
-            "Patch tokens coloured by their three principal components (equal colour: alike), what the class token "
-            "looks at in the last block, and how alike each patch is to the one in the middle.",
+            "Patch tokens, less what all these images share at a place, coloured by their three principal components "
+            "(equal colour: alike); what the class token looks at in the last block; how alike each patch is to "
+            "the one in the middle.",
         ),
         *_concepts(encoder, images),
         page.section(
@@ -173,11 +174,12 @@ def _feature_pictures(encoder: Encoder, images: Pictures) -> dict[str, Pictures]
     size = images.shape[-1]
     rows, columns = features.grid
     middle = torch.full((len(images),), rows // 2 * columns + columns // 2)
-    shown = {"image": images, "components": pictures.principal_colors(features.patches, features.grid, size)}
+    content = pictures.without_place(features.patches)
+    shown = {"image": images, "components": pictures.principal_colors(content, features.grid, size)}
     if encoder.backbone.has_cls:
         attention = encoder.backbone.attention(encoder.normalise(images))
         shown["attention"] = pictures.heat(pictures.attention_maps(attention, features.grid), images)
-    shown["like the middle"] = pictures.heat(pictures.similarity_maps(features.patches, features.grid, middle), images)
+    shown["like the middle"] = pictures.heat(pictures.similarity_maps(content, features.grid, middle), images)
     return shown
 
 

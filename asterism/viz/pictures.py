@@ -40,6 +40,14 @@ def principal_colors(patches: Float[Tensor, "b n d"], grid: tuple[int, int], siz
     return to_uint8(enlarge(maps, size))
 
 
+def without_place(patches: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+    """Tokens less what all images have in common at the same place: what is there, not where it is.
+
+    After little training the position fills most of a token, and its components would hide all others.
+    """
+    return patches - patches.mean(dim=0) if len(patches) > 1 else patches
+
+
 def heat(maps: Float[Tensor, "b rows columns"], images: Pictures, span: tuple[float, float] | None = None) -> Pictures:
     """A map over each image: bright where the map is large.
 

@@ -29,6 +29,14 @@ def test_equal_tokens_get_equal_colours_and_different_ones_do_not():
     assert len(cells.unique(dim=0)) == len(which.unique())
 
 
+def test_what_all_images_share_at_a_place_is_taken_away():
+    generator = torch.Generator().manual_seed(0)
+    content, place = torch.randn(5, 6, 4, generator=generator), torch.randn(6, 4, generator=generator)
+    torch.testing.assert_close(
+        pictures.without_place(content + 10 * place), pictures.without_place(content), atol=1e-5, rtol=0
+    )
+
+
 def test_attention_is_read_from_the_last_tokens():
     attention = torch.zeros(1, 2, 6, 6)
     attention[:, :, 0, 2:] = torch.tensor([0.1, 0.2, 0.3, 0.4])  # class token and one register come first
