@@ -18,7 +18,8 @@ believed only if the way back, by the other view, ends at the object where it be
 Differs from the paper: every term is half as large, as in the published code. Targets are centred, as there. The bank
 knows which rows are real instead of beginning with noise, and never gives an image its own objects of an earlier epoch.
 Differs from the published code: each direction of the neighbours' term is divided by its own count (eq. 8), not both by
-Z_1, and counts are those of all processes.
+Z_1, and counts are those of all processes. Where a step has several micro-batches, the batch in which a cycle must end
+is the micro-batch of all processes.
 """
 
 from __future__ import annotations

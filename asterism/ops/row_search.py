@@ -7,7 +7,7 @@ length in single precision tile by tile, as they are read.
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -35,6 +35,8 @@ def most_similar_row(
         among = torch.arange(len(rows), device=rows.device)
     if reciprocal_length is None:
         reciprocal_length = reciprocal_lengths(rows)
+    # Few rows belong to a group that asks, so only their columns need a closer look.
+    asked = None if query_group is None or row_group is None else torch.isin(row_group, query_group)
     with torch.autocast(rows.device.type, enabled=False):
         unit = F.normalize(queries.float(), dim=1)
         best = unit.new_full((len(unit),), -torch.inf)
@@ -48,8 +50,8 @@ def most_similar_row(
                 part = slice(start, min(start + _QUERIES, len(unit)))
                 similarity = product[: (part.stop - start) * len(tile)].view(-1, len(tile))
                 torch.mm(unit[part], tile.T, out=similarity)
-                if query_group is not None and row_group is not None:
-                    _forbid_own_group(similarity, query_group[part], row_group[places])
+                if asked is not None and query_group is not None and row_group is not None:
+                    _forbid_own_group(similarity, asked[places], query_group[part], row_group[places])
                 value, column = similarity.max(dim=1)
                 better = value > best[part]
                 best[part] = torch.where(better, value, best[part])
@@ -63,10 +65,13 @@ def reciprocal_lengths(rows: Float[Tensor, "*n d"]) -> Float[Tensor, "*n"]:
 
 
 def _forbid_own_group(
-    similarity: Float[Tensor, "q m"], query_group: Int[Tensor, " q"], row_group: Int[Tensor, " m"]
+    similarity: Float[Tensor, "q m"],
+    asked: Bool[Tensor, " m"],
+    query_group: Int[Tensor, " q"],
+    row_group: Int[Tensor, " m"],
 ) -> None:
-    """In place. Few rows belong to a group that is asked for, so only their columns are looked at."""
-    columns = torch.isin(row_group, query_group).nonzero()[:, 0]
+    """In place; `asked`: the rows that belong to the group of any query."""
+    columns = asked.nonzero()[:, 0]
     if len(columns):
         own = query_group[:, None] == row_group[columns]
         similarity[:, columns] = similarity[:, columns].masked_fill(own, -torch.inf)
