@@ -1,0 +1,56 @@
+import pytest
+
+from asterism.config import write_yaml
+from asterism.errors import UserError
+from asterism.methods import method_names
+from asterism.train.recipe import Recipe, find_recipe, load_recipe, recipe_names
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_shipped_recipe_is_valid_and_says_what_it_is(name):
+    recipe = load_recipe(name, ["data.path=scenes"])
+    assert recipe.method.name in method_names()
+    assert find_recipe(name).read_text().startswith("# ")
+
+
+def test_every_method_has_a_recipe_for_any_folder():
+    for name in method_names():
+        assert load_recipe(name, ["data.path=photos"]).trainer.batch_size == "auto", name
+
+
+def test_a_recipe_survives_its_own_yaml(tmp_path):
+    recipe = load_recipe("dino-cifar10", ["method.jitter=null", "optim.betas=[0.8, 0.9]"])
+    path = tmp_path / "again.yaml"
+    path.write_text(write_yaml(recipe))
+    assert load_recipe(str(path)) == recipe
+
+
+def test_values_and_overrides_reach_the_recipe_in_this_order():
+    recipe = load_recipe("dino", ["optim.lr=3e-4"], {"data": {"path": "photos"}, "optim": {"lr": 1.0, "clip": 2.0}})
+    assert (recipe.data.path, recipe.optim.lr, recipe.optim.clip) == ("photos", 3e-4, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "message"),
+    [
+        ("dnio", [], "unknown method or recipe 'dnio'; did you mean 'dino'"),
+        ("dino", [], "leaves the choice of images to you: give --data"),
+        (
+            "dino",
+            ["data.path=x", "method.out_dimm=3"],
+            "unknown setting 'method.out_dimm'; did you mean 'method.out_dim'",
+        ),
+        ("dino", ["data.path=x", "method.name=dnio"], "unknown method 'dnio'"),
+        ("dino", ["data.path=x", "trainer.steps=3", "trainer.epochs=2"], r"give trainer.steps \(3\) or trainer.epochs"),
+        ("dino", ["data.path=x", "trainer.accelerator=gpu"], "trainer.accelerator = 'gpu'"),
+        ("none.yaml", [], "no such file"),
+    ],
+)
+def test_mistakes_are_named(name, overrides, message):
+    with pytest.raises(UserError, match=message):
+        load_recipe(name, overrides)
+
+
+def test_a_recipe_without_method_says_so():
+    with pytest.raises(UserError, match=r"method\.name is required; choose from: .*dino"):
+        Recipe.parse({"method": {"out_dim": 3}, "data": {"path": "x"}})
