@@ -20,7 +20,9 @@ class OnlineKnnConfig(Config):
     data: str | None = None  # a labelled source; None: the training data, when it has labels
     every_epochs: float | None = None  # None: ten times in a run
     bank: int = 2000  # labelled images the neighbours come from
-    queries: int = 1000  # images that are classified: of the test split if there is one, else held out of the bank
+    queries: int = (
+        1000  # images that are classified, from the same split: the test set is not for watching and choosing
+    )
     k: int = 20
     temperature: float = 0.07
 
@@ -69,20 +71,15 @@ def _embed(encoder: Encoder, images: UInt8[Tensor, "n 3 s s"]) -> Float[Tensor, 
 
 
 def _subsets(config: OnlineKnnConfig, data: DataConfig) -> tuple[Source, Source] | None:
-    """Bank and queries; None when the training data has no labels and no other data was named."""
+    """Bank and queries; None when the training data has no labels (and no other was named), or too few images."""
     path = config.data or data.path
-    bank = open_source(path, "train" if config.data else data.split)
+    bank = open_source(path, None if config.data else data.split)
     if bank.classes is None:
         if config.data:
             raise UserError(f"monitor.knn.data = {path!r} has no labels; give a folder with one subfolder per class")
         return None
-    try:
-        queries: Source | None = open_source(path, "test")
-    except UserError:  # no such split
-        queries = None
     order = torch.randperm(len(bank), generator=generator(fold(0, len(bank)))).tolist()
-    if queries is None or queries.fingerprint == bank.fingerprint:
-        held_out = min(config.queries, len(bank) // 5)
-        return Subset(bank, sorted(order[held_out:][: config.bank])), Subset(bank, sorted(order[:held_out]))
-    chosen = torch.randperm(len(queries), generator=generator(fold(1, len(queries)))).tolist()
-    return Subset(bank, sorted(order[: config.bank])), Subset(queries, sorted(chosen[: config.queries]))
+    held_out = min(config.queries, len(bank) // 5)
+    if held_out == 0:
+        return None
+    return Subset(bank, sorted(order[held_out:][: config.bank])), Subset(bank, sorted(order[:held_out]))
