@@ -30,6 +30,8 @@ class Method(nn.Module, ABC):
 
     Config: ClassVar[type[MethodConfig]]
 
+    shows: ClassVar[str] = ""  # one sentence about `pictures`, for reports
+
     backbone: Backbone  # the network that is trained; `--init` fills it
     mean: Triple = IMAGENET_MEAN  # of RGB in [0, 1]: what was subtracted from the pixels; set from the data's settings
     std: Triple = IMAGENET_STD  # what then divided them

@@ -25,24 +25,23 @@ is the micro-batch of all processes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from asterism.errors import UserError
-from asterism.methods.base import Method, MethodConfig
+from asterism.methods._self_distillation import PrototypeDistillation, PrototypeHeadConfig
+from asterism.methods.base import MethodConfig
 from asterism.nn.backbone import BackboneConfig, build_backbone, encode_views
 from asterism.nn.center import Center
-from asterism.nn.encoder import Encoder
 from asterism.nn.heads import LeveledPrototypeHead, image_tokens
 from asterism.nn.object_bank import ObjectBank, StoredObjects, close_cycles
-from asterism.nn.teacher import Teacher
 from asterism.ops.clustering import (
     ClusteringConfig,
     cluster,
@@ -60,7 +59,6 @@ from asterism.ops.overlay import spotlight, tint
 from asterism.ops.pixels import denormalise, normalise
 from asterism.ops.random import fold, fold_each
 from asterism.ops.row_search import most_similar_row
-from asterism.ops.schedules import cosine, ramp_per_epoch
 from asterism.ops.soft_clusters import Assignments, agreement
 from asterism.types import Batch, ColorJitter, Losses, Progress, Tokens, View, ViewSpec
 
@@ -68,7 +66,7 @@ VIEWS = 2
 _SEEDS = 0x60  # tells the draw of first centroids from other uses of an image's key
 
 
-class CriboConfig(MethodConfig):
+class CriboConfig(PrototypeHeadConfig):
     """Settings of CrIBo; the defaults suit a ViT-S/16 on ImageNet. Temperatures divide logits; sizes are in pixels."""
 
     name: Literal["cribo"] = "cribo"
@@ -90,22 +88,11 @@ class CriboConfig(MethodConfig):
     neighbour_weight: float = Field(default=1.0, ge=0)
     neighbour_start: int = Field(default=1, ge=0)  # epochs before neighbours teach: at first they mean nothing
 
-    # Head
+    # Levels of the head, and the centres of what the teacher says on them
     out_dim: int = Field(default=65536, gt=1)  # prototypes of images
     object_out_dim: int = Field(default=65536, gt=1)  # prototypes of objects
-    hidden_dim: int = Field(default=2048, gt=0)
-    bottleneck_dim: int = Field(default=256, gt=0)
-    norm_last_layer: bool = True  # gains of the prototypes fixed to 1: stabler, for a little accuracy
-    freeze_last_layer: int = Field(default=1, ge=0)  # epochs in which the prototypes stay as they are
-
-    # Teacher
-    momentum: float = Field(default=0.996, ge=0, le=1)  # at the start; a cosine takes it to 1
     center_momentum: float = Field(default=0.9, ge=0, lt=1)
     object_center_momentum: float = Field(default=0.9, ge=0, lt=1)
-    student_temp: float = Field(default=0.1, gt=0)
-    warmup_teacher_temp: float = Field(default=0.04, gt=0)
-    teacher_temp: float = Field(default=0.07, gt=0)
-    warmup_teacher_temp_epochs: int = Field(default=30, ge=0)
 
     @model_validator(mode="after")
     def _something_to_learn(self) -> CriboConfig:
@@ -127,28 +114,33 @@ class Objects:
     images: int  # how many images there are, with objects or without
 
 
-class Cribo(Method):
+class Cribo(PrototypeDistillation[CriboConfig, LeveledPrototypeHead]):
     """Student and teacher with one projection for images and objects, two centres, and the bank of objects."""
 
     Config: ClassVar[type[MethodConfig]] = CriboConfig
+    shows: ClassVar[str] = (
+        "The objects found in two overlapping crops, each in one colour (dark: in one crop only); then one object of "
+        "the first crop, and the object most like it in another image."
+    )
 
     def __init__(self, config: CriboConfig, backbone: BackboneConfig) -> None:
-        super().__init__(config, backbone)
-        self.config = config
-        self.uses_objects = config.object_weight > 0 or config.neighbour_weight > 0
-        self.backbone = build_backbone(backbone)
-        self._check_sizes()
+        uses_objects = config.object_weight > 0 or config.neighbour_weight > 0
+        network = build_backbone(backbone)
         out_dims = {"image": config.out_dim} if config.image_weight else {}
-        out_dims |= {"objects": config.object_out_dim} if self.uses_objects else {}
-        self.head = LeveledPrototypeHead(
-            self.backbone.dim,
-            out_dims,
-            config.hidden_dim,
-            config.bottleneck_dim,
-            norm_last_layer=config.norm_last_layer,
+        out_dims |= {"objects": config.object_out_dim} if uses_objects else {}
+        super().__init__(
+            config,
+            network,
+            LeveledPrototypeHead(
+                network.dim,
+                out_dims,
+                config.hidden_dim,
+                config.bottleneck_dim,
+                norm_last_layer=config.norm_last_layer,
+            ),
         )
-        self.teacher_backbone = Teacher(self.backbone)
-        self.teacher_head = Teacher(self.head)
+        self.uses_objects = uses_objects
+        self._check_sizes()
         self.center = Center(config.out_dim, config.center_momentum)
         self.object_center = Center(config.object_out_dim, config.object_center_momentum)
         self.bank = self._new_bank() if config.neighbour_weight else None
@@ -319,35 +311,14 @@ class Cribo(Method):
         mean = rows.sum(dim=0) / max(1, len(rows))
         self.object_center.accumulate_mean(self.teacher_head.network.logits(mean, "objects"), len(rows))
 
-    def teacher_temp(self, progress: Progress) -> float:
-        """Rises in stairs of one epoch, because low temperatures are safe and higher ones teach more."""
-        config = self.config
-        return ramp_per_epoch(
-            progress, config.warmup_teacher_temp_epochs, config.warmup_teacher_temp, config.teacher_temp
-        )
-
-    def frozen(self, progress: Progress) -> Iterable[nn.Parameter]:
-        if progress.epoch < self.config.freeze_last_layer:
-            return self.head.last_layers.parameters()
-        return ()
-
     def after_update(self, progress: Progress) -> None:
-        momentum = cosine(progress.step, progress.steps, self.config.momentum, 1.0)
-        self.teacher_backbone.update(self.backbone, momentum)
-        self.teacher_head.update(self.head, momentum)
+        super().after_update(progress)
         if self.config.image_weight:
             self.center.update()
         if self.uses_objects:
             self.object_center.update()
         if self.bank is not None:
             self.bank.store()
-
-    def backbone_was_loaded(self) -> None:
-        self.teacher_backbone.update(self.backbone, momentum=0.0)
-
-    def encoder(self) -> Encoder:
-        """The teacher, which the paper evaluates."""
-        return Encoder(self.teacher_backbone.network, self.mean, self.std)
 
     @torch.no_grad()
     def pictures(self, pixels: Float[Tensor, "b 3 h w"], key: int) -> dict[str, Float[Tensor, "b 3 h w"]]:

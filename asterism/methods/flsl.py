@@ -21,28 +21,26 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from asterism.config import Config
 from asterism.errors import UserError
-from asterism.methods.base import Method, MethodConfig
+from asterism.methods._self_distillation import PrototypeDistillation, PrototypeHeadConfig, prototype_head
+from asterism.methods.base import MethodConfig
 from asterism.nn.backbone import BackboneConfig, build_backbone, encode_views
-from asterism.nn.encoder import Encoder
 from asterism.nn.heads import PrototypeHead
-from asterism.nn.teacher import Teacher
 from asterism.ops.collectives import all_reduce_mean_with_grad
 from asterism.ops.geometry import project
 from asterism.ops.losses import entropy
 from asterism.ops.mean_shift import mean_shift, mode_distance, take
 from asterism.ops.random import fold_each
-from asterism.ops.schedules import cosine, ramp_per_epoch
 from asterism.ops.soft_clusters import Agreement, Assignments, agreement, balancing_offset, divergence
 from asterism.ops.window_sampling import WindowMode, sample_windows
 from asterism.types import Batch, ColorJitter, CropGeometry, Losses, Progress, ViewSpec
@@ -57,7 +55,7 @@ class PowerLaw(Config):
     exponent: float = Field(default=0.25, ge=0)
 
 
-class FlslConfig(MethodConfig):
+class FlslConfig(PrototypeHeadConfig):
     """Settings of FLSL; the defaults are those of the paper. Temperatures divide logits; sizes are in pixels."""
 
     name: Literal["flsl"] = "flsl"
@@ -89,19 +87,7 @@ class FlslConfig(MethodConfig):
     prior: tuple[float, ...] | PowerLaw | None = None  # π: K shares that sum to 1, or a rule; None: all equal
     targets: Literal["softmax", "sinkhorn"] = "softmax"  # sinkhorn: clusters compete for the batch (appendix I.4)
 
-    # Head (appendices E.2 and I.3)
-    out_dim: int = Field(default=4096, gt=1)  # clusters K
-    hidden_dim: int = Field(default=2048, gt=0)
-    bottleneck_dim: int = Field(default=256, gt=0)
-    norm_last_layer: bool = True  # gains of the prototypes fixed to 1
-    freeze_last_layer: int = Field(default=1, ge=0)  # epochs in which the prototypes stay as they are
-
-    # Teacher (appendix E.2)
-    momentum: float = Field(default=0.996, ge=0, le=1)  # λ at the start; a cosine takes it to 1
-    student_temp: float = Field(default=0.1, gt=0)
-    warmup_teacher_temp: float = Field(default=0.04, gt=0)
-    teacher_temp: float = Field(default=0.07, gt=0)
-    warmup_teacher_temp_epochs: int = Field(default=30, ge=0)
+    out_dim: int = Field(default=4096, gt=1)  # clusters K (appendix I.3); the rest of head and teacher: appendix E.2
 
     @model_validator(mode="after")
     def _prior_is_a_distribution(self) -> FlslConfig:
@@ -126,7 +112,7 @@ class Seen:
     geometry: CropGeometry
 
 
-class Flsl(Method):
+class Flsl(PrototypeDistillation[FlslConfig, PrototypeHead]):
     """Student and teacher with a shared shape, and the prior of the clusters."""
 
     Config: ClassVar[type[MethodConfig]] = FlslConfig
@@ -134,18 +120,8 @@ class Flsl(Method):
     log_prior: Float[Tensor, " k"]
 
     def __init__(self, config: FlslConfig, backbone: BackboneConfig) -> None:
-        super().__init__(config, backbone)
-        self.config = config
-        self.backbone = build_backbone(_without_class_token(backbone))
-        self.head = PrototypeHead(
-            self.backbone.dim,
-            config.out_dim,
-            config.hidden_dim,
-            config.bottleneck_dim,
-            norm_last_layer=config.norm_last_layer,
-        )
-        self.teacher_backbone = Teacher(self.backbone)
-        self.teacher_head = Teacher(self.head)
+        network = build_backbone(_without_class_token(backbone))
+        super().__init__(config, network, prototype_head(config, network.dim, config.out_dim))
         log_prior = prior_shares(config).log().float()
         self.register_buffer("log_prior", log_prior, persistent=False)  # follows from the settings
         uniform = torch.full_like(log_prior, 1 / config.out_dim)
@@ -259,30 +235,6 @@ class Flsl(Method):
                 # Differs from the paper: its softmax over the batch leaves rows that do not sum to 1; ours do.
                 targets = replace(targets, offset=balancing_offset(targets))
         return agreement(Assignments(head.project(modes), head.last_layer.weight, config.student_temp), targets)
-
-    def teacher_temp(self, progress: Progress) -> float:
-        """Rises in stairs of one epoch, because low temperatures are safe and higher ones teach more."""
-        config = self.config
-        return ramp_per_epoch(
-            progress, config.warmup_teacher_temp_epochs, config.warmup_teacher_temp, config.teacher_temp
-        )
-
-    def frozen(self, progress: Progress) -> Iterable[nn.Parameter]:
-        if progress.epoch < self.config.freeze_last_layer:
-            return self.head.last_layer.parameters()
-        return ()
-
-    def after_update(self, progress: Progress) -> None:
-        momentum = cosine(progress.step, progress.steps, self.config.momentum, 1.0)
-        self.teacher_backbone.update(self.backbone, momentum)
-        self.teacher_head.update(self.head, momentum)
-
-    def backbone_was_loaded(self) -> None:
-        self.teacher_backbone.update(self.backbone, momentum=0.0)
-
-    def encoder(self) -> Encoder:
-        """The teacher, whose tokens the paper's evaluations use; the mean patch stands for the image."""
-        return Encoder(self.teacher_backbone.network, self.mean, self.std)
 
     def _view_size(self) -> int:
         return self.config.view_size or self.backbone.image_size

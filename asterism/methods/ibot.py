@@ -15,8 +15,8 @@ what the teacher knows of whole images gives meaning to its "words" for patches.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import ClassVar, Literal
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -24,22 +24,22 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from asterism.methods._multi_crop import GLOBAL_VIEWS, MultiCropConfig, multi_crop_views
-from asterism.methods.base import Method, MethodConfig
+from asterism.methods._self_distillation import PrototypeDistillation, PrototypeHeadConfig, prototype_head
+from asterism.methods.base import MethodConfig
 from asterism.nn.backbone import BackboneConfig, build_backbone, encode_views
 from asterism.nn.center import Center
-from asterism.nn.encoder import Encoder
 from asterism.nn.heads import PrototypeHead, image_tokens
 from asterism.nn.teacher import Teacher
 from asterism.ops.block_masks import MaskConfig, draw_masks
 from asterism.ops.losses import cross_entropy, cross_view_loss, entropy, masked_rows_mean, soft_targets
 from asterism.ops.random import fold_each
-from asterism.ops.schedules import cosine, ramp_per_epoch
+from asterism.ops.schedules import ramp_per_epoch
 from asterism.types import Batch, Losses, Progress, Tokens, ViewSpec
 
 _MASKS = 0x1B  # tells the draw of masks from other uses of an image's key
 
 
-class IbotConfig(MultiCropConfig):
+class IbotConfig(MultiCropConfig, PrototypeHeadConfig):
     """Settings of iBOT; the defaults suit a ViT-S/16. Temperatures divide logits."""
 
     name: Literal["ibot"] = "ibot"
@@ -52,21 +52,12 @@ class IbotConfig(MultiCropConfig):
     # Head (section 3.2; sharing it: table 9)
     out_dim: int = Field(default=8192, gt=1)  # prototypes of images
     patch_out_dim: int | None = Field(default=None, gt=1)  # prototypes of patches, in a head of their own; None: shared
-    hidden_dim: int = Field(default=2048, gt=0)
-    bottleneck_dim: int = Field(default=256, gt=0)
-    norm_last_layer: bool = True  # gains of the prototypes fixed to 1
-    freeze_last_layer: int = Field(default=1, ge=0)  # epochs in which the prototypes stay as they are
 
     # Teacher (appendix E)
-    momentum: float = Field(default=0.996, ge=0, le=1)  # at the start; a cosine takes it to 1
     center_momentum: float = Field(default=0.9, ge=0, lt=1)
     patch_center_momentum: float = Field(default=0.9, ge=0, lt=1)
-    student_temp: float = Field(default=0.1, gt=0)
-    warmup_teacher_temp: float = Field(default=0.04, gt=0)
-    teacher_temp: float = Field(default=0.07, gt=0)
-    warmup_teacher_patch_temp: float = Field(default=0.04, gt=0)
+    warmup_teacher_patch_temp: float = Field(default=0.04, gt=0)  # of patches, for as long as that of images
     teacher_patch_temp: float = Field(default=0.07, gt=0)
-    warmup_teacher_temp_epochs: int = Field(default=30, ge=0)
 
     @model_validator(mode="after")
     def _something_to_learn(self) -> IbotConfig:
@@ -75,36 +66,29 @@ class IbotConfig(MultiCropConfig):
         return self
 
 
-class Ibot(Method):
+class Ibot(PrototypeDistillation[IbotConfig, PrototypeHead]):
     """Student and teacher with heads for images and patches, and the centres of the teacher's logits."""
 
     Config: ClassVar[type[MethodConfig]] = IbotConfig
 
     def __init__(self, config: IbotConfig, backbone: BackboneConfig) -> None:
-        super().__init__(config, backbone)
-        self.config = config
-        self.masking = config.patch_weight > 0
-        self.backbone = build_backbone(backbone.model_copy(update={"mask_token": self.masking}))
-        self.head = self._new_head(config.out_dim)
-        self.teacher_backbone = Teacher(self.backbone)
-        self.teacher_head = Teacher(self.head)
+        masking, own = config.patch_weight > 0, config.patch_out_dim
+        network = build_backbone(backbone.model_copy(update={"mask_token": masking}))
+        super().__init__(config, network, prototype_head(config, network.dim, config.out_dim))
+        self.masking = masking
         self.center = Center(config.out_dim, config.center_momentum)
-        self.patch_head = None if config.patch_out_dim is None else self._new_head(config.patch_out_dim)
+        self.patch_head = None if own is None else prototype_head(config, network.dim, own)
         self.teacher_patch_head = None if self.patch_head is None else Teacher(self.patch_head)
-        self.patch_center = Center(config.patch_out_dim or config.out_dim, config.patch_center_momentum)
+        self.patch_center = Center(own or config.out_dim, config.patch_center_momentum)
         self.view_specs = multi_crop_views(config, self.backbone)
         if not self.masking:
             self.collapse_loss = config.cls_weight * math.log(config.out_dim)
 
-    def _new_head(self, out_dim: int) -> PrototypeHead:
-        config = self.config
-        return PrototypeHead(
-            self.backbone.dim,
-            out_dim,
-            config.hidden_dim,
-            config.bottleneck_dim,
-            norm_last_layer=config.norm_last_layer,
-        )
+    @property
+    def pairs(self) -> Sequence[tuple[nn.Module, Teacher[Any]]]:
+        if self.patch_head is None or self.teacher_patch_head is None:
+            return super().pairs
+        return [*super().pairs, (self.patch_head, self.teacher_patch_head)]
 
     @property
     def views(self) -> tuple[ViewSpec, ...]:
@@ -168,38 +152,15 @@ class Ibot(Method):
         self.patch_center.accumulate(head.last_layer(projected.mean(dim=1)))
         return targets
 
-    def teacher_temp(self, progress: Progress) -> float:
-        config = self.config
-        return ramp_per_epoch(
-            progress, config.warmup_teacher_temp_epochs, config.warmup_teacher_temp, config.teacher_temp
-        )
-
     def teacher_patch_temp(self, progress: Progress) -> float:
         config = self.config
         return ramp_per_epoch(
             progress, config.warmup_teacher_temp_epochs, config.warmup_teacher_patch_temp, config.teacher_patch_temp
         )
 
-    def frozen(self, progress: Progress) -> Iterable[nn.Parameter]:
-        if progress.epoch < self.config.freeze_last_layer:
-            heads = [self.head] if self.patch_head is None else [self.head, self.patch_head]
-            return [parameter for head in heads for parameter in head.last_layer.parameters()]
-        return ()
-
     def after_update(self, progress: Progress) -> None:
-        momentum = cosine(progress.step, progress.steps, self.config.momentum, 1.0)
-        self.teacher_backbone.update(self.backbone, momentum)
-        self.teacher_head.update(self.head, momentum)
-        if self.patch_head is not None and self.teacher_patch_head is not None:
-            self.teacher_patch_head.update(self.patch_head, momentum)
+        super().after_update(progress)
         if self.config.cls_weight > 0:
             self.center.update()
         if self.masking:
             self.patch_center.update()
-
-    def backbone_was_loaded(self) -> None:
-        self.teacher_backbone.update(self.backbone, momentum=0.0)
-
-    def encoder(self) -> Encoder:
-        """The teacher, which the paper evaluates."""
-        return Encoder(self.teacher_backbone.network, self.mean, self.std)

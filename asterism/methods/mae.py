@@ -50,6 +50,7 @@ class Mae(Method):
     """Encoder of the visible patches and decoder of all."""
 
     Config: ClassVar[type[MethodConfig]] = MaeConfig
+    shows: ClassVar[str] = "What the encoder sees, and the image that it makes of these patches alone."
 
     def __init__(self, config: MaeConfig, backbone: BackboneConfig) -> None:
         super().__init__(config, backbone)

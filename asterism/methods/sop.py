@@ -31,13 +31,12 @@ from torch import Tensor, nn
 
 from asterism.config import Config
 from asterism.methods._multi_crop import GLOBAL_VIEWS, MultiCropConfig, multi_crop_views
-from asterism.methods.base import Method, MethodConfig
+from asterism.methods._self_distillation import SelfDistillation, TeacherConfig
+from asterism.methods.base import MethodConfig
 from asterism.nn.backbone import BackboneConfig, build_backbone, encode_views
-from asterism.nn.encoder import Encoder
 from asterism.nn.heads import ProjectionHead, image_tokens
 from asterism.nn.memory import Memory
 from asterism.nn.neighbour_lists import NeighbourLists
-from asterism.nn.teacher import Teacher
 from asterism.ops.block_masks import MaskConfig, draw_masks
 from asterism.ops.losses import entropy, masked_rows_mean
 from asterism.ops.prototypes import (
@@ -52,7 +51,7 @@ from asterism.ops.prototypes import (
     supports_in_memory,
 )
 from asterism.ops.random import fold, fold_each, generator, uniform
-from asterism.ops.schedules import cosine, ramp_per_step
+from asterism.ops.schedules import ramp_per_step
 from asterism.types import Batch, Losses, Progress, Tokens, ViewSpec
 
 _MASKS, _STORED_PATCH = 0x50, 0x51  # tell draws from an image's key from each other
@@ -118,7 +117,7 @@ class PatchPrototypesConfig(PrototypesConfig):
     default_tasks: ClassVar[int] = 1
 
 
-class SopConfig(MultiCropConfig):
+class SopConfig(MultiCropConfig, TeacherConfig):
     """Settings of SOP; the defaults are those of a ViT-S/16. Temperatures divide similarities."""
 
     name: Literal["sop"] = "sop"
@@ -135,12 +134,7 @@ class SopConfig(MultiCropConfig):
     hidden_dim: int = Field(default=2048, gt=0)
     embedding_dim: int = Field(default=256, gt=0)  # d
 
-    # Teacher
     momentum: float = Field(default=0.994, ge=0, le=1)  # m at the start; a cosine takes it to 1 (table C.4)
-    student_temp: float = Field(default=0.1, gt=0)
-    warmup_teacher_temp: float = Field(default=0.04, gt=0)
-    teacher_temp: float = Field(default=0.07, gt=0)
-    warmup_teacher_temp_epochs: int = Field(default=30, ge=0)  # a straight line, step by step
 
     @model_validator(mode="after")
     def _something_to_learn(self) -> SopConfig:
@@ -149,18 +143,15 @@ class SopConfig(MultiCropConfig):
         return self
 
 
-class Sop(Method):
+class Sop(SelfDistillation[SopConfig, ProjectionHead]):
     """Student and teacher with one projection for images and patches, and the memories that make prototypes."""
 
     Config: ClassVar[type[MethodConfig]] = SopConfig
 
     def __init__(self, config: SopConfig, backbone: BackboneConfig) -> None:
-        super().__init__(config, backbone)
-        self.config = config
-        self.backbone = build_backbone(backbone.model_copy(update={"mask_token": config.patches is not None}))
-        self.head = ProjectionHead(self.backbone.dim, config.hidden_dim, config.embedding_dim, epsilon=1e-6)
-        self.teacher_backbone = Teacher(self.backbone)
-        self.teacher_head = Teacher(self.head)
+        network = build_backbone(backbone.model_copy(update={"mask_token": config.patches is not None}))
+        head = ProjectionHead(network.dim, config.hidden_dim, config.embedding_dim, epsilon=1e-6)
+        super().__init__(config, network, head)
         self.images = None if config.images is None else Organizer(config.images, config.embedding_dim)
         self.patches = None if config.patches is None else Organizer(config.patches, config.embedding_dim)
         self.view_specs = multi_crop_views(config, self.backbone)
@@ -220,26 +211,20 @@ class Sop(Method):
 
     def temperatures(self, progress: Progress) -> tuple[float, float]:
         """Of teacher and student."""
+        return self.teacher_temp(progress), self.config.student_temp
+
+    def teacher_temp(self, progress: Progress) -> float:
+        """Rises in a straight line, step by step."""
         config = self.config
-        teacher = ramp_per_step(
+        return ramp_per_step(
             progress, config.warmup_teacher_temp_epochs, config.warmup_teacher_temp, config.teacher_temp
         )
-        return teacher, config.student_temp
 
     def after_update(self, progress: Progress) -> None:
-        momentum = cosine(progress.step, progress.steps, self.config.momentum, 1.0)
-        self.teacher_backbone.update(self.backbone, momentum)
-        self.teacher_head.update(self.head, momentum)
+        super().after_update(progress)
         for organizer in (self.images, self.patches):
             if organizer is not None:
                 organizer.remember()
-
-    def backbone_was_loaded(self) -> None:
-        self.teacher_backbone.update(self.backbone, momentum=0.0)
-
-    def encoder(self) -> Encoder:
-        """The teacher, which the paper evaluates."""
-        return Encoder(self.teacher_backbone.network, self.mean, self.std)
 
 
 class Organizer(nn.Module):

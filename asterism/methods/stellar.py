@@ -29,7 +29,6 @@ import torch
 from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor
-from torch.nn import functional as F
 
 from asterism.config import Config
 from asterism.errors import UserError
@@ -52,7 +51,7 @@ from asterism.ops import assignment, collectives
 from asterism.ops.koleo import koleo
 from asterism.ops.losses import entropy
 from asterism.ops.masking import draw_focus, focus_noise, keep_count, keep_from_noise
-from asterism.ops.pixels import denormalise, normalise
+from asterism.ops.pixels import denormalise
 from asterism.ops.prototype_alignment import prototype_cross_entropy
 from asterism.ops.random import fold_each, uniform
 from asterism.types import Batch, ColorJitter, Losses, Progress, Tokens, ViewSpec
@@ -336,19 +335,6 @@ class Stellar(Method):
         return ConceptEncoder(
             self.backbone, self.localization, self.reconstruction, self.mean, self.std, self.global_size
         )
-
-    @torch.no_grad()
-    def pictures(self, pixels: Float[Tensor, "b 3 h w"], key: int) -> dict[str, Float[Tensor, "b 3 h w"]]:
-        """The images from their concepts, and every concept painted, where it is, in the mean colour of its place."""
-        tokens, size = self.backbone(pixels), (pixels.shape[2], pixels.shape[3])
-        where = self.localization(tokens.patches, tokens.registers)
-        colours = F.adaptive_avg_pool2d(pixels, tokens.grid).flatten(2).mT
-        painted = where @ (where.mT @ colours / where.sum(dim=1)[..., None])
-        shown = {"concepts": F.interpolate(painted.mT.reshape(len(pixels), 3, *tokens.grid), size)}
-        if self.reconstruction is not None:
-            made = self.reconstruction(where @ tokens.registers, tokens.grid)
-            shown["reconstruction"] = normalise(F.interpolate(made, size), self.mean, self.std)
-        return shown
 
     @property
     def global_size(self) -> int:

@@ -54,6 +54,7 @@ class Vq(Method):
     """The tokenizer in training."""
 
     Config: ClassVar[type[MethodConfig]] = VqConfig
+    shows: ClassVar[str] = "The image as its codes tell it."
 
     def __init__(self, config: VqConfig, backbone: BackboneConfig) -> None:
         super().__init__(config, backbone)

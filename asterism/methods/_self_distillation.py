@@ -1,0 +1,98 @@
+"""What DINO, iBOT, SOP, FLSL and CrIBo share: a student that predicts what an average of its own past says.
+
+backbone, head                    the student, which is trained
+teacher_backbone, teacher_head    the teacher, which follows it after every step and is what people use afterwards
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, TypeVar
+
+from pydantic import Field
+from torch import nn
+
+from asterism.methods.base import Method, MethodConfig
+from asterism.nn.backbone import Backbone
+from asterism.nn.encoder import Encoder
+from asterism.nn.heads import PrototypeHead, WeightNormLinear
+from asterism.nn.teacher import Teacher
+from asterism.ops.schedules import cosine, ramp_per_epoch
+from asterism.types import Progress
+
+
+class TeacherConfig(MethodConfig):
+    """How the teacher follows, and how definite targets and predictions are. Temperatures divide logits."""
+
+    momentum: float = Field(default=0.996, ge=0, le=1)  # of the teacher at the start; a cosine takes it to 1
+    student_temp: float = Field(default=0.1, gt=0)
+    warmup_teacher_temp: float = Field(default=0.04, gt=0)  # the teacher's at the start
+    teacher_temp: float = Field(default=0.07, gt=0)  # the teacher's after the warm-up
+    warmup_teacher_temp_epochs: int = Field(default=30, ge=0)
+
+
+class PrototypeHeadConfig(TeacherConfig):
+    """A head with learned prototypes: layers, unit length, and cosines with each prototype."""
+
+    hidden_dim: int = Field(default=2048, gt=0)
+    bottleneck_dim: int = Field(default=256, gt=0)
+    norm_last_layer: bool = True  # gains of the prototypes fixed to 1: stabler, for a little accuracy
+    freeze_last_layer: int = Field(default=1, ge=0)  # epochs in which the prototypes stay as they are
+
+
+C = TypeVar("C", bound=TeacherConfig)
+P = TypeVar("P", bound=PrototypeHeadConfig)
+H = TypeVar("H", bound=nn.Module)
+
+
+def prototype_head(config: PrototypeHeadConfig, in_dim: int, out_dim: int) -> PrototypeHead:
+    return PrototypeHead(
+        in_dim, out_dim, config.hidden_dim, config.bottleneck_dim, norm_last_layer=config.norm_last_layer
+    )
+
+
+class SelfDistillation(Method, Generic[C, H]):
+    """Student and teacher of one shape."""
+
+    def __init__(self, config: C, backbone: Backbone, head: H) -> None:
+        nn.Module.__init__(self)
+        self.config = config
+        self.backbone = backbone
+        self.head = head
+        self.teacher_backbone = Teacher(backbone)
+        self.teacher_head = Teacher(head)
+
+    @property
+    def pairs(self) -> Sequence[tuple[nn.Module, Teacher[Any]]]:
+        """Every part of the student, with the part of the teacher that follows it."""
+        return [(self.backbone, self.teacher_backbone), (self.head, self.teacher_head)]
+
+    def teacher_temp(self, progress: Progress) -> float:
+        """Rises in stairs of one epoch, because low temperatures are safe and higher ones teach more."""
+        config = self.config
+        return ramp_per_epoch(
+            progress, config.warmup_teacher_temp_epochs, config.warmup_teacher_temp, config.teacher_temp
+        )
+
+    def after_update(self, progress: Progress) -> None:
+        """The teacher follows; a method whose centre or memory does too adds that to this."""
+        momentum = cosine(progress.step, progress.steps, self.config.momentum, 1.0)
+        for student, teacher in self.pairs:
+            teacher.update(student, momentum)
+
+    def backbone_was_loaded(self) -> None:
+        self.teacher_backbone.update(self.backbone, momentum=0.0)
+
+    def encoder(self) -> Encoder:
+        """The teacher, which is ahead of its student throughout training and which the papers evaluate."""
+        return Encoder(self.teacher_backbone.network, self.mean, self.std)
+
+
+class PrototypeDistillation(SelfDistillation[P, H]):
+    """The same with learned prototypes, which begin to move when the rest has settled a little."""
+
+    def frozen(self, progress: Progress) -> Iterable[nn.Parameter]:
+        if progress.epoch >= self.config.freeze_last_layer:
+            return ()
+        layers = [layer for student, _ in self.pairs for layer in student.modules()]
+        return [p for layer in layers if isinstance(layer, WeightNormLinear) for p in layer.parameters()]
