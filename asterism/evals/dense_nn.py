@@ -9,7 +9,6 @@ times and averaged. Scored on patches and, after bilinear upsampling of the vote
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -35,7 +34,7 @@ from asterism.evals.dense_tokens import (
 from asterism.evals.parts import DataChoice
 from asterism.evals.segmented_parts import SegmentedParts, drawn_images, open_segmented_parts
 from asterism.nn.encoder import Encoder
-from asterism.ops.neighbours import nearest, votes
+from asterism.ops.neighbours import nearest_in_parts, votes
 from asterism.ops.patch_labels import mean_of_neighbours
 from asterism.ops.random import fold
 from asterism.ops.segmentation_metrics import confusion, scores
@@ -81,15 +80,12 @@ class DenseNn(Evaluation):
         test = tokens_and_masks(encoder, self.parts.test, resize, unit=True, **common)
         if not len(train.arrays["tokens"]):
             raise UserError(f"every patch of {self.parts.train.name} is void; there is nothing to learn from")
-        device = next(encoder.parameters()).device
-        images, tested = len(train.keys), len(test.keys)
         plans = [(share, draw) for share in config.shares for draw in range(config.draws if share < 1 else 1)]
+        parts = [_runs(train, self._drawn(len(train.keys), share, draw)) for share, draw in plans]
         found: dict[str, list[float]] = {}
-        with Bar("dense-nn", len(plans) * tested) as bar:
-            for share, draw in plans:
-                bank = _Bank.of(train, self._drawn(images, share, draw)).to(device)
-                for kind, value in self._scores(bank, test, device, bar).items():
-                    found.setdefault(f"miou_{kind}{_suffix(share)}", []).append(value)
+        for (share, _), values in zip(plans, self._scores(train, parts, test, _device(encoder)), strict=True):
+            for kind, value in values.items():
+                found.setdefault(f"miou_{kind}{_suffix(share)}", []).append(value)
         yield from ((name, sum(values) / len(values)) for name, values in found.items())
         if unreadable := len(train.unreadable) + len(test.unreadable):
             yield "unreadable_images", float(unreadable)
@@ -105,52 +101,52 @@ class DenseNn(Evaluation):
         count = _count(images, share)
         return list(range(images)) if share == 1 else drawn_images(images, count, fold(self.config.seed, count, draw))
 
-    def _scores(self, bank: _Bank, test: Stored, device: torch.device, bar: Bar) -> dict[str, float]:
+    def _scores(
+        self, train: Stored, parts: list[list[range]], test: Stored, device: torch.device
+    ) -> list[dict[str, float]]:
+        """For every part of the training tokens, intersection over union on patches and on pixels, in percent.
+
+        All parts are asked at once about a group of test images, so that tokens are compared once.
+        """
         classes = len(self.parts.classes)
-        patches = pixels = torch.zeros(classes, classes, dtype=torch.int64)
-        for group in _groups(test):
-            queries = torch.cat([test.of("tokens", image) for image in group]).to(device)
-            ballots = self._votes(bank, queries, classes).cpu()
-            start = 0
-            for image in group:
-                grid, size = sizes_of(test, image)
-                ballot = ballots[start : start + grid[0] * grid[1]]
-                start += len(ballot)
-                patches = patches + confusion(ballot.argmax(1), test.of("labels", image), classes, VOID)
-                predicted = pixels_from_patches(ballot, grid, size)
-                pixels = pixels + confusion(predicted, mask_of(test, image), classes, VOID)
-            bar.advance(len(group))
+        memory, labels = (train.arrays[name].to(device) for name in ("tokens", "labels"))
+        patches, pixels = (torch.zeros(len(parts), classes, classes, dtype=torch.int64) for _ in range(2))
+        with Bar("dense-nn", len(test.keys)) as bar:
+            for group in _groups(test):
+                queries = torch.cat([test.of("tokens", image) for image in group]).to(device)
+                for part, (similarity, rows) in enumerate(nearest_in_parts(queries, memory, parts, self.config.k)):
+                    ballots = self._votes(similarity, labels[rows], classes).cpu()
+                    by_image = torch.split(ballots, [len(test.of("labels", image)) for image in group])
+                    for image, ballot in zip(group, by_image, strict=True):
+                        patches[part] += confusion(ballot.argmax(1), test.of("labels", image), classes, VOID)
+                        predicted = pixels_from_patches(ballot, *sizes_of(test, image))
+                        pixels[part] += confusion(predicted, mask_of(test, image), classes, VOID)
+                bar.advance(len(group))
         if not pixels.sum():
             raise UserError(f"every pixel of {self.parts.test.name} is void; there is nothing to test on")
-        found = {"pixels": scores(pixels).miou}
-        if patches.sum():
-            found = {"patches": scores(patches).miou} | found
-        return {kind: 100 * value for kind, value in found.items()}
+        counted = {"patches": patches, "pixels": pixels} if patches.sum() else {"pixels": pixels}
+        return [
+            {kind: 100 * scores(counts[part]).miou for kind, counts in counted.items()} for part in range(len(parts))
+        ]
 
-    def _votes(self, bank: _Bank, queries: Float[Tensor, "q d"], classes: int) -> Float[Tensor, "q c"]:
-        similarity, index = nearest(queries, bank.tokens, min(self.config.k, len(bank.tokens)))
+    def _votes(self, similarity: Float[Tensor, "q k"], labels: Tensor, classes: int) -> Float[Tensor, "q c"]:
+        """Shares of the classes, from the labels [q, k] or [q, k, c] of the neighbours."""
         if self.config.patch_labels == "soft":
-            return mean_of_neighbours(similarity, bank.labels[index].float(), self.config.temperature)
-        ballot = votes(similarity - similarity[:, :1], bank.labels[index].long(), classes, self.config.temperature)
+            return mean_of_neighbours(similarity, labels.float(), self.config.temperature)
+        ballot = votes(similarity - similarity[:, :1], labels.long(), classes, self.config.temperature)
         return ballot / ballot.sum(1, keepdim=True)
 
 
-@dataclass(frozen=True)
-class _Bank:
-    """Labelled tokens of some training images."""
-
-    tokens: Float[Tensor, "n d"]
-    labels: Tensor  # [n], or [n, classes] for soft labels
-
-    @staticmethod
-    def of(train: Stored, images: list[int]) -> _Bank:
-        if len(images) == len(train.keys):
-            return _Bank(train.arrays["tokens"], train.arrays["labels"])
-        kept = [image for image in images if len(train.of("labels", image))] or _labelled(train)[:1]
-        return _Bank(*(torch.cat([train.of(name, image) for image in kept]) for name in ("tokens", "labels")))
-
-    def to(self, device: torch.device) -> _Bank:
-        return _Bank(self.tokens.to(device), self.labels.to(device))
+def _runs(train: Stored, images: list[int]) -> list[range]:
+    """Rows of the labelled tokens of some images; of the first labelled image if these have none."""
+    kept = [image for image in images if len(train.of("labels", image))] or _labelled(train)[:1]
+    first = train.first["labels"].tolist()
+    runs: list[range] = []
+    for image in kept:
+        joined = bool(runs) and runs[-1].stop == first[image]
+        start = runs.pop().start if joined else first[image]
+        runs.append(range(start, first[image + 1]))
+    return runs
 
 
 def _labelled(train: Stored) -> list[int]:
@@ -169,6 +165,10 @@ def _groups(test: Stored) -> Iterator[list[int]]:
             group, total = [], 0
     if group:
         yield group
+
+
+def _device(encoder: Encoder) -> torch.device:
+    return next(encoder.parameters()).device
 
 
 def _count(images: int, share: float) -> int:

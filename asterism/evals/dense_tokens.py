@@ -21,6 +21,8 @@ from asterism.ops.patch_labels import class_counts, majority_labels, mode_labels
 PatchLabels = Literal["majority", "mode", "soft"]
 Grid = tuple[int, int]
 
+_CLASSES = 32  # upsampled at a time
+
 
 def side_multiple(encoder: Encoder) -> int:
     """What the sides of images must be multiples of: a patch, or the whole image for encoders without patches."""
@@ -101,9 +103,22 @@ def mask_of(images: Stored, index: int) -> UInt8[Tensor, "h w"]:
 
 
 def pixels_from_patches(values: Float[Tensor, "n c"], grid: Grid, size: Grid) -> Int[Tensor, "h w"]:
-    """The best class of every pixel, after bilinear upsampling of the values of the patches."""
-    maps = values.mT.reshape(1, -1, *grid).float()
-    return F.interpolate(maps, size, mode="bilinear", align_corners=False)[0].argmax(0)
+    """The best class of every pixel, the first of equals, after bilinear upsampling of the values of the patches.
+
+    Classes that cannot win are left out, and `_CLASSES` are upsampled at a time: memory does not grow with them.
+    """
+    reached = values.mean(1).min()  # the best class of a pixel has at least the mean of all, whatever is mixed there
+    wanted = (~(values.amax(0) < reached)).nonzero()[:, 0]  # all of them where a head diverged to NaN
+    maps = values[:, wanted].float().reshape(1, *grid, -1).permute(0, 3, 1, 2)  # channels last, the fastest to enlarge
+    best: Tensor | None = None
+    found = torch.empty(size, dtype=torch.int64, device=values.device)
+    for first in range(0, len(wanted), _CLASSES):
+        large = F.interpolate(maps[:, first : first + _CLASSES], size, mode="bilinear", align_corners=False)[0]
+        value, place = large.max(0)  # several times faster than argmax
+        better = torch.ones_like(value, dtype=torch.bool) if best is None else value > best
+        found = torch.where(better, place + first, found)
+        best = value if best is None else torch.maximum(best, value)
+    return wanted[found]
 
 
 def _labels(batch: SegmentedBatch, grid: Grid, classes: int, rule: PatchLabels) -> Tensor:

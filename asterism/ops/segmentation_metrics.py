@@ -27,9 +27,9 @@ def confusion(
     predicted: Integer[Tensor, "*shape"], labels: Integer[Tensor, "*shape"], classes: int, void: int
 ) -> Int[Tensor, "{classes} {classes}"]:
     """Pixels by label (rows) and prediction (columns); pixels labelled `void` are left out."""
-    known = labels != void
-    pairs = labels[known].long() * classes + predicted[known].long()
-    return torch.bincount(pairs, minlength=classes * classes).view(classes, classes)
+    rows = torch.where(labels == void, classes, labels.long())  # one row more, for the void, and then without it
+    pairs = rows * classes + predicted
+    return torch.bincount(pairs.flatten(), minlength=(classes + 1) * classes).view(-1, classes)[:classes]
 
 
 def scores(counts: Int[Tensor, "c c"]) -> SegmentationScores:

@@ -8,12 +8,16 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
+from asterism.data.segmented import SegmentedSubset
 from asterism.errors import UserError
+from asterism.evals import dense_tokens
 from asterism.evals.dense_nn import DenseNn, DenseNnConfig
 from asterism.evals.measure import run_protocol
 from asterism.evals.parts import DataChoice
 from asterism.evals.result import Model
+from asterism.evals.segmented_parts import SegmentedParts
 from asterism.nn.encoder import Encoder
+from asterism.ops.random import generator
 from asterism.types import Features
 from tests.evals.samples import small_encoder
 from tests.evals.segmented_samples import write_camvid
@@ -76,6 +80,34 @@ def test_scenes_and_one_part_alone(tmp_path: Path) -> None:
     assert result.constants["multiple"] == 8
     write_camvid(tmp_path, {"train": 5})
     assert "1) were held out" in _evaluation(tmp_path).notes()[0]
+
+
+@pytest.mark.parametrize("classes", [3, 40])
+def test_the_best_class_of_a_pixel_is_that_of_the_whole_stack(classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dense_tokens, "_CLASSES", 4)
+    scores = torch.randn(4 * 5, classes, generator=generator(classes))
+    shares = (8 * scores).softmax(1).where(torch.arange(classes) % 3 != 1, 0.0)  # some classes get nothing anywhere
+    for values in (scores, shares / shares.sum(1, keepdim=True)):
+        large = F.interpolate(values.mT.reshape(1, classes, 4, 5), (29, 37), mode="bilinear")[0]
+        found = dense_tokens.pixels_from_patches(values, (4, 5), (29, 37))
+        assert found.equal(large.argmax(0))
+    nan = torch.full((20, classes), float("nan"))
+    assert dense_tokens.pixels_from_patches(nan, (4, 5), (8, 8)).shape == (8, 8)
+
+
+def test_draws_are_scored_as_if_each_were_alone(tmp_path: Path) -> None:
+    write_camvid(tmp_path, {"train": 6, "test": 3}, size=(16, 32))
+    together = dict(_evaluation(tmp_path, k=3, shares=[1, 0.5], draws=3).measure(small_encoder()))
+    whole = dict(_evaluation(tmp_path, k=3, shares=[1]).measure(small_encoder()))
+    alone = []
+    for draw in range(3):
+        evaluation = _evaluation(tmp_path, k=3, shares=[0.5])
+        chosen = evaluation._drawn(6, 0.5, draw)
+        train = SegmentedSubset(evaluation.parts.train, chosen)
+        single = DenseNn(DenseNnConfig(k=3, shares=(1.0,)), SegmentedParts(train, evaluation.parts.test))
+        alone.append(dict(single.measure(small_encoder()))["miou_pixels"])
+    assert together["miou_pixels"] == whole["miou_pixels"]
+    assert together["miou_pixels_1of2"] == pytest.approx(sum(alone) / 3)
 
 
 def test_settings_are_checked() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from asterism.ops import neighbours
-from asterism.ops.neighbours import clip_neighbours, knn_accuracy, nearest, votes
+from asterism.ops.neighbours import clip_neighbours, knn_accuracy, nearest, nearest_in_parts, votes
 from asterism.ops.random import generator
 
 
@@ -42,6 +42,29 @@ def test_chunks_do_not_change_the_neighbours(chunks: tuple[int, int], monkeypatc
         similarity, index = nearest(queries, bank, k)
         torch.testing.assert_close(similarity, cosine.sort(descending=True).values[:, :k])
         assert index.equal(cosine.argsort(descending=True)[:, :k])
+
+
+@pytest.mark.parametrize("k", [1, 4, 11])
+def test_groups_of_columns_do_not_change_the_largest(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = gaussian(3, 9, 16 * 47 + 5)  # 47 groups of 16 and a rest
+    monkeypatch.setattr(neighbours, "_WORTH_GROUPS", 1)
+    expected = values.topk(k)
+    found, index = neighbours._largest(values, k)
+    assert found.equal(expected.values)
+    assert index.equal(expected.indices)
+
+
+@pytest.mark.parametrize("chunks", [(1024, 16384), (4, 9)])
+def test_parts_are_searched_like_banks_of_their_own(chunks: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "_QUERIES", chunks[0])
+    monkeypatch.setattr(neighbours, "_BANK", chunks[1])
+    queries, bank = gaussian(1, 11, 6), gaussian(2, 40, 6)
+    parts = [[range(40)], [range(2, 5), range(17, 31)], [range(38, 40)]]
+    for runs, (similarity, index) in zip(parts, nearest_in_parts(queries, bank, parts, 7), strict=True):
+        rows = torch.tensor([row for run in runs for row in run])
+        expected, place = nearest(queries, bank[rows], min(7, len(rows)))
+        torch.testing.assert_close(similarity, expected)
+        assert index.equal(rows[place])
 
 
 def test_half_precision_rows_are_compared_in_single_precision() -> None:
