@@ -1,4 +1,4 @@
-"""A progress bar on a terminal that stays away when the work is short."""
+"""A progress bar on a terminal, of the first process, that stays away when the work is short."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import time
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from asterism.ops.collectives import rank
 
 _QUIET_SECONDS = 2.0  # a bar appears when the work takes longer than this
 
@@ -28,10 +30,14 @@ class Bar:
 
     def advance(self, count: int) -> None:
         self._done += count
-        if self._bar is None and self._console.is_terminal and time.monotonic() - self._start > _QUIET_SECONDS:
+        if self._bar is None and self._is_wanted():
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             self._bar = Progress(*columns, console=self._console, transient=True)
             self._bar.add_task(self._title, total=self._total)
             self._bar.start()
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=self._done)
+
+    def _is_wanted(self) -> bool:
+        long = time.monotonic() - self._start > _QUIET_SECONDS
+        return long and self._console.is_terminal and rank() == 0

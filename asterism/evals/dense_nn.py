@@ -21,7 +21,6 @@ from asterism.data.segmented import VOID, nearest_multiple
 from asterism.errors import UserError
 from asterism.evals.bar import Bar
 from asterism.evals.base import Evaluation, ProtocolConfig
-from asterism.evals.cache import Stored
 from asterism.evals.dense_tokens import (
     PatchLabels,
     labelled_tokens,
@@ -31,6 +30,7 @@ from asterism.evals.dense_tokens import (
     sizes_of,
     tokens_and_masks,
 )
+from asterism.evals.feature_files import Stored
 from asterism.evals.parts import DataChoice
 from asterism.evals.segmented_parts import SegmentedParts, drawn_images, open_segmented_parts
 from asterism.nn.encoder import Encoder

@@ -10,11 +10,11 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
-from asterism.data.segmented import VOID, Resize, SegmentedBatch, SegmentedSource, segmented_batches
-from asterism.errors import UserError
+from asterism.data.segmented import VOID, Resize, SegmentedBatch, SegmentedSource, SegmentedSubset, segmented_batches
 from asterism.evals.bar import Bar
-from asterism.evals.cache import Block, Stored, stored
-from asterism.evals.features import Workers, helpers, origin
+from asterism.evals.cache import stored
+from asterism.evals.feature_files import Block, Stored
+from asterism.evals.features import Workers, helpers, nothing_readable, origin
 from asterism.nn.encoder import Encoder
 from asterism.ops.patch_labels import class_counts, majority_labels, mode_labels, soft_labels
 
@@ -139,17 +139,16 @@ def _kept(
     batch_size: int,
     workers: Workers,
 ) -> Stored:
-    def blocks(first: int) -> Iterator[Block]:
-        batches = segmented_batches(
-            source, resize, batch_size=batch_size, workers=helpers(workers, len(source)), first=first
-        )
-        with Bar(source.name, len(source), first) as bar:
+    def blocks(first: int, end: int) -> Iterator[Block]:
+        part = SegmentedSubset(source, range(first, end)) if (first, end) != (0, len(source)) else source
+        batches = segmented_batches(part, resize, batch_size=batch_size, workers=helpers(workers, len(part)))
+        with Bar(source.name, end, first) as bar:
             for batch in batches:
                 yield Block(batch.keys, rows(batch) if batch.keys else {}, None, batch.bad)
                 bar.advance(len(batch.keys) + len(batch.bad))
 
     whole = {**identity, **origin(encoder, source), "transform": repr(resize)}
-    found = stored(whole, len(source), blocks)
+    found = stored(whole, len(source), blocks, batch_size=batch_size)
     if not found.keys:
-        raise UserError(f"none of the {len(source)} images of {source.name} can be read; {found.unreadable[0]}")
+        raise nothing_readable(source, found.unreadable)
     return found

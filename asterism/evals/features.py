@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +15,8 @@ from asterism.data.stamp import stamp
 from asterism.data.workers import cores
 from asterism.errors import UserError
 from asterism.evals.bar import Bar
-from asterism.evals.cache import WORTH_KEEPING, Block, encoder_fingerprint, stored
+from asterism.evals.cache import WORTH_KEEPING, encoder_fingerprint, stored
+from asterism.evals.feature_files import Block
 from asterism.nn.encoder import Encoder
 from asterism.types import Features
 
@@ -85,16 +86,18 @@ def extract_from_images(
     `layer` names what `vectors` gives; under this name features are kept on disk and serve every protocol.
     """
 
-    def blocks(first: int) -> Iterator[Block]:
-        for batch in _batches(source, encoder.image_size, resize, batch_size, workers, first):
+    def blocks(first: int, end: int) -> Iterator[Block]:
+        for batch in _batches(source, encoder.image_size, resize, batch_size, workers, first, end):
             assert batch.labels is not None
-            rows = vectors(batch.images).to("cpu", dtype)[:, None]
+            rows = vectors(batch.images).to("cpu", dtype)[:, None] if batch.keys else ()
             yield Block(batch.keys, {"vectors": list(rows)}, batch.labels.tolist(), batch.bad)
 
     crop = {"resize": resize, "crop": encoder.image_size}
     identity = layer and {**origin(encoder, source), "transform": crop, "layer": layer, "dtype": str(dtype)}
-    found = stored(identity or None, len(source), blocks)
+    found = stored(identity or None, len(source), blocks, batch_size=batch_size)
     assert found.labels is not None
+    if not found.keys:
+        raise nothing_readable(source, found.unreadable)
     return Extracted(found.arrays["vectors"], found.labels, found.keys, found.unreadable)
 
 
@@ -106,33 +109,30 @@ def origin(encoder: Encoder, source: Source) -> dict[str, str]:
 
 
 def stream(
-    encoder: Encoder,
-    source: Source,
-    *,
-    resize: int,
-    batch_size: int,
-    workers: Workers = "auto",
-    first: int = 0,
+    encoder: Encoder, source: Source, *, resize: int, batch_size: int, workers: Workers = "auto"
 ) -> Iterator[Encoded]:
-    """Features in the order of the source, from image `first` on: whoever was interrupted goes on where the rows end.
+    """Features in the order of the source.
 
     Images are resized so that their shorter side is `resize`; the encoder sees the middle square of its image size.
     """
-    for batch in _batches(source, encoder.image_size, resize, batch_size, workers, first):
+    for batch in _batches(source, encoder.image_size, resize, batch_size, workers, 0, len(source)):
+        if not batch.keys:
+            raise nothing_readable(source, batch.bad)
         yield Encoded(encoder.encode(batch.images), batch.keys, batch.labels, batch.bad)
 
 
+def nothing_readable(source: Source, bad: Sequence[BadImage]) -> UserError:
+    return UserError(f"none of the {len(source)} images of {source.name} can be read; the first: {bad[0]}")
+
+
 def _batches(
-    source: Source, crop: int, resize: int, batch_size: int, workers: Workers, first: int
+    source: Source, crop: int, resize: int, batch_size: int, workers: Workers, first: int, end: int
 ) -> Iterator[EvaluationBatch]:
-    rest = Subset(source, range(first, len(source))) if first else source
-    batches = evaluation_batches(rest, crop, resize=resize, batch_size=batch_size, workers=helpers(workers, len(rest)))
-    with Bar(source.name, len(source), first) as bar:
+    """Images first … end; a batch is empty only if none of them can be read."""
+    part = Subset(source, range(first, end)) if (first, end) != (0, len(source)) else source
+    batches = evaluation_batches(part, crop, resize=resize, batch_size=batch_size, workers=helpers(workers, len(part)))
+    with Bar(source.name, end, first) as bar:
         for batch in batches:
-            if not batch.keys:
-                raise UserError(
-                    f"none of the {len(rest)} images of {source.name} can be read; the first: {batch.bad[0]}"
-                )
             yield batch
             bar.advance(len(batch.keys) + len(batch.bad))
 

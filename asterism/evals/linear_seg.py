@@ -22,8 +22,8 @@ from torch.nn import functional as F
 from asterism.data.segmented import VOID, square
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
-from asterism.evals.cache import Stored
 from asterism.evals.dense_tokens import mask_of, pixels_from_patches, side_multiple, sizes_of, tokens_and_masks
+from asterism.evals.feature_files import Stored
 from asterism.evals.heads import best, linear_layer, train_heads
 from asterism.evals.parts import DataChoice
 from asterism.evals.segmented_parts import SegmentedParts, drawn_images, open_segmented_parts

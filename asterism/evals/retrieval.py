@@ -25,8 +25,9 @@ from asterism.data.segmented import nearest_multiple
 from asterism.errors import UserError
 from asterism.evals.bar import Bar
 from asterism.evals.base import Evaluation, ProtocolConfig
-from asterism.evals.cache import Block, stored
+from asterism.evals.cache import stored
 from asterism.evals.dense_tokens import side_multiple
+from asterism.evals.feature_files import Block
 from asterism.evals.features import origin
 from asterism.evals.parts import DataChoice, Parts, labels_of, open_labelled
 from asterism.nn.encoder import Encoder
@@ -106,9 +107,9 @@ class Retrieval(Evaluation):
         longest = round(self.config.longer_side * encoder.image_size)
         multiple, scales = side_multiple(encoder), self.config.scales
 
-        def blocks(first: int) -> Iterator[Block]:
-            with Bar(source.name, len(source), first) as bar:
-                for place in range(first, len(source)):
+        def blocks(first: int, end: int) -> Iterator[Block]:
+            with Bar(source.name, end, first) as bar:
+                for place in range(first, end):
                     try:
                         sample = source[place]
                     except BadImage as error:

@@ -5,12 +5,16 @@ The only code that talks to `torch.distributed`. A collective must be called by 
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from jaxtyping import Float, Shaped
 from torch import Tensor
+
+from asterism.errors import UserError
 
 T = TypeVar("T")
 
@@ -76,6 +80,42 @@ def broadcast_object(value: T, source: int = 0) -> T:
     box = [value]
     dist.broadcast_object_list(box, src=source)
     return box[0]
+
+
+def on_first_process(action: Callable[[], T]) -> T:
+    """Run `action` on process 0; its result, or its user error, reaches all, so that none waits for a dead one."""
+    outcome: tuple[bool, Any] = (True, None)
+    if rank() == 0:
+        try:
+            outcome = (True, action())
+        except UserError as error:
+            outcome = (False, str(error))
+    succeeded, value = broadcast_object(outcome)
+    if not succeeded:
+        raise UserError(value)
+    return value
+
+
+def on_every_process(action: Callable[[], None]) -> None:
+    """Run `action`, which must not communicate, on all processes; a user error of one is raised by all."""
+    problem: str | None = None
+    try:
+        action()
+    except UserError as error:
+        problem = str(error)
+    problems: list[str | None] = [problem] * world_size()
+    if world_size() > 1:
+        dist.all_gather_object(problems, problem)
+    first = next((text for text in problems if text is not None), None)
+    if first is not None:
+        raise UserError(first)
+
+
+def join_processes() -> None:
+    """Join the processes that torchrun started beside this one, if it did. What they exchange here is small, so it
+    goes through gloo, which needs no device."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and dist.is_available() and not dist.is_initialized():
+        dist.init_process_group("gloo")
 
 
 def barrier() -> None:

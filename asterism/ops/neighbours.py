@@ -120,7 +120,7 @@ def _largest(values: Float[Tensor, "q m"], k: int) -> tuple[Float[Tensor, "q {k}
     if width < _WORTH_GROUPS * k:
         return values.topk(k)
     tail = values[:, _GROUP * width :]
-    groups = values[:, : _GROUP * width].unflatten(1, (_GROUP, width))
+    groups = values[:, : _GROUP * width].view(len(values), _GROUP, width)
     column = groups.amax(1).topk(k).indices
     among = groups.gather(2, column[:, None].expand(-1, _GROUP, -1)).flatten(1)
     largest, place = torch.cat([among, tail], 1).topk(k)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
@@ -15,11 +14,9 @@ from lightning_fabric.strategies.strategy import Strategy
 from torch.nn.parallel import DistributedDataParallel
 
 from asterism.errors import UserError
-from asterism.ops import collectives
+from asterism.ops.collectives import on_first_process as on_first_process  # part of launching, for those who train
 from asterism.ops.sharding import shard
 from asterism.train.recipe import TrainerConfig
-
-T = TypeVar("T")
 
 
 def launch(config: TrainerConfig, *, skips_parameters: bool) -> Fabric:
@@ -33,20 +30,6 @@ def launch(config: TrainerConfig, *, skips_parameters: bool) -> Fabric:
     )
     fabric.launch()
     return fabric
-
-
-def on_first_process(action: Callable[[], T]) -> T:
-    """Run `action` on process 0; its result, or its user error, reaches all, so that none waits for a dead one."""
-    outcome: tuple[bool, Any] = (True, None)
-    if collectives.rank() == 0:
-        try:
-            outcome = (True, action())
-        except UserError as error:
-            outcome = (False, str(error))
-    succeeded, value = collectives.broadcast_object(outcome)
-    if not succeeded:
-        raise UserError(value)
-    return value
 
 
 def _strategy(config: TrainerConfig, skips_parameters: bool) -> Strategy | str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,9 +9,12 @@ import pytest
 import torch
 
 from asterism.data import BadImage, open_source
+from asterism.errors import UserError
 from asterism.evals import cache, features
-from asterism.evals.cache import Block, encoder_fingerprint, features_folder, stored
+from asterism.evals.cache import encoder_fingerprint, features_folder, stored
+from asterism.evals.feature_files import Block, Part
 from asterism.evals.features import extract
+from tests import distributed
 from tests.evals.samples import small_encoder, write_colours
 
 
@@ -26,11 +30,11 @@ class Producer:
 
     def __init__(self, until: int = 7) -> None:
         self.until = until
-        self.asked: list[int] = []
+        self.asked: list[tuple[int, int]] = []
 
-    def __call__(self, first: int) -> Iterator[Block]:
-        self.asked.append(first)
-        for image in range(first, 7):
+    def __call__(self, first: int, end: int) -> Iterator[Block]:
+        self.asked.append((first, end))
+        for image in range(first, end):
             if image == self.until:
                 raise KeyboardInterrupt
             if image == 3:
@@ -52,24 +56,92 @@ def test_work_goes_on_where_it_stopped_and_is_done_once() -> None:
     broken = Producer(until=5)
     with pytest.raises(KeyboardInterrupt):
         stored({"a": 1}, 7, broken)
-    (folder,) = features_folder().iterdir()
+    (folder,) = features_folder().glob("*/0")
     with (folder / "rows").open("ab") as file:
         file.write(b"half a row")  # what a kill leaves behind
     with (folder / "progress.jsonl").open("ab") as file:
         file.write(b'{"keys": ["5"')
     second, third = Producer(), Producer()
     again = stored({"a": 1}, 7, second)
-    assert second.asked == [5]
+    assert second.asked == [(5, 7)]
     assert stored({"a": 1}, 7, third).arrays["rows"].equal(again.arrays["rows"])
     assert third.asked == []
     assert again.arrays["rows"][:, 0].tolist() == [1] + [2] * 2 + [4] * 4 + [5] * 5 + [6] * 6
+
+
+def test_what_several_processes_left_is_completed_by_one() -> None:
+    """Parts with gaps between them, one that was taken already, as interruptions of several processes leave them."""
+    expected = stored({"a": 1}, 7, Producer())
+    (folder,) = features_folder().iterdir()
+    whole = Part(folder / "0")
+    assert whole.end == 7
+    shutil.rmtree(folder / "0")
+    for first, end in ((0, 2), (1, 2), (4, 5)):
+        Part(folder / str(first)).grow(Producer()(first, end))
+    producer = Producer()
+    found = stored({"a": 1}, 7, producer)
+    assert producer.asked == [(2, 4), (5, 7)]
+    assert found.keys == expected.keys
+    assert [str(bad) for bad in found.unreadable] == ["3: broken"]
+    assert found.arrays["rows"].equal(expected.arrays["rows"])
+    assert found.first["rows"].equal(expected.first["rows"])
+    assert [file.name for file in folder.iterdir() if file.is_dir()] == ["0"]
+
+
+def test_two_processes_leave_what_one_does(tmp_path: Path) -> None:
+    data = write_colours(tmp_path / "data", 5)
+    (data / "green" / "001.png").write_bytes(b"not an image")
+    alone = _extract_in(tmp_path / "alone", data)
+    both = distributed.run(_extract_in, tmp_path / "both", data)
+    assert both[0] == both[1] == alone
+    files = [
+        {file.name: file.read_bytes() for file in (tmp_path / name).glob("asterism/features/*/0/*")}
+        for name in ("alone", "both")
+    ]
+    assert set(files[0]) == {"vectors", "progress.jsonl"}
+    assert files[0] == files[1]
+
+
+def test_a_mistake_met_by_one_process_is_told_by_all(tmp_path: Path) -> None:
+    messages = distributed.run(_failing_on_the_second, tmp_path)
+    assert messages == ["image 5 has no mask"] * 2
+
+
+def _extract_in(home: Path, data: Path) -> tuple[list[list[float]], list[int], list[str], list[str]]:
+    before = os.environ.get("XDG_CACHE_HOME")
+    os.environ["XDG_CACHE_HOME"] = str(home)
+    cache.WORTH_KEEPING = features.WORTH_KEEPING = 1
+    try:
+        found = extract(
+            small_encoder(), open_source(str(data)), lambda f: f.cls, resize=18, batch_size=2, workers=0, layer="cls"
+        )
+    finally:
+        os.environ["XDG_CACHE_HOME"] = before or str(home)
+    return found.features.tolist(), found.labels.tolist(), found.keys, [str(bad) for bad in found.unreadable]
+
+
+def _failing_on_the_second(home: Path) -> str:
+    os.environ["XDG_CACHE_HOME"] = str(home)
+    cache.WORTH_KEEPING = 1
+
+    def produce(first: int, end: int) -> Iterator[Block]:
+        for image in range(first, end):
+            if image == 5:
+                raise UserError("image 5 has no mask")
+            yield Block([str(image)], {"rows": [torch.zeros(1, 2)]})
+
+    try:
+        stored({"a": 1}, 7, produce)
+    except UserError as error:
+        return str(error)
+    return "no error"
 
 
 def test_another_identity_is_other_work() -> None:
     stored({"a": 1}, 7, Producer())
     other = Producer()
     stored({"a": 2}, 7, other)
-    assert other.asked == [0]
+    assert other.asked == [(0, 7)]
 
 
 def test_the_longest_unused_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
