@@ -31,13 +31,13 @@ FILE_NAME = "boxes.json"
 
 @dataclass(frozen=True)
 class BoxedBatch:
-    """Readable images with boxes, cut from the middle; what could not be read; how many had no box of their class."""
+    """Readable images, cut from the middle, with the boxes of their class; and what could not be read."""
 
     images: UInt8[Tensor, "b 3 s s"]
     labels: Int[Tensor, " b"]
     sizes: list[tuple[int, int]]  # height and width of each original image
-    boxes: list[Float[Tensor, "_ 4"]]  # left, top, right, bottom edges in pixels of the original image
-    without_box: int = 0
+    boxes: list[Float[Tensor, "_ 4"]]  # left, top, right, bottom edges in pixels of the original image; perhaps none
+    keys: list[str]
     bad: list[BadImage] = field(default_factory=list)
 
 
@@ -105,7 +105,7 @@ def boxes_of_label(sample: Sample) -> Float[Tensor, "_ 4"]:
 def boxed_batches(
     source: Source, size: int, *, resize: int, batch_size: int = 64, workers: int = 0
 ) -> Iterator[BoxedBatch]:
-    """Every readable image that has a box of its class, in order: shorter side to `resize`, middle square of `size`."""
+    """Every readable image in order: shorter side to `resize`, middle square of `size`."""
     requests = [range(start, min(start + batch_size, len(source))) for start in range(0, len(source), batch_size)]
     return prepare(_Batches(source, size, resize), requests, workers=workers, prefetch=2, pin_memory=False)
 
@@ -115,28 +115,24 @@ class _Batches(Dataset[BoxedBatch | UserError]):
         self._source, self._size, self._resize = source, size, resize
 
     def __getitem__(self, places: range) -> BoxedBatch:
-        images, labels, sizes, boxes, bad = [], [], [], [], []
-        without_box = 0
+        images, labels, sizes, boxes, keys, bad = [], [], [], [], [], []
         for place in places:
             try:
                 sample = self._source[place]
             except BadImage as error:
                 bad.append(error)
                 continue
-            own = boxes_of_label(sample)
-            if not len(own):
-                without_box += 1
-                continue
             images.append(center_square(sample.image, self._size, self._resize))
             labels.append(self._source.label(place))
             sizes.append((sample.image.shape[1], sample.image.shape[2]))
-            boxes.append(own)
+            boxes.append(boxes_of_label(sample))
+            keys.append(sample.key)
         return BoxedBatch(
             images=torch.stack(images) if images else torch.empty(0, 3, self._size, self._size, dtype=torch.uint8),
             labels=torch.tensor(labels, dtype=torch.int64),
             sizes=sizes,
             boxes=boxes,
-            without_box=without_box,
+            keys=keys,
             bad=bad,
         )
 

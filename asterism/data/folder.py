@@ -41,9 +41,11 @@ class Folder:
     def __getitem__(self, index: int) -> Sample:
         if not 0 <= index < len(self):
             raise IndexError(index)
-        path = self.listing.path(index)
-        key = self._prefix + path.decode("utf-8", "backslashreplace")
-        return Sample(decode(self.root / os.fsdecode(path), key), key, self.label(index))
+        key = self.key(index)
+        return Sample(decode(self.root / os.fsdecode(self.listing.path(index)), key), key, self.label(index))
+
+    def key(self, index: int) -> str:
+        return self._prefix + self.listing.path(index).decode("utf-8", "backslashreplace")
 
     def label(self, index: int) -> int | None:
         return None if self._labels is None else int(self._labels[self.listing.folder(index)])

@@ -56,12 +56,14 @@ class Shards:
     def __getitem__(self, index: int) -> Sample:
         if not 0 <= index < len(self):
             raise IndexError(index)
-        where = self._index
-        key = where.keys[index].decode()
+        where, key = self._index, self.key(index)
         data = self._handles.read(
             self.files[int(where.shard[index])], int(where.offset[index]), int(where.size[index]), key
         )
         return Sample(decode(data, key), key, self.label(index))
+
+    def key(self, index: int) -> str:
+        return self._index.keys[index].decode()
 
     def label(self, index: int) -> int | None:
         return None if self.classes is None else int(self._index.label[index])

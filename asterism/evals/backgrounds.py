@@ -15,15 +15,16 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field, field_validator
+from pydantic import Field
 from torch import Tensor
 
 from asterism.data import Scenes, Source, open_source
 from asterism.data.imagenet9 import NONE, Variations, from_imagenet, open_imagenet9, scene_variations
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
-from asterism.evals.classifier import Setting, check_classes, choose_classifier
-from asterism.evals.features import Extracted, Feature, extract, pooled
+from asterism.evals.classifier import GridConfig, Setting, check_classes, choose_classifier
+from asterism.evals.cropped import PooledConfig, pooled_vectors
+from asterism.evals.features import Extracted, count_unreadable
 from asterism.evals.heads import linear_layer
 from asterism.evals.parts import DataChoice, Parts, labels_of
 from asterism.nn.encoder import Encoder
@@ -34,26 +35,16 @@ _ROWS = 4096  # scored at a time
 Predict = Callable[[Float[Tensor, "m d"]], Int[Tensor, " m"]]
 
 
-class BackgroundsConfig(ProtocolConfig):
-    """Constants of the protocol."""
+class BackgroundsConfig(PooledConfig, GridConfig):
+    """Constants of the protocol; those of `GridConfig` are for the linear classifier."""
 
     train_data: str | None = None  # labelled images of the nine classes or of ImageNet's 1,000
     classifier: Literal["linear", "knn"] = "linear"
-    feature: Feature = "cls"  # cls: class token; patches: mean patch token; sparse: mean concept token
     resize: float = Field(1.0, ge=1)  # shorter side before the centre crop, in crops; 1: images as they are
-    learning_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)  # linear, at batch 256
-    epochs: int = Field(100, ge=1)  # linear
+    learning_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)  # at batch 256
     head_batch: int = Field(1024, ge=1)  # linear; images per step
-    chosen_on: float = Field(0.1, gt=0, lt=1)  # linear; share kept aside to choose the learning rate
     k: int = Field(20, ge=1)  # knn
     temperature: float = Field(0.07, ge=0.02)  # knn
-
-    @field_validator("learning_rates")
-    @classmethod
-    def _positive(cls, value: tuple[float, ...]) -> tuple[float, ...]:
-        if not value or min(value) <= 0:
-            raise ValueError("give one or several learning rates above 0")
-        return value
 
 
 class Backgrounds(Evaluation):
@@ -80,20 +71,19 @@ class Backgrounds(Evaluation):
         assert isinstance(test, Variations)
         labels_of(self.parts.train)
         to_tested = class_map(self.parts.train.classes or [], test.classes or [])
-        train = self._features(encoder, self.parts.train)
+        train = pooled_vectors(self.config, encoder, self.parts.train)
         check_classes(self.parts.train, train.labels)
         predict = self._classifier(encoder, train, len(to_tested))
-        accuracy, unreadable = {}, len(train.unreadable)
+        accuracy, parts = {}, [train]
         for name, source in test.sources.items():
-            found = self._features(encoder, source)
-            unreadable += len(found.unreadable)
+            found = pooled_vectors(self.config, encoder, source)
+            parts.append(found)
             predicted = torch.cat([predict(rows) for rows in torch.split(found.features, _ROWS)])
             accuracy[name] = branch_accuracy(predicted, found.labels, to_tested)
         yield from ((f"top1_{name}", value) for name, value in accuracy.items())
         if {"mixed_same", "mixed_rand"} <= accuracy.keys():
             yield "background_gap", accuracy["mixed_same"] - accuracy["mixed_rand"]
-        if unreadable:
-            yield "unreadable_images", float(unreadable)
+        yield from count_unreadable(*parts)
 
     def constants(self, encoder: Encoder) -> dict[str, Any]:
         theirs = {
@@ -102,11 +92,8 @@ class Backgrounds(Evaluation):
         }
         unused = set.union(*(names for kind, names in theirs.items() if kind != self.config.classifier)) | {"holdout"}
         known = {name: value for name, value in super().constants(encoder).items() if name not in unused}
-        return known | {
-            "resize": round(self.config.resize * encoder.image_size),
-            "crop": encoder.image_size,
-            "classes_of_classifier": len(self.parts.train.classes or []),
-        }
+        classes = len(self.parts.train.classes or [])
+        return known | self.config.pixels(encoder) | {"classes_of_classifier": classes}
 
     def _classifier(self, encoder: Encoder, train: Extracted, classes: int) -> Predict:
         config = self.config
@@ -119,26 +106,13 @@ class Backgrounds(Evaluation):
             [Setting(rate * batch / 256, batch) for rate in config.learning_rates],
             partial(linear_layer, train.features.shape[1], classes),
             partial(torch.optim.SGD, lr=0.0, momentum=0.9),
+            config,
             classes=classes,
-            epochs=config.epochs,
-            kept_aside=config.chosen_on,
-            seed=config.seed,
             device=device,
             title="backgrounds",
         )
         head = chosen.head.eval().requires_grad_(False)
         return lambda rows: head(rows.to(device).float()).argmax(1).cpu()
-
-    def _features(self, encoder: Encoder, source: Source) -> Extracted:
-        return extract(
-            encoder,
-            source,
-            lambda features: pooled(features, self.config.feature),
-            resize=round(self.config.resize * encoder.image_size),
-            batch_size=self.config.batch_size,
-            workers=self.config.workers,
-            layer=self.config.feature,
-        )
 
 
 def class_map(learnt: list[str], tested: list[str]) -> Int[Tensor, " c"]:

@@ -12,45 +12,34 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
-from pydantic import Field, field_validator
+from jaxtyping import Float, Int
+from pydantic import Field
 from torch import Tensor
 
-from asterism.data import Source
+from asterism.data import Source, Subset
 from asterism.data.boxes import BoxedBatch, boxed_batches, with_boxes
-from asterism.data.workers import cores
 from asterism.errors import UserError
+from asterism.evals.bar import Bar
 from asterism.evals.base import Evaluation, ProtocolConfig
+from asterism.evals.cache import stored
+from asterism.evals.cropped import CroppedConfig
+from asterism.evals.feature_files import Block, Stored
+from asterism.evals.features import count_unreadable, helpers, origin
 from asterism.evals.parts import DataChoice, Parts, open_labelled
+from asterism.evals.voting import VotingConfig
 from asterism.nn.encoder import Encoder
 from asterism.ops.box_cells import boxes_in_square, boxes_in_squashed_square, largest_box_cells
-from asterism.ops.mean_shift import take
 from asterism.ops.neighbours import clip_neighbours, nearest, votes
 
 _TOP = 5
-_WORTH_HELPERS = 2000  # images
 
 
-class BboxKnnConfig(ProtocolConfig):
+class BboxKnnConfig(CroppedConfig, VotingConfig):
     """Constants of the protocol; the defaults are those of the paper."""
 
     k: tuple[int, ...] = (140,)  # points that vote; every value is reported
-    temperature: float = Field(0.07, ge=0.02)  # of the votes; below 0.02 single precision overflows
     points: int = Field(3, ge=1)  # per side of the box
-    resize: float = Field(256 / 224, ge=1)  # shorter side before the centre crop, in crops
     geometry: Literal["true", "squashed"] = "true"  # squashed: as published, which forgets that crops keep proportions
-
-    @field_validator("k", mode="before")
-    @classmethod
-    def _several(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, int) else value
-
-    @field_validator("k")
-    @classmethod
-    def _positive(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if not value or min(value) < 1:
-            raise ValueError("give one or several numbers of neighbours, each at least 1")
-        return value
 
 
 class BboxKnn(Evaluation):
@@ -65,32 +54,52 @@ class BboxKnn(Evaluation):
         return Parts(with_boxes(parts.train, choice.path), with_boxes(parts.test, choice.path), parts.notes)
 
     def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
-        bank, queries = (_Points(encoder, part, self.config) for part in (self.parts.train, self.parts.test))
-        accuracy, _ = point_accuracy(
-            bank.features, bank.labels, queries.features, queries.labels, self.config.k, self.config.temperature
-        )
+        bank, queries = (self._points(encoder, part) for part in (self.parts.train, self.parts.test))
+        accuracy, _ = point_accuracy(*bank.seen, *queries.seen, self.config.k, self.config.temperature)
         yield from accuracy.items()
-        counts = {
-            "images_without_visible_box": bank.without_box + queries.without_box,
-            "unreadable_images": bank.unreadable + queries.unreadable,
-        }
-        yield from ((name, float(count)) for name, count in counts.items() if count)
+        if hidden := bank.without_box + queries.without_box:
+            yield "images_without_visible_box", float(hidden)
+        yield from count_unreadable(bank.found, queries.found)
 
     def constants(self, encoder: Encoder) -> dict[str, Any]:
-        return super().constants(encoder) | {
-            "resize": round(self.config.resize * encoder.image_size),
-            "crop": encoder.image_size,
-            "training_images": len(self.parts.train),
-        }
+        return super().constants(encoder) | self.config.pixels(encoder) | {"training_images": len(self.parts.train)}
 
     def notes(self) -> list[str]:
         points, classes = self.config.points**2, len(self.parts.train.classes or ())
         chance = 1 - (1 - 1 / max(1, classes)) ** points
         lenient = f"one right point of {points} is enough: guessing among {classes} classes would reach {chance:.0%}"
         most = len(self.parts.train) * points
-        too_many = [str(k) for k in self.config.k if k > most]
-        clipped = f"k = {', '.join(too_many)} became {most} or less, the number of points of training images"
-        return [*super().notes(), lenient] + ([clipped] if too_many else [])
+        became = f"{most} or less, the number of points of training images"
+        return [*super().notes(), lenient, *self.config.clipped(most, became)]
+
+    def _points(self, encoder: Encoder, source: Source) -> _Points:
+        """Tokens under the points of each image's box; none where the crop does not show it."""
+        config, sides = self.config, self.config.pixels(encoder)
+
+        def blocks(first: int, end: int) -> Iterator[Block]:
+            part = Subset(source, range(first, end)) if (first, end) != (0, len(source)) else source
+            batches = boxed_batches(
+                part,
+                sides["crop"],
+                resize=sides["resize"],
+                batch_size=config.batch_size,
+                workers=helpers(config.workers, len(part)),
+            )
+            with Bar(source.name, end, first) as bar:
+                for batch in batches:
+                    rows = list(_tokens(encoder, batch, config)) if batch.keys else []
+                    yield Block(batch.keys, {"points": rows}, batch.labels.tolist(), batch.bad)
+                    bar.advance(len(batch.keys) + len(batch.bad))
+
+        places = {"points": config.points, "geometry": config.geometry}
+        identity = {**origin(encoder, source), "layer": "points in boxes", "transform": {**sides, **places}}
+        found = _Points(stored(identity, len(source), blocks, batch_size=config.batch_size), config.points**2)
+        if found.without_box == len(found.found.keys):
+            raise UserError(
+                f"none of the {len(source)} images of {source.name} shows a box of its class; put a boxes.json beside "
+                "them ({path of the image: [x0, y0, x1, y1]}), or use data with boxes such as scenes"
+            )
+        return found
 
 
 def point_accuracy(
@@ -123,42 +132,40 @@ def point_accuracy(
 
 
 class _Points:
-    """Tokens inside the objects of a source, on the CPU."""
+    """Tokens inside the objects of a source."""
 
-    features: Float[Tensor, "n p d"]
-    labels: Int[Tensor, " n"]
+    def __init__(self, found: Stored, points: int) -> None:
+        self.found = found
+        self._points = points
+        self._rows = found.first["points"].diff() if "points" in found.first else torch.zeros(0, dtype=torch.int64)
 
-    def __init__(self, encoder: Encoder, source: Source, config: BboxKnnConfig) -> None:
-        crop, resize = encoder.image_size, round(config.resize * encoder.image_size)
-        helpers = cores() // 2 if len(source) > _WORTH_HELPERS else 0
-        workers = helpers if config.workers == "auto" else config.workers
-        features, labels = [], []
-        self.without_box = self.unreadable = 0
-        for batch in boxed_batches(source, crop, resize=resize, batch_size=config.batch_size, workers=workers):
-            self.unreadable += len(batch.bad)
-            self.without_box += batch.without_box
-            if not len(batch.labels):
-                continue
-            encoded = encoder.encode(batch.images)
-            cells, seen = _cells(batch, resize, crop, encoded.grid[0], config)
-            self.without_box += int((~seen).sum())
-            features.append(take(encoded.patches.float().cpu()[seen], cells[seen]))
-            labels.append(batch.labels[seen])
-        if not any(len(part) for part in labels):
-            raise UserError(
-                f"none of the {len(source)} images of {source.name} shows a box of its class; put a boxes.json beside "
-                "them ({path of the image: [x0, y0, x1, y1]}), or use data with boxes such as scenes"
-            )
-        self.features, self.labels = torch.cat(features), torch.cat(labels)
+    @property
+    def without_box(self) -> int:
+        return int((self._rows == 0).sum())
+
+    @property
+    def seen(self) -> tuple[Float[Tensor, "n p d"], Int[Tensor, " n"]]:
+        """Tokens and labels of the images whose box can be seen."""
+        tokens = self.found.arrays["points"]
+        assert self.found.labels is not None
+        return tokens.view(-1, self._points, tokens.shape[1]), self.found.labels[self._rows > 0]
+
+
+def _tokens(encoder: Encoder, batch: BoxedBatch, config: BboxKnnConfig) -> Iterator[Float[Tensor, "_ d"]]:
+    encoded = encoder.encode(batch.images)
+    for patches, boxes, size in zip(encoded.patches.float().cpu(), batch.boxes, batch.sizes, strict=True):
+        cells = _cells(boxes, size, config.pixels(encoder), encoded.grid[0], config)
+        yield patches[cells]
 
 
 def _cells(
-    batch: BoxedBatch, resize: int, crop: int, grid: int, config: BboxKnnConfig
-) -> tuple[Int[Tensor, "b p"], Bool[Tensor, " b"]]:
-    """Patches of each image's box, and whether the crop shows it."""
+    boxes: Float[Tensor, "m 4"], size: tuple[int, int], sides: dict[str, int], grid: int, config: BboxKnnConfig
+) -> Int[Tensor, " p"]:
+    """The patches of an image's largest box; none if the crop does not show it."""
     place = boxes_in_square if config.geometry == "true" else boxes_in_squashed_square
-    found = [
-        largest_box_cells(place(boxes, size, resize, crop), crop, grid, config.points)
-        for boxes, size in zip(batch.boxes, batch.sizes, strict=True)
-    ]
-    return torch.stack([cells for cells, _, _ in found]), torch.tensor([seen for _, _, seen in found])
+    if len(boxes):
+        inside = place(boxes, size, sides["resize"], sides["crop"])
+        cells, _, seen = largest_box_cells(inside, sides["crop"], grid, config.points)
+        if seen:
+            return cells
+    return torch.empty(0, dtype=torch.int64)

@@ -5,15 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
+from pydantic import Field, field_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asterism.data import Source
 from asterism.errors import UserError
+from asterism.evals.base import ProtocolConfig
 from asterism.evals.features import Extracted
 from asterism.evals.heads import best, train_heads
 from asterism.evals.parts import held_out_places
@@ -21,6 +24,21 @@ from asterism.ops.random import fold
 from asterism.ops.schedules import cosine
 
 _ROWS = 4096  # scored at a time
+
+
+class GridConfig(ProtocolConfig):
+    """Learning rates that are tried together, and what the choice among them is made on."""
+
+    learning_rates: tuple[float, ...]
+    epochs: int = Field(100, ge=1)
+    chosen_on: float = Field(0.1, gt=0, lt=1)  # share of the training images kept aside to choose the learning rate
+
+    @field_validator("learning_rates")
+    @classmethod
+    def _above_0(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if not value or min(value) <= 0:
+            raise ValueError("give one or several learning rates above 0")
+        return value
 
 
 @dataclass(frozen=True)
@@ -40,16 +58,36 @@ class Chosen:
     accuracy: float  # on those images, in percent
 
 
+def probe(
+    train: Extracted,
+    test: Extracted,
+    grid: Sequence[Setting],
+    make_head: Callable[[int, int, int], nn.Module],
+    make_optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
+    config: GridConfig,
+    *,
+    device: torch.device,
+    title: str,
+) -> tuple[dict[str, float], Setting]:
+    """Accuracies of the chosen classifier on the test images, and its setting. `make_head` takes the numbers of inputs
+    and of classes, and a key."""
+    classes = 1 + int(torch.cat([train.labels, test.labels]).max())
+    head = partial(make_head, train.features.shape[1], classes)
+    chosen = choose_classifier(train, grid, head, make_optimizer, config, classes=classes, device=device, title=title)
+    every = torch.arange(len(test.labels))
+    values = accuracies(chosen.head, test.features, test.labels, every, classes)
+    found = {"top1_kept_aside": chosen.accuracy, "chosen_learning_rate": chosen.setting.learning_rate}
+    return values | found, chosen.setting
+
+
 def choose_classifier(
     train: Extracted,
     grid: Sequence[Setting],
     make_head: Callable[[int], nn.Module],
     make_optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
+    config: GridConfig,
     *,
     classes: int,
-    epochs: int,
-    kept_aside: float,
-    seed: int,
     device: torch.device,
     title: str,
 ) -> Chosen:
@@ -57,8 +95,8 @@ def choose_classifier(
 
     Batches larger than the number of images become that number.
     """
-    labels = train.labels.tolist()
-    aside = torch.tensor(held_out_places(labels, kept_aside, seed))
+    labels, seed = train.labels.tolist(), config.seed
+    aside = torch.tensor(held_out_places(labels, config.chosen_on, seed))
     learnt = torch.tensor(sorted(set(range(len(labels))) - set(aside.tolist())))
     if not len(aside):
         raise UserError("every class has a single training image; to choose a learning rate takes two of some class")
@@ -81,7 +119,7 @@ def choose_classifier(
             _loss,
             images=len(learnt),
             batch_size=size,
-            epochs=epochs,
+            epochs=config.epochs,
             key=fold(seed, 2),
             title=title,
         )

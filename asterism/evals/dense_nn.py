@@ -31,6 +31,7 @@ from asterism.evals.dense_tokens import (
     tokens_and_masks,
 )
 from asterism.evals.feature_files import Stored
+from asterism.evals.features import count_unreadable
 from asterism.evals.parts import DataChoice
 from asterism.evals.segmented_parts import SegmentedParts, drawn_images, open_segmented_parts
 from asterism.nn.encoder import Encoder
@@ -87,8 +88,7 @@ class DenseNn(Evaluation):
             for kind, value in values.items():
                 found.setdefault(f"miou_{kind}{_suffix(share)}", []).append(value)
         yield from ((name, sum(values) / len(values)) for name, values in found.items())
-        if unreadable := len(train.unreadable) + len(test.unreadable):
-            yield "unreadable_images", float(unreadable)
+        yield from count_unreadable(train, test)
 
     def constants(self, encoder: Encoder) -> dict[str, Any]:
         return super().constants(encoder) | {

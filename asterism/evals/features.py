@@ -16,7 +16,7 @@ from asterism.data.workers import cores
 from asterism.errors import UserError
 from asterism.evals.bar import Bar
 from asterism.evals.cache import WORTH_KEEPING, encoder_fingerprint, stored
-from asterism.evals.feature_files import Block
+from asterism.evals.feature_files import Block, Stored
 from asterism.nn.encoder import Encoder
 from asterism.types import Features
 
@@ -119,6 +119,12 @@ def stream(
         if not batch.keys:
             raise nothing_readable(source, batch.bad)
         yield Encoded(encoder.encode(batch.images), batch.keys, batch.labels, batch.bad)
+
+
+def count_unreadable(*parts: Extracted | Stored) -> Iterator[tuple[str, float]]:
+    """How many images were left out, as a value of the result; nothing where there are none."""
+    if count := sum(len(part.unreadable) for part in parts):
+        yield "unreadable_images", float(count)
 
 
 def nothing_readable(source: Source, bad: Sequence[BadImage]) -> UserError:

@@ -3,25 +3,30 @@
 The protocol of DINO and iBOT: class tokens of the last four blocks side by side (small networks), or the last class
 token with the mean patch (768 channels and more); SGD with momentum 0.9, cosine, 100 epochs; a whole grid of learning
 rates {1…9}·10⁻⁴…10⁰ · batch / 256 trained at once on features that are extracted once, so images are not augmented. The
-rate is chosen on a tenth of the training images, never on the test images.
+rate is chosen on a tenth of the training images, never on the test images. `linear.label_share` and `linear.label_list`
+learn from a part of the labels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, UInt8
-from pydantic import Field, field_validator
+from pydantic import Field
 from torch import Tensor
 
 from asterism.data import Source
-from asterism.evals.base import Evaluation, ProtocolConfig
-from asterism.evals.classifier import Setting, accuracies, check_classes, choose_classifier
-from asterism.evals.features import Extracted, extract_from_images
+from asterism.evals.base import Evaluation
+from asterism.evals.classifier import GridConfig, Setting, check_classes, probe
+from asterism.evals.cropped import CroppedConfig
+from asterism.evals.features import Extracted, count_unreadable, extract_from_images
+from asterism.evals.few_labels import FewLabelsConfig, labelled_part
 from asterism.evals.heads import linear_layer
+from asterism.evals.parts import Parts
 from asterism.nn.encoder import Encoder
 
 _LAYERS = 4
@@ -30,22 +35,12 @@ _LARGE = 768  # channels from which on the last class token and the mean patch a
 LinearFeature = Literal["auto", "cls4", "cls-mean", "cls"]
 
 
-class LinearConfig(ProtocolConfig):
+class LinearConfig(FewLabelsConfig, CroppedConfig, GridConfig):
     """Constants of the protocol; the defaults are those of the papers."""
 
     feature: LinearFeature = "auto"  # cls4: class tokens of the last four blocks; cls-mean: last one ⊕ mean patch
     learning_rates: tuple[float, ...] = tuple(n * 10.0**e for e in range(-4, 1) for n in range(1, 10))  # at batch 256
     head_batch: int = Field(1024, ge=1)  # images per step of the heads
-    epochs: int = Field(100, ge=1)
-    resize: float = Field(256 / 224, ge=1)  # shorter side before the centre crop, in crops
-    chosen_on: float = Field(0.1, gt=0, lt=1)  # share of every class kept aside to choose the learning rate
-
-    @field_validator("learning_rates")
-    @classmethod
-    def _positive(cls, value: tuple[float, ...]) -> tuple[float, ...]:
-        if not value or min(value) <= 0:
-            raise ValueError("give one or several learning rates above 0")
-        return value
 
 
 class Linear(Evaluation):
@@ -54,38 +49,31 @@ class Linear(Evaluation):
     Config = LinearConfig
     config: LinearConfig
 
+    def __init__(self, config: LinearConfig, parts: Parts) -> None:
+        super().__init__(config, replace(parts, train=labelled_part(parts.train, config)))
+
     def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
         config = self.config
         train = self._features(encoder, self.parts.train)
         check_classes(self.parts.train, train.labels)
         test = self._features(encoder, self.parts.test)
-        classes = 1 + int(torch.cat([train.labels, test.labels]).max())
         batch = min(config.head_batch, len(train.labels))
-        chosen = choose_classifier(
+        values, _ = probe(
             train,
+            test,
             [Setting(rate * batch / 256, batch) for rate in config.learning_rates],
-            partial(linear_layer, train.features.shape[1], classes),
+            linear_layer,
             partial(torch.optim.SGD, lr=0.0, momentum=0.9),
-            classes=classes,
-            epochs=config.epochs,
-            kept_aside=config.chosen_on,
-            seed=config.seed,
+            config,
             device=next(encoder.parameters()).device,
             title="linear",
         )
-        yield from accuracies(chosen.head, test.features, test.labels, torch.arange(len(test.labels)), classes).items()
-        yield "top1_kept_aside", chosen.accuracy
-        yield "chosen_learning_rate", chosen.setting.learning_rate
-        if unreadable := len(train.unreadable) + len(test.unreadable):
-            yield "unreadable_images", float(unreadable)
+        yield from values.items()
+        yield from count_unreadable(train, test)
 
     def constants(self, encoder: Encoder) -> dict[str, Any]:
-        return super().constants(encoder) | {
-            "feature": _feature(self.config.feature, encoder),
-            "resize": round(self.config.resize * encoder.image_size),
-            "crop": encoder.image_size,
-            "optimizer": "sgd, momentum 0.9, cosine",
-        }
+        found = {"feature": _feature(self.config.feature, encoder), "optimizer": "sgd, momentum 0.9, cosine"}
+        return super().constants(encoder) | found | self.config.pixels(encoder)
 
     def _features(self, encoder: Encoder, source: Source) -> Extracted:
         feature = _feature(self.config.feature, encoder)
@@ -93,7 +81,7 @@ class Linear(Evaluation):
             encoder,
             source,
             lambda images: _vectors(encoder, images, feature),
-            resize=round(self.config.resize * encoder.image_size),
+            resize=self.config.pixels(encoder)["resize"],
             batch_size=self.config.batch_size,
             workers=self.config.workers,
             layer=feature,

@@ -15,15 +15,17 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int, UInt8
-from pydantic import Field, field_validator
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asterism.data.segmented import VOID, square
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
+from asterism.evals.classifier import GridConfig
 from asterism.evals.dense_tokens import mask_of, pixels_from_patches, side_multiple, sizes_of, tokens_and_masks
 from asterism.evals.feature_files import Stored
+from asterism.evals.features import count_unreadable
 from asterism.evals.heads import best, linear_layer, train_heads
 from asterism.evals.parts import DataChoice
 from asterism.evals.segmented_parts import SegmentedParts, drawn_images, open_segmented_parts
@@ -34,7 +36,7 @@ from asterism.ops.segmentation_metrics import SegmentationScores, confusion, sco
 _POWER = 0.9  # of the polynomial decay
 
 
-class LinearSegConfig(ProtocolConfig):
+class LinearSegConfig(GridConfig):
     """Constants of the protocol; the learning rates are those of the paper."""
 
     form: Literal["upsampled", "patches"] = "upsampled"
@@ -42,16 +44,8 @@ class LinearSegConfig(ProtocolConfig):
     learning_rates: tuple[float, ...] = (8e-4, 3e-4, 1e-4, 8e-5)
     epochs: int = Field(20, ge=1)
     head_batch: int = Field(16, ge=1)  # images per step of the heads
-    chosen_on: float = Field(0.1, gt=0, lt=1)  # share of the training images kept aside to choose the learning rate
     side: float = Field(2.0, gt=0)  # of the square that images are resized to, in image sizes of the encoder
     batch_size: int = Field(8, ge=1)  # images encoded at a time; does not change the result
-
-    @field_validator("learning_rates")
-    @classmethod
-    def _positive(cls, value: tuple[float, ...]) -> tuple[float, ...]:
-        if not value or min(value) <= 0:
-            raise ValueError("give one or several learning rates above 0")
-        return value
 
 
 class LinearSeg(Evaluation):
@@ -88,8 +82,7 @@ class LinearSeg(Evaluation):
         yield "macc", 100 * found.macc
         yield "aacc", 100 * found.aacc
         yield "chosen_learning_rate", config.learning_rates[chosen]
-        if unreadable := len(train.unreadable) + len(test.unreadable):
-            yield "unreadable_images", float(unreadable)
+        yield from count_unreadable(train, test)
 
     def constants(self, encoder: Encoder) -> dict[str, Any]:
         sizes = {"side": self._side(encoder), "classes": len(self.parts.classes)}

@@ -8,6 +8,7 @@ mean patch of Table 9) → layer norm → linear, AdamW with cosine. Learning ra
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,30 +16,29 @@ import torch
 from pydantic import Field, field_validator
 from torch import nn
 
-from asterism.data import Source
-from asterism.evals.base import Evaluation, ProtocolConfig
-from asterism.evals.classifier import Setting, accuracies, check_classes, choose_classifier
-from asterism.evals.features import Extracted, Feature, extract, pooled
+from asterism.evals.base import Evaluation
+from asterism.evals.classifier import GridConfig, Setting, check_classes, probe
+from asterism.evals.cropped import PooledConfig, pooled_vectors
+from asterism.evals.features import Feature, count_unreadable
+from asterism.evals.few_labels import FewLabelsConfig, labelled_part
 from asterism.evals.heads import linear_layer
+from asterism.evals.parts import Parts
 from asterism.nn.encoder import Encoder
 
 
-class LinearSparseConfig(ProtocolConfig):
+class LinearSparseConfig(FewLabelsConfig, PooledConfig, GridConfig):
     """Constants of the protocol; the grid is that of the paper."""
 
     feature: Feature = "sparse"  # sparse: mean concept token; cls: class token; patches: mean patch token
     learning_rates: tuple[float, ...] = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2)
     head_batches: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096, 8192)  # images per step of the heads
-    epochs: int = Field(100, ge=1)
     weight_decay: float = Field(0.01, ge=0)
-    resize: float = Field(256 / 224, ge=1)  # shorter side before the centre crop, in crops
-    chosen_on: float = Field(0.1, gt=0, lt=1)  # share of every class kept aside to choose from the grid
 
-    @field_validator("learning_rates", "head_batches")
+    @field_validator("head_batches")
     @classmethod
-    def _positive(cls, value: tuple[float, ...]) -> tuple[float, ...]:
-        if not value or min(value) <= 0:
-            raise ValueError("give one or several values above 0")
+    def _at_least_1(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if not value or min(value) < 1:
+            raise ValueError("give one or several numbers of images, each at least 1")
         return value
 
 
@@ -48,48 +48,30 @@ class LinearSparse(Evaluation):
     Config = LinearSparseConfig
     config: LinearSparseConfig
 
+    def __init__(self, config: LinearSparseConfig, parts: Parts) -> None:
+        super().__init__(config, replace(parts, train=labelled_part(parts.train, config)))
+
     def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
         config = self.config
-        train = self._features(encoder, self.parts.train)
+        train = pooled_vectors(config, encoder, self.parts.train)
         check_classes(self.parts.train, train.labels)
-        test = self._features(encoder, self.parts.test)
-        classes = 1 + int(torch.cat([train.labels, test.labels]).max())
-        chosen = choose_classifier(
+        test = pooled_vectors(config, encoder, self.parts.test)
+        values, chosen = probe(
             train,
+            test,
             [Setting(rate, batch) for batch in config.head_batches for rate in config.learning_rates],
-            partial(_head, train.features.shape[1], classes),
+            _head,
             partial(torch.optim.AdamW, weight_decay=config.weight_decay),
-            classes=classes,
-            epochs=config.epochs,
-            kept_aside=config.chosen_on,
-            seed=config.seed,
+            config,
             device=next(encoder.parameters()).device,
             title="linear-sparse",
         )
-        yield from accuracies(chosen.head, test.features, test.labels, torch.arange(len(test.labels)), classes).items()
-        yield "top1_kept_aside", chosen.accuracy
-        yield "chosen_learning_rate", chosen.setting.learning_rate
-        yield "chosen_batch", float(chosen.setting.batch_size)
-        if unreadable := len(train.unreadable) + len(test.unreadable):
-            yield "unreadable_images", float(unreadable)
+        yield from values.items()
+        yield "chosen_batch", float(chosen.batch_size)
+        yield from count_unreadable(train, test)
 
     def constants(self, encoder: Encoder) -> dict[str, Any]:
-        return super().constants(encoder) | {
-            "resize": round(self.config.resize * encoder.image_size),
-            "crop": encoder.image_size,
-            "optimizer": "adamw, cosine",
-        }
-
-    def _features(self, encoder: Encoder, source: Source) -> Extracted:
-        return extract(
-            encoder,
-            source,
-            lambda features: pooled(features, self.config.feature),
-            resize=round(self.config.resize * encoder.image_size),
-            batch_size=self.config.batch_size,
-            workers=self.config.workers,
-            layer=self.config.feature,
-        )
+        return super().constants(encoder) | self.config.pixels(encoder) | {"optimizer": "adamw, cosine"}
 
 
 def _head(dim: int, classes: int, key: int) -> nn.Module:

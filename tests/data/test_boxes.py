@@ -42,13 +42,14 @@ def test_samples_get_the_boxes_of_their_path(folder: Path) -> None:
     assert with_boxes(plain, str(folder / "train")) is plain, "no boxes.json there"
 
 
-def test_batches_leave_out_what_has_no_box_and_what_cannot_be_read(folder: Path) -> None:
+def test_batches_name_what_has_no_box_and_what_cannot_be_read(folder: Path) -> None:
     (folder / "val" / "a" / "1.png").write_bytes(b"")
     source = with_boxes(open_source(str(folder), "val"), str(folder))
     (batch,) = boxed_batches(source, 8, resize=10)
-    assert batch.images.shape == (1, 3, 8, 8)
-    assert (batch.labels.tolist(), batch.sizes, batch.without_box) == ([0], [(20, 30)], 1)
-    assert batch.boxes[0].tolist() == [[0, 0, 30, 20]]
+    assert batch.images.shape == (2, 3, 8, 8)
+    assert (batch.labels.tolist()[0], batch.sizes[0]) == (0, (20, 30))
+    assert [boxes.tolist() for boxes in batch.boxes] == [[[0, 0, 30, 20]], []]
+    assert len(set(batch.keys)) == 2
     assert [bad.key for bad in batch.bad] == ["val/a/1.png"]
 
 

@@ -9,6 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from asterism.errors import UserError
+from asterism.evals import cache, features
 from asterism.evals.base import ProtocolConfig
 from asterism.evals.baselines import PixelEncoder
 from asterism.evals.bbox_knn import BboxKnn, BboxKnnConfig, point_accuracy
@@ -101,6 +102,20 @@ def test_boxes_out_of_sight_and_missing_ones_are_counted(folder: Path) -> None:
     (folder / "boxes.json").write_text(json.dumps(boxes))
     values = dict(_evaluation(folder, k=(3,)).measure(small_encoder()))
     assert values["images_without_visible_box"] == 2.0
+
+
+def test_points_are_extracted_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for module in (cache, features):
+        monkeypatch.setattr(module, "WORTH_KEEPING", 1)
+    boxes = json.loads((folder / "boxes.json").read_text())
+    del boxes["train/red/001.png"]
+    (folder / "boxes.json").write_text(json.dumps(boxes))
+    encoder = small_encoder(32)
+    first = dict(_evaluation(folder, k=(5,), batch_size=5).measure(encoder))
+    assert first["images_without_visible_box"] == 1.0
+    monkeypatch.setattr(type(encoder), "forward", None)  # nothing can be encoded any more
+    assert dict(_evaluation(folder, k=(5,), batch_size=2).measure(encoder)) == first
 
 
 def test_few_points_are_noted(folder: Path) -> None:
