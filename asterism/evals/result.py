@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
@@ -51,12 +52,21 @@ class Result:
     path: Path | None = None  # where it was written
 
     def write(self, folder: Path) -> Result:
-        """Write `<folder>/<protocol>.json`; a file of that name is replaced in one move."""
-        path = folder / f"{self.protocol}.json"
+        """Write `<folder>/<protocol>.json`, or `<protocol>@<data>.json` if other data were tested on there before. An
+        earlier result of this protocol on the same test images is replaced in one move."""
+        data = re.sub(r"[^\w.=-]+", "-", self.test.name).strip("-")
+        names = (self.protocol, f"{self.protocol}@{data}", f"{self.protocol}@{data}-{self.test.fingerprint}")
+        path = next(path for name in names if self._may_replace(path := folder / f"{name}.json"))
         content = asdict(self)
         del content["path"]
         write_atomically(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
         return replace(self, path=path)
+
+    def _may_replace(self, path: Path) -> bool:
+        try:
+            return bool(_read(path).test.fingerprint == self.test.fingerprint)
+        except (UserError, OSError):
+            return True  # nothing is there, or nothing that a report could show
 
 
 def part(source: Source) -> Part:
@@ -64,7 +74,7 @@ def part(source: Source) -> Part:
 
 
 def read_results(folder: Path) -> list[Result]:
-    """Every result in a run's `eval` folder, by protocol."""
+    """Every result in a run's `eval` folder, by protocol and data."""
     return [_read(path) for path in sorted(folder.glob("*.json"))]
 
 

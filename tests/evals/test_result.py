@@ -40,6 +40,23 @@ def test_a_later_result_replaces_the_file_as_a_whole(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["knn.json"]
 
 
+def test_other_data_get_a_file_of_their_own(tmp_path: Path) -> None:
+    tested = [Part("set/test", 5, "cd"), Part("other set/val", 7, "ef"), Part("other set/val", 9, "01")]
+    for part in tested:
+        result(test=part).write(tmp_path)
+    names = ["knn.json", "knn@other-set-val.json", "knn@other-set-val-01.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+    for part, name in zip(tested, names, strict=True):
+        again = result(test=part, values={"top1_k20": 1.0}).write(tmp_path)
+        assert again.path == tmp_path / name
+    assert {r.test.fingerprint for r in read_results(tmp_path)} == {"cd", "ef", "01"}
+
+
+def test_what_is_no_result_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "knn.json").write_text("{}")
+    assert result().write(tmp_path).path == tmp_path / "knn.json"
+
+
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "x.json"
     write_atomically(target, "old")
