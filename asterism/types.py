@@ -42,6 +42,7 @@ class ViewSpec(Config):
     solarize_threshold: int = 128
     inside: int | None = None  # the crop's frame is that earlier view's crop instead of the image
     same_place: int | None = None  # cut where that earlier view was cut (place and flip), with colours of its own
+    segments: bool = False  # with the label of every pixel, for which the data must have masks
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class View:
 
     pixels: Float[Tensor, "b 3 h w"]  # normalised by the data set's mean and standard deviation
     geometry: CropGeometry
-    segments: Int[Tensor, "b h w"] | None = None  # labelled regions cut like the pixels, where the data has them
+    segments: Int[Tensor, "b h w"] | None = None  # labels cut like the pixels, −1 where unknown; if they were asked for
 
 
 @dataclass(frozen=True)

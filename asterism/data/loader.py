@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 
 from asterism.config import Config
 from asterism.data.order import EpochOrder
+from asterism.data.segmented import VOID
 from asterism.data.source import BadImage, Sample, Source
 from asterism.data.views import Views
 from asterism.data.workers import cores, prepare
@@ -47,6 +48,7 @@ class RawBatch:
     """A micro-batch as it leaves a worker: bytes on the CPU."""
 
     views: tuple[UInt8[Tensor, "b 3 _ _"], ...]
+    segments: dict[int, UInt8[Tensor, "b _ _"]]  # labels by the number of their view, where they were asked for
     geometry: Float[Tensor, "v b 7"]  # rows for `ops.geometry.geometry_from_rows`
     index: Int[Tensor, " b"]  # place in the source of the image that is shown
     keys: Int[Tensor, " b"]  # fold(seed, epoch, place of the image that was drawn)
@@ -58,6 +60,7 @@ class RawBatch:
         return replace(
             self,
             views=tuple(view.pin_memory() for view in self.views),
+            segments={number: labels.pin_memory() for number, labels in self.segments.items()},
             geometry=self.geometry.pin_memory(),
             index=self.index.pin_memory(),
             keys=self.keys.pin_memory(),
@@ -123,6 +126,7 @@ def to_batch(raw: RawBatch, device: torch.device, mean: Sequence[float], std: Se
         View(
             pixels=pixels.to(device, non_blocking=overlap).float().div_(255).sub_(center).div_(spread),
             geometry=geometry_from_rows(rows[place]),
+            segments=_signed(raw.segments[place].to(device, non_blocking=overlap)) if place in raw.segments else None,
         )
         for place, pixels in enumerate(raw.views)
     )
@@ -131,6 +135,11 @@ def to_batch(raw: RawBatch, device: torch.device, mean: Sequence[float], std: Se
         index=raw.index.to(device, non_blocking=overlap),
         keys=raw.keys.to(device, non_blocking=overlap),
     )
+
+
+def _signed(labels: UInt8[Tensor, "b h w"]) -> Int[Tensor, "b h w"]:
+    """Labels with −1 where nothing is known."""
+    return labels.long().masked_fill_(labels == VOID, -1)
 
 
 @dataclass(frozen=True)
@@ -178,22 +187,37 @@ class _MicroBatches(Dataset[RawBatch | UserError]):
 
     def _prepare(self, request: _Request) -> RawBatch:
         keys = [fold(self._seed, request.epoch, drawn) for drawn in request.indices]
-        shown, pixels, geometry, bad = [], list[list[Tensor]](), [], list[BadImage]()
+        shown, pixels, segments, geometry = [], list[list[Tensor]](), list[list[Tensor]](), []
+        bad: list[BadImage] = []
         for drawn, key in zip(request.indices, keys, strict=True):
             place, sample = self._readable(drawn, bad)
             _, height, width = sample.image.shape
             parameters = self._views.sample(height, width, key)
             shown.append(place)
             pixels.append(self._views.apply(sample.image, parameters))
+            if self._views.with_labels:
+                segments.append(self._views.apply_labels(self._labels(sample), parameters))
             geometry.append(self._views.geometry(parameters))
         return RawBatch(
             views=tuple(torch.stack(view) for view in zip(*pixels, strict=True)),
+            segments={
+                number: torch.stack(labels)
+                for number, labels in zip(self._views.with_labels, zip(*segments, strict=True), strict=True)
+            },
             geometry=torch.stack(geometry, dim=1),
             index=torch.tensor(shown),
             keys=torch.tensor(keys),
             bad=bad,
             seen=request.seen,
         )
+
+    def _labels(self, sample: Sample) -> UInt8[Tensor, "h w"]:
+        if sample.semantic is None:
+            raise UserError(
+                f"{sample.key} of {self._source.name} has no mask, and the method asks for labelled regions; choose "
+                "data with masks, or settings without `segments`"
+            )
+        return sample.semantic.to(torch.uint8)
 
     def _readable(self, drawn: int, bad: list[BadImage]) -> tuple[int, Sample]:
         """The first readable image from `drawn` on, and its place; bad ones on the way are added to `bad`."""

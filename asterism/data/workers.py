@@ -43,7 +43,7 @@ def prepare(
     with _own_child_signal():
         iterator: Any = iter(loader)
     crew = list(getattr(iterator, "_workers", ()))
-    with _ended_at_exit(crew):
+    with _ended_afterwards(crew):
         while True:
             try:
                 prepared = next(iterator)
@@ -90,20 +90,25 @@ def _own_child_signal() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _ended_at_exit(crew: list[BaseProcess]) -> Iterator[None]:
-    """When the program ends in the middle, Python asks its children to end and waits for them; ours do not listen."""
+def _ended_afterwards(crew: list[BaseProcess]) -> Iterator[None]:
+    """However this ends. Python asks children to end and waits for them when the program does; ours do not listen.
+
+    After an error that somebody keeps, torch's iterator lives on in its traceback and so would the workers.
+    """
     end = partial(_end, crew)
     atexit.register(end)
     try:
         yield
     finally:
         atexit.unregister(end)
+        end()
 
 
 def _end(crew: list[BaseProcess]) -> None:
     for worker in crew:
         if worker.is_alive():
             worker.kill()
+            worker.join()
 
 
 def _fate(crew: list[BaseProcess]) -> str | None:

@@ -156,7 +156,9 @@ class Cribo(PrototypeDistillation[CriboConfig, LeveledPrototypeHead]):
     @property
     def views(self) -> tuple[ViewSpec, ...]:
         config = self.config
-        common = ViewSpec(size=self._view_size(), scale=config.scale, jitter=ColorJitter(), grayscale=0.2)
+        common = ViewSpec(
+            size=self._view_size(), scale=config.scale, jitter=ColorJitter(), grayscale=0.2, segments=self._uses_labels
+        )
         return (
             common.model_copy(update={"blur": 1.0}),
             common.model_copy(update={"blur": 0.1, "solarize": 0.2}),
@@ -344,6 +346,11 @@ class Cribo(PrototypeDistillation[CriboConfig, LeveledPrototypeHead]):
             drawn["an object of crop 1"] = spotlight(crops[0], maps[0] == odd[:, None, None])
             drawn["its like elsewhere"] = spotlight(crops[0][image], maps[0][image] == like[:, None, None])
         return {name: normalise(picture, self.mean, self.std) for name, picture in drawn.items()}
+
+    @property
+    def _uses_labels(self) -> bool:
+        """Whether one of the oracles of table 11 is asked."""
+        return self.uses_objects and "segments" in (self.config.objects.algorithm, self.config.criterion)
 
     def _view_size(self) -> int:
         return self.config.view_size or self.backbone.image_size

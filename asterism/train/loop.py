@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from asterism.config import with_overrides
 from asterism.data import BadImageLog, Loader, Source, Views, open_source, to_batch
+from asterism.data.segmented_layouts import open_segmented
 from asterism.data.workers import cores
 from asterism.errors import Interrupted, UserError
 from asterism.methods import method_class
@@ -38,9 +39,9 @@ def pretrain(recipe: Recipe, out: Path, *, init: str | None = None, overwrite: b
     """A new run in the folder `out`, with a backbone that starts from the weights `init` if given."""
     fabric = _launch(recipe)
     on_first_process(lambda: check_free(out, overwrite))
-    source = open_source(recipe.data.path, recipe.data.split)
-    recipe = resolve(recipe, len(source), fabric.device, fabric.world_size)
     method = build_method(recipe)
+    source = _open_data(recipe, method)
+    recipe = resolve(recipe, len(source), fabric.device, fabric.world_size)
     if init is not None:
         loaded = load_weights_into(method.backbone, init)
         method.backbone_was_loaded()
@@ -61,7 +62,8 @@ def resume(path: Path, overrides: tuple[str, ...] = ()) -> Run:
     recipe = Recipe.parse(with_overrides(run.config, overrides))
     fabric = _launch(recipe)
     state = checkpoint.read(run.checkpoints)
-    source = open_source(recipe.data.path, recipe.data.split)
+    method = build_method(recipe)
+    source = _open_data(recipe, method)
     if len(source) != state.facts["images"]:
         raise UserError(
             f"{recipe.data.path} holds {len(source)} images, but the run was started on {state.facts['images']}; "
@@ -70,13 +72,19 @@ def resume(path: Path, overrides: tuple[str, ...] = ()) -> Run:
     if state.step >= state.facts["steps"]:
         fabric.print(f"{path} is finished: all {state.step} steps are done")
         return run
-    training = _Training(fabric, recipe, source, build_method(recipe), run)
+    training = _Training(fabric, recipe, source, method, run)
     checkpoint.restore(state, training.method, training.optimizer)
     return training.train(state.step)
 
 
 def _launch(recipe: Recipe) -> Fabric:
     return launch(recipe.trainer, skips_parameters=method_class(recipe.method.name).skips_parameters)
+
+
+def _open_data(recipe: Recipe, method: Method) -> Source:
+    """The images; with masks only if a view asks for labels, as reading those takes time."""
+    labelled = any(view.segments for view in method.views)
+    return (open_segmented if labelled else open_source)(recipe.data.path, recipe.data.split)
 
 
 def build_method(recipe: Recipe) -> Method:

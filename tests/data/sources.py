@@ -8,6 +8,7 @@ from collections.abc import Collection
 
 import torch
 
+from asterism.data.segmented import VOID
 from asterism.data.source import BadImage, Sample
 
 
@@ -33,6 +34,20 @@ class Numbered:
 
     def label(self, index: int) -> int | None:
         return None if self.classes is None else index % 2
+
+
+class Painted(Numbered):
+    """Four regions of each image and one that is unknown, painted in levels by which they can be told."""
+
+    STEP, UNKNOWN = 50, 4
+
+    def __getitem__(self, index: int) -> Sample:
+        rows, columns = torch.arange(self.side)[:, None], torch.arange(self.side + 4)
+        regions = 2 * (rows > 4 + index) + (columns > 14 - index)
+        regions[:5, :5] = self.UNKNOWN
+        image = (regions * self.STEP).to(torch.uint8).expand(3, -1, -1)
+        semantic = regions.masked_fill(regions == self.UNKNOWN, VOID)
+        return Sample(image, str(index), self.label(index), semantic=semantic)
 
 
 class Deadly(Numbered):

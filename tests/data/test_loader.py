@@ -1,3 +1,4 @@
+import multiprocessing
 import os
 import pickle
 import signal
@@ -12,10 +13,12 @@ from torch.utils.data import DataLoader
 
 from asterism.data import DataConfig, Loader, RawBatch, Source, Views, open_source, to_batch, workers
 from asterism.data import loader as module
+from asterism.data.segmented import VOID
 from asterism.errors import UserError
+from asterism.ops.geometry import patch_centers
 from asterism.ops.random import fold
 from asterism.types import ColorJitter, ViewSpec
-from tests.data.sources import Deadly, Deaf, Faulty, Numbered
+from tests.data.sources import Deadly, Deaf, Faulty, Numbered, Painted
 
 SPECS = (ViewSpec(size=12, jitter=ColorJitter(), blur=0.5), ViewSpec(size=8, scale=(0.05, 0.25), flip=1.0))
 
@@ -39,6 +42,7 @@ def same(a: RawBatch, b: RawBatch) -> bool:
 def joined(parts: list[RawBatch]) -> RawBatch:
     return RawBatch(
         views=tuple(torch.cat(views) for views in zip(*(part.views for part in parts), strict=True)),
+        segments={},
         geometry=torch.cat([part.geometry for part in parts], dim=1),
         index=torch.cat([part.index for part in parts]),
         keys=torch.cat([part.keys for part in parts]),
@@ -100,6 +104,41 @@ def test_processes_and_micro_batches_share_the_global_batch(world: int, accumula
         assert same(joined(parts), expected)
 
 
+def test_labels_come_with_the_views_that_ask_and_lie_under_their_pixels() -> None:
+    source = Painted(8)
+    specs = (ViewSpec(size=12, segments=True, scale=(0.3, 1)), ViewSpec(size=8), ViewSpec(size=16, segments=True))
+    config = DataConfig(path="x", workers=0)
+    raw = next(iter(Loader(source, Views(specs), config, batch_size=8, seed=0, steps=1)))
+    batch = to_batch(raw, torch.device("cpu"), (0, 0, 0), (1, 1, 1))
+    assert batch.views[1].segments is None
+    for view in (batch.views[0], batch.views[2]):
+        assert view.segments is not None
+        side = view.pixels.shape[-1]
+        points = patch_centers(view.geometry, (side, side)).add(0.5).floor().long()
+        for place, index in enumerate(batch.index.tolist()):
+            x, y = points[place].unbind(-1)
+            truth = source[index].semantic
+            assert truth is not None
+            expected = truth[y, x].long().view(side, side)
+            assert torch.equal(view.segments[place], torch.where(expected == VOID, -1, expected))
+        shown = (view.pixels[:, 0] * 255 / Painted.STEP).round().long()
+        agree = (shown == torch.where(view.segments < 0, Painted.UNKNOWN, view.segments)).float().mean()
+        assert agree > 0.8, "pixels between two regions alone may differ"
+    assert (batch.views[0].segments < 0).any()
+
+
+def test_no_masks_where_labels_are_asked_for() -> None:
+    views = Views([ViewSpec(size=8, segments=True)])
+    with pytest.raises(UserError, match="0 of numbered has no mask"):
+        next(
+            iter(
+                Loader(
+                    Numbered(8), views, DataConfig(path="x", workers=0, shuffle=False), batch_size=8, seed=0, steps=1
+                )
+            )
+        )
+
+
 def test_another_seed_is_another_run() -> None:
     source = Numbered(20)
     a, b = (next(iter(loader(source, seed=seed))) for seed in (1, 2))
@@ -137,6 +176,13 @@ def test_a_bad_image_is_read_once_per_process() -> None:
 
     list(loader(Counting(8, bad=[2]), steps=5))
     assert reads.count(2) == 1
+
+
+def test_an_error_that_is_kept_leaves_no_workers_behind() -> None:
+    with pytest.raises(UserError, match="cannot be read") as kept:
+        list(loader(Numbered(20, bad=range(20)), workers=1))
+    assert kept.tb is not None
+    assert not multiprocessing.active_children()
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -7,8 +7,10 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 from asterism.config import write_yaml
@@ -16,7 +18,7 @@ from asterism.errors import Interrupted, UserError
 from asterism.methods.dino import Dino
 from asterism.train import checkpoint, loop
 from asterism.train.loop import pretrain, resume
-from tests.train.tiny import tiny_recipe
+from tests.train.tiny import METHODS, tiny_recipe
 
 
 def losses(run):
@@ -145,6 +147,37 @@ def test_init_starts_student_and_teacher_from_the_weights(tmp_path):
         assert torch.equal(method.teacher_backbone.network.network.state_dict()[name], weights[name])
     started = pretrain(tiny_recipe(), tmp_path / "dino", init=str(source.path))
     assert losses(started)[0] != losses(pretrain(tiny_recipe(), tmp_path / "fresh"))[0]
+
+
+def _camvid(root: Path) -> str:
+    """16 images of two labels, an unknown corner (11) and their masks, laid out as CamVid."""
+    for name in ("train", "trainannot"):
+        (root / name).mkdir(parents=True)
+    for i in range(16):
+        mask = np.full((16, 20), 3, np.uint8)
+        mask[:, 4 + i % 8 :], mask[:3, :3] = 8, 11
+        Image.fromarray(mask).save(root / "trainannot" / f"{i:02}.png")
+        Image.fromarray(np.stack([mask * 20] * 3, axis=-1)).save(root / "train" / f"{i:02}.png")
+    return str(root)
+
+
+@pytest.mark.parametrize("data", ["scenes", "camvid"])
+def test_cribo_learns_from_labelled_regions(tmp_path, data):
+    path = "scenes:size=16,count=16" if data == "scenes" else _camvid(tmp_path / "camvid")
+    objects = METHODS["cribo"]["objects"] | {"algorithm": "segments"}
+    changes = METHODS["cribo"] | {"name": "cribo", "objects": objects, "criterion": "segments", "neighbour_start": 0}
+    run = pretrain(tiny_recipe("cribo", method=changes, data={"path": path}), tmp_path / "run")
+    assert all(math.isfinite(loss) for loss in losses(run))
+    assert 0 < run.metrics()[-1]["objects_per_image"] <= (4 if data == "scenes" else 2)
+    assert run.metrics()[-1]["bootstrapping_ratio"] > 0
+
+
+def test_labelled_regions_need_masks(tmp_path):
+    (tmp_path / "photos").mkdir()
+    Image.new("RGB", (16, 16)).save(tmp_path / "photos" / "a.png")
+    changes = METHODS["cribo"] | {"name": "cribo", "criterion": "segments"}
+    with pytest.raises(UserError, match="has no masks in a known layout"):
+        pretrain(tiny_recipe("cribo", method=changes, data={"path": str(tmp_path / "photos")}), tmp_path / "run")
 
 
 class TestBadInput:

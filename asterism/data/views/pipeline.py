@@ -35,11 +35,17 @@ class Views:
         image = interleaved(image[None])[0]
         return [recolor(cut(image, view.crop, view.size), view.colors) for view in parameters]
 
+    @property
+    def with_labels(self) -> tuple[int, ...]:
+        """The views that are to come with the label of every pixel, by their numbers."""
+        return tuple(number for number, spec in enumerate(self.specs) if spec.segments)
+
     def apply_labels(
         self, labels: Shaped[Tensor, "h w"], parameters: Sequence[ViewParameters]
     ) -> list[Shaped[Tensor, "_ _"]]:
-        """A label map cut like the pixels of every view, each pixel taking the label under its centre."""
-        return [cut_labels(labels, view.crop, view.size) for view in parameters]
+        """The labels of the views `with_labels`, cut like their pixels, each taking the label under its centre."""
+        chosen = [parameters[number] for number in self.with_labels]
+        return [cut_labels(labels, view.crop, view.size) for view in chosen]
 
     def geometry(self, parameters: Sequence[ViewParameters]) -> Float[Tensor, "v 7"]:
         """Where every view was cut: one row per view, read by `ops.geometry.geometry_from_rows`."""
