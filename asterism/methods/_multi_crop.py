@@ -5,14 +5,14 @@ from __future__ import annotations
 from pydantic import Field
 
 from asterism.errors import UserError
-from asterism.methods.base import MethodConfig
+from asterism.methods._colors import ColorsConfig
 from asterism.nn.backbone import Backbone
-from asterism.types import ColorJitter, ViewSpec
+from asterism.types import ViewSpec
 
 GLOBAL_VIEWS = 2
 
 
-class MultiCropConfig(MethodConfig):
+class MultiCropConfig(ColorsConfig):
     """Sizes are in pixels, scales are shares of the image's area."""
 
     global_size: int | None = Field(default=None, gt=0)  # None: the backbone's image size
@@ -20,9 +20,6 @@ class MultiCropConfig(MethodConfig):
     local_views: int = Field(default=10, ge=0)
     local_size: int | None = Field(default=None, gt=0)  # None: 3/7 of the global size (96 of 224), in whole patches
     local_scale: tuple[float, float] = (0.05, 0.25)
-    jitter: ColorJitter | None = ColorJitter()  # None where colours carry the meaning, or there are none
-    grayscale: float = Field(default=0.2, ge=0, le=1)  # probability
-    blur_sigma: tuple[float, float] = (0.1, 2.0)  # in pixels of the view: lower it for views much below 224
     solarize: float = Field(default=0.2, ge=0, le=1)  # probability, of the second large view
 
 
@@ -31,13 +28,7 @@ def multi_crop_views(config: MultiCropConfig, backbone: Backbone) -> tuple[ViewS
     patch = backbone.patch_size
     large = config.global_size or backbone.image_size
     small = config.local_size or max(patch, round(large * 3 / 7 / patch) * patch)
-    common = ViewSpec(
-        size=large,
-        scale=config.global_scale,
-        jitter=config.jitter,
-        grayscale=config.grayscale,
-        blur_sigma=config.blur_sigma,
-    )
+    common = config.colored(ViewSpec(size=large, scale=config.global_scale))
     first = common.model_copy(update={"blur": 1.0})
     second = common.model_copy(update={"blur": 0.1, "solarize": config.solarize})
     local = common.model_copy(update={"size": small, "scale": config.local_scale, "blur": 0.5})

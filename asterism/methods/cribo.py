@@ -36,6 +36,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asterism.errors import UserError
+from asterism.methods._colors import ColorsConfig
 from asterism.methods._self_distillation import PrototypeDistillation, PrototypeHeadConfig
 from asterism.methods.base import MethodConfig
 from asterism.nn.backbone import BackboneConfig, build_backbone, encode_views
@@ -60,13 +61,13 @@ from asterism.ops.pixels import denormalise, normalise
 from asterism.ops.random import fold, fold_each
 from asterism.ops.row_search import most_similar_row
 from asterism.ops.soft_clusters import Assignments, agreement
-from asterism.types import Batch, ColorJitter, Losses, Progress, Tokens, View, ViewSpec
+from asterism.types import Batch, Losses, Progress, Tokens, View, ViewSpec
 
 VIEWS = 2
 _SEEDS = 0x60  # tells the draw of first centroids from other uses of an image's key
 
 
-class CriboConfig(PrototypeHeadConfig):
+class CriboConfig(ColorsConfig, PrototypeHeadConfig):
     """Settings of CrIBo; the defaults suit a ViT-S/16 on ImageNet. Temperatures divide logits; sizes are in pixels."""
 
     name: Literal["cribo"] = "cribo"
@@ -74,6 +75,7 @@ class CriboConfig(PrototypeHeadConfig):
     # Views (section 4, as DINO's without small ones)
     view_size: int | None = Field(default=None, gt=0)  # None: the backbone's image size
     scale: tuple[float, float] = (0.25, 1.0)  # share of the image's area
+    solarize: float = Field(default=0.2, ge=0, le=1)  # probability, of the second view
 
     # Objects (section 3.2.1) and their neighbours (section 3.2.2)
     objects: ClusteringConfig = ClusteringConfig()
@@ -156,12 +158,11 @@ class Cribo(PrototypeDistillation[CriboConfig, LeveledPrototypeHead]):
     @property
     def views(self) -> tuple[ViewSpec, ...]:
         config = self.config
-        common = ViewSpec(
-            size=self._view_size(), scale=config.scale, jitter=ColorJitter(), grayscale=0.2, segments=self._uses_labels
-        )
+        view = ViewSpec(size=self._view_size(), scale=config.scale, segments=self._uses_labels)
+        common = config.colored(view)
         return (
             common.model_copy(update={"blur": 1.0}),
-            common.model_copy(update={"blur": 0.1, "solarize": 0.2}),
+            common.model_copy(update={"blur": 0.1, "solarize": config.solarize}),
         )
 
     def loss(self, batch: Batch, progress: Progress) -> Losses:

@@ -32,6 +32,7 @@ from torch import Tensor
 
 from asterism.config import Config
 from asterism.errors import UserError
+from asterism.methods._colors import ColorsConfig
 from asterism.methods._self_distillation import PrototypeDistillation, PrototypeHeadConfig, prototype_head
 from asterism.methods.base import MethodConfig
 from asterism.nn.backbone import BackboneConfig, build_backbone, encode_views
@@ -43,7 +44,7 @@ from asterism.ops.mean_shift import mean_shift, mode_distance, take
 from asterism.ops.random import fold_each
 from asterism.ops.soft_clusters import Agreement, Assignments, agreement, balancing_offset, divergence
 from asterism.ops.window_sampling import WindowMode, sample_windows
-from asterism.types import Batch, ColorJitter, CropGeometry, Losses, Progress, ViewSpec
+from asterism.types import Batch, CropGeometry, Losses, Progress, ViewSpec
 
 PLACES = 2  # teacher crops of an image, and student crops at full size
 _QUERIES = 0x0F  # tells the draw of queries from other uses of the same key
@@ -55,7 +56,7 @@ class PowerLaw(Config):
     exponent: float = Field(default=0.25, ge=0)
 
 
-class FlslConfig(PrototypeHeadConfig):
+class FlslConfig(ColorsConfig, PrototypeHeadConfig):
     """Settings of FLSL; the defaults are those of the paper. Temperatures divide logits; sizes are in pixels."""
 
     name: Literal["flsl"] = "flsl"
@@ -68,6 +69,7 @@ class FlslConfig(PrototypeHeadConfig):
     local_views: int = Field(default=0, ge=0)  # small student crops inside the large ones, by turns
     local_size: int | None = Field(default=None, gt=0)  # None: 3/7 of the view size (96 of 224), in whole patches
     local_scale: tuple[float, float] = (0.1, 0.4)  # share of the large crop's area
+    solarize: float = Field(default=0.2, ge=0, le=1)  # probability
 
     # Queries (section 5, "grid random sampling", and appendix I.2)
     window: int = Field(default=2, ge=1)  # patches per side of a window, from which one query is taken
@@ -136,7 +138,7 @@ class Flsl(PrototypeDistillation[FlslConfig, PrototypeHead]):
     def views(self) -> tuple[ViewSpec, ...]:
         config = self.config
         large, small = self._view_size(), self._local_size()
-        colors = ViewSpec(size=large, flip=0.0, jitter=ColorJitter(), grayscale=0.2, blur=0.5, solarize=0.2)
+        colors = config.colored(ViewSpec(size=large, flip=0.0, blur=0.5, solarize=config.solarize))
         if config.crops == "symmetric":
             places = [colors.model_copy(update={"scale": config.student_scale})] * PLACES
         else:

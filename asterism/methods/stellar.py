@@ -32,6 +32,7 @@ from torch import Tensor
 
 from asterism.config import Config
 from asterism.errors import UserError
+from asterism.methods._colors import ColorsConfig
 from asterism.methods.base import Method, MethodConfig
 from asterism.nn.backbone import BackboneConfig, build_backbone, encode_views
 from asterism.nn.concepts import ConceptEncoder
@@ -54,7 +55,7 @@ from asterism.ops.masking import draw_focus, focus_noise, keep_count, keep_from_
 from asterism.ops.pixels import denormalise
 from asterism.ops.prototype_alignment import prototype_cross_entropy
 from asterism.ops.random import fold_each, uniform
-from asterism.types import Batch, ColorJitter, Losses, Progress, Tokens, ViewSpec
+from asterism.types import Batch, Losses, Progress, Tokens, ViewSpec
 
 Terms = dict[str, Float[Tensor, ""]]
 
@@ -127,7 +128,7 @@ class Weights(Config):
     koleo_masked: float = Field(default=0.1, ge=0)
 
 
-class StellarConfig(MethodConfig):
+class StellarConfig(ColorsConfig):
     """Settings of STELLAR; the defaults are those of the published ViT-B/16. Temperatures divide logits."""
 
     name: Literal["stellar"] = "stellar"
@@ -188,7 +189,7 @@ class Stellar(Method):
         config, patch = self.config, self.backbone.patch_size
         small = config.local_size or max(patch, round(self.global_size * 3 / 7 / patch) * patch)
         clean = ViewSpec(size=self.global_size, scale=config.global_scale)
-        masked = clean.model_copy(update={"jitter": ColorJitter(), "grayscale": 0.2, "blur": 0.5})
+        masked = config.colored(clean).model_copy(update={"blur": 0.5})
         first = masked.model_copy(update={"same_place": CLEAN})
         local = masked.model_copy(update={"size": small, "scale": config.local_scale})
         return (clean, *[first, *[masked] * self.masked_views][: self.masked_views], *[local] * self.local_views)
