@@ -20,11 +20,12 @@ from asterism.types import Features
 from asterism.viz import concepts as draw
 from asterism.viz import page
 from asterism.viz.page import Tile
-from asterism.viz.pictures import Pictures, to_uint8
+from asterism.viz.pictures import Pictures, magnified, to_uint8
 
 PAGE = "concepts.html"
+_LEAST = 256  # pixels of a picture
 _NOTE = (
-    "In the second picture every cell has the colour of its strongest concept. Below, the share of each cell that "
+    "In the second picture every place has the colour of its strongest concept. Below, the share of each place that "
     "belongs to each concept; the number is its share of the whole image."
 )
 
@@ -63,7 +64,7 @@ def write_concepts(
         for name, image in zip(image_names(images), images, strict=True):
             drawn = _drawn(encoder, image, collection)
             drawn.save(folder / name)
-            sections.append(page.section(name, drawn.as_html(), _NOTE))
+            sections.append(page.Section(name, drawn.as_html(), _NOTE))
         count = "one image" if len(images) == 1 else f"{len(images)} images"
         searched = "" if collection is None else f", beside {collection.description}"
         text = page.page("Concepts", f"{title} on {count}{searched}", sections)
@@ -105,7 +106,7 @@ def _drawn(encoder: ConceptEncoder, image: Picture, collection: Collection | Non
     features = encoder.encode(pixels)
     assert features.sparse is not None
     assert features.where is not None
-    large = draw.magnified(pixels)
+    large = magnified(pixels, _LEAST)
     overview = {
         "image": Tile(large[0], "image"),
         "concepts": Tile(draw.strongest_concepts(features.where, large)[0], "strongest concept"),
@@ -118,7 +119,7 @@ def _drawn(encoder: ConceptEncoder, image: Picture, collection: Collection | Non
     else:
         quality = float(draw.reconstruction_quality(made, pixels)[0])
         overview["reconstruction"] = Tile(
-            draw.magnified(to_uint8(made))[0], f"from {features.sparse.shape[1]} concepts, {quality:.1f} dB"
+            magnified(to_uint8(made), _LEAST)[0], f"from {features.sparse.shape[1]} concepts, {quality:.1f} dB"
         )
     nearest = _nearest(features, collection, image, encoder.image_size) if collection else []
     return _Drawn(overview, draw.taken_apart(features.where, large)[0], nearest, missing)
@@ -130,7 +131,7 @@ def _nearest(features: Features, collection: Collection, image: Picture, size: i
     index = collection.index
     found = index.nearest(features.sparse[0], collection.neighbours, without=_own_key(image, collection.folder))
     maps = index.maps(found.image.flatten().tolist())
-    pictures = {row: draw.magnified(_cut(collection.images, row, size)) for row in maps}
+    pictures = {row: magnified(_cut(collection.images, row, size), _LEAST) for row in maps}
     return [
         [
             Tile(

@@ -61,6 +61,7 @@ class Backbone(nn.Module, ABC):
     """A timm network that speaks our tokens. `network` is the plain timm model; whatever we add lies beside it."""
 
     takes_masks: ClassVar[bool]  # whether `keep` is understood; `mask` is, given `BackboneConfig.mask_token`
+    first_block: int = 0  # the first block whose tokens `layers` can give
 
     architecture: Architecture
     network: nn.Module
@@ -86,6 +87,10 @@ class Backbone(nn.Module, ABC):
         keep: only these patches (raster indices) are embedded and processed, in this order.
         drop_keys: random key per image for stochastic depth; without them no path is dropped (teachers, evaluation).
         """
+
+    @abstractmethod
+    def embedded(self, pixels: Float[Tensor, "b 3 h w"]) -> Tokens:
+        """Tokens as they enter the first block, without any norm."""
 
     @abstractmethod
     def layers(self, pixels: Float[Tensor, "b 3 h w"], blocks: Sequence[int]) -> list[Tokens]:

@@ -56,6 +56,7 @@ class Swin(Backbone):
         self.patch_size = network.patch_embed.patch_size[0] * _SHRINK
         self.image_size = network.patch_embed.img_size[0]
         self.depth = len(self._blocks)
+        self.first_block = self.depth - len(network.layers[-1].blocks)
         self.has_cls = False
         self.registers = 0
         self.drop_path = drop_path
@@ -83,13 +84,17 @@ class Swin(Backbone):
             )
         return self._run(pixels, mask, drop_keys, [self.depth - 1])[0]
 
+    def embedded(self, pixels: Float[Tensor, "b 3 h w"]) -> Tokens:
+        x = self._embed(pixels, None)
+        patches = x.flatten(1, 2)
+        return Tokens(None, patches, registers=patches[:, :0], grid=(x.shape[1], x.shape[2]))
+
     def layers(self, pixels: Float[Tensor, "b 3 h w"], blocks: Sequence[int]) -> list[Tokens]:
         wanted = [self.block_index(block) for block in blocks]
-        first = self.depth - len(self.network.layers[-1].blocks)
-        if min(wanted) < first:
+        if min(wanted) < self.first_block:
             raise UserError(
                 f"block {min(wanted)} of {self.architecture.name} is not in its final stage, whose norm it would need; "
-                f"choose from {first} … {self.depth - 1}"
+                f"choose from {self.first_block} … {self.depth - 1}"
             )
         return self._run(pixels, None, None, wanted)
 

@@ -86,6 +86,9 @@ class ViT(Backbone):
             x = run_block(block, x, factor, self.checkpointing)
         return self._tokens(self.network.norm(x), self.grid_of(pixels))
 
+    def embedded(self, pixels: Float[Tensor, "b 3 h w"]) -> Tokens:
+        return self._tokens(self._embed(pixels, None, None), self.grid_of(pixels))
+
     def layers(self, pixels: Float[Tensor, "b 3 h w"], blocks: Sequence[int]) -> list[Tokens]:
         wanted = [self.block_index(block) for block in blocks]
         x, outputs = self._embed(pixels, None, None), {}

@@ -9,6 +9,7 @@ class at every pixel, 0 for the background; 255 is left out of the memory, unles
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,14 +117,19 @@ def remember(encoder: Encoder, pairs: list[tuple[Path, Path]], config: Segmentin
         )
     if int(classes[-1]) > VOID:
         raise UserError(f"the masks of the examples hold the value {int(classes[-1])}; number classes from 0 to 254")
+    examples = ((_matching(path, file, mask), mask) for (path, file), mask in zip(pairs, masks, strict=True))
+    return memory_of(encoder, examples, classes, config)
+
+
+def memory_of(
+    encoder: Encoder,
+    examples: Iterable[tuple[UInt8[Tensor, "3 h w"], Int64[Tensor, "h w"]]],
+    classes: Int64[Tensor, " c"],
+    config: Segmenting,
+) -> Memory:
+    """Patches of images whose masks hold these classes (ascending) or `VOID`."""
     features, labels = [], []
-    for (path, file), mask in zip(pairs, masks, strict=True):
-        image = read_picture(path)
-        if mask.shape != image.shape[1:]:
-            raise UserError(
-                f"the mask {file} has {mask.shape[1]}×{mask.shape[0]} pixels, its image {path} has "
-                f"{image.shape[2]}×{image.shape[1]}; give both the same size"
-            )
+    for image, mask in examples:
         tokens, grid = patch_features(encoder, image, input_size((image.shape[1], image.shape[2]), encoder, config))
         places = torch.where(mask == VOID, len(classes), torch.searchsorted(classes, mask))
         shares = class_shares(places, len(classes), grid).flatten(1).T
@@ -134,6 +140,17 @@ def remember(encoder: Encoder, pairs: list[tuple[Path, Path]], config: Segmentin
     if not len(bank):
         raise UserError("the masks of the examples are void (255) almost everywhere; label some of their pixels")
     return Memory(bank, torch.cat(labels).to(bank.device), classes)
+
+
+def _matching(path: Path, file: Path, mask: Int64[Tensor, "h w"]) -> UInt8[Tensor, "3 h w"]:
+    """The image of a mask, which must have its size."""
+    image = read_picture(path)
+    if mask.shape != image.shape[1:]:
+        raise UserError(
+            f"the mask {file} has {mask.shape[1]}×{mask.shape[0]} pixels, its image {path} has "
+            f"{image.shape[2]}×{image.shape[1]}; give both the same size"
+        )
+    return image
 
 
 def segment(

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from asterism.nn.encoder import Encoder
-from asterism.viz.pictures import Pictures, heat
+from asterism.viz.layers import layers_of, tokens_of_layers
+from asterism.viz.pictures import Magnified, Pictures, heat, magnified
 
 _MARK = torch.tensor([60, 255, 80], dtype=torch.uint8)  # green
 
@@ -26,30 +27,47 @@ def aggregated_similarity(patches: Float[Tensor, "b n d"], grid: tuple[int, int]
     return (score / score.amax(dim=1, keepdim=True).clamp_min(1e-12)).reshape(-1, *grid)
 
 
-@torch.no_grad()
 def aggregated_similarity_by_layer(
-    encoder: Encoder, images: Pictures, blocks: Sequence[int] | None = None
-) -> dict[str, Pictures]:
-    """Aggregated similarity after each of these blocks (all, if not said otherwise), drawn over the images.
+    encoder: Encoder, images: Pictures, layers: Sequence[int] | None = None
+) -> dict[str, Magnified]:
+    """Aggregated similarity in each of these layers (0 is the patch embedding; all if not said), drawn over the images.
 
     Brightness is the score from 0 to 1, so that images and networks can be compared: darker means smaller clusters.
     """
-    depth = encoder.backbone.depth
-    chosen = list(range(depth)) if blocks is None else [encoder.backbone.block_index(block) for block in blocks]
-    layers = encoder.backbone.layers(encoder.normalise(images), chosen)
+    chosen = layers_of(encoder.backbone) if layers is None else list(layers)
+    canvas = magnified(images)
     return {
-        f"layer {block + 1}": heat(aggregated_similarity(tokens.patches, tokens.grid).cpu(), images, span=(0.0, 1.0))
-        for block, tokens in zip(chosen, layers, strict=True)
+        f"layer {layer}": heat(aggregated_similarity(tokens.patches, tokens.grid).cpu(), canvas, span=(0.0, 1.0))
+        for layer, tokens in zip(chosen, tokens_of_layers(encoder, images, chosen), strict=True)
     }
 
 
 @torch.no_grad()
-def probe_attention(encoder: Encoder, images: Pictures, query: Int[Tensor, " b"], block: int = -1) -> Pictures:
+def attention_by_head(encoder: Encoder, images: Pictures, block: int = -1) -> dict[str, Magnified]:
+    """Where each head of a block looks: from the class token, or from all patches together where there is none."""
+    pixels = encoder.normalise(images)
+    attention, grid = encoder.backbone.attention(pixels, block), encoder.backbone.grid_of(pixels)
+    maps = looked_at(attention, grid, encoder.backbone.has_cls).cpu()
+    canvas = magnified(images)
+    return {f"head {head + 1}": heat(maps[:, head], canvas) for head in range(maps.shape[1])}
+
+
+def looked_at(
+    attention: Float[Tensor, "b heads t t"], grid: tuple[int, int], from_class_token: bool
+) -> Float[Tensor, "b heads rows columns"]:
+    """How much each head looks at each patch. The class token is the first token, patches are the last ones."""
+    patches = grid[0] * grid[1]
+    asking = attention[:, :, :1] if from_class_token else attention[:, :, -patches:]
+    return asking[..., -patches:].mean(dim=2).reshape(*attention.shape[:2], *grid)
+
+
+@torch.no_grad()
+def probe_attention(encoder: Encoder, images: Pictures, query: Int[Tensor, " b"], block: int = -1) -> Magnified:
     """What one patch of each image attends to in a block, mean over heads; the patch is ringed in green."""
     pixels = encoder.normalise(images)
     grid = encoder.backbone.grid_of(pixels)
     maps = probed(encoder.backbone.attention(pixels, block), grid, query.to(pixels.device))
-    return ringed(heat(maps.cpu(), images), grid, query)
+    return ringed(heat(maps.cpu(), magnified(images)), grid, query)
 
 
 def probed(

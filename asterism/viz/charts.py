@@ -1,4 +1,4 @@
-"""Line charts as small self-contained SVG."""
+"""Curves and clouds of dots as small self-contained SVG."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
 Series = Sequence[tuple[float, float]]
 
 _WIDTH, _HEIGHT = 360, 200
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 12, 26
+_CLOUD, _DOT = 300, 4  # side of a cloud of dots and radius of a dot
 
 
 def line_chart(title: str, series: Mapping[str, Series], reference: tuple[str, float] | None = None) -> str:
@@ -34,7 +38,7 @@ def line_chart(title: str, series: Mapping[str, Series], reference: tuple[str, f
         parts.append(
             f'<text class="tick" x="{_LEFT - 6}" y="{float(y) + 3:.1f}" text-anchor="end">{_short(tick)}</text>'
         )
-    for x_tick in (0, x_high / 2, x_high):
+    for x_tick in (0, x_high // 2, x_high):
         x, _ = place(x_tick, y_low).split(",")
         anchor = "start" if x_tick == 0 else "end" if x_tick == x_high else "middle"
         parts.append(f'<text class="tick" x="{x}" y="{_HEIGHT - 8}" text-anchor="{anchor}">{_short(x_tick)}</text>')
@@ -48,10 +52,34 @@ def line_chart(title: str, series: Mapping[str, Series], reference: tuple[str, f
     for number, line in enumerate(series.values()):
         path = " ".join(place(x, y) for x, y in _thin(line) if math.isfinite(y))
         parts.append(f'<polyline class="line c{number % 6}" points="{path}"/>')
-    names = "".join(f'<span class="key c{i % 6}">{escape(name)}</span>' for i, name in enumerate(series))
-    legend = f'<p class="legend">{names}</p>' if len(series) > 1 else ""
+    ends = {name: [y for _, y in line if math.isfinite(y)][-1:] for name, line in series.items()}
+    keys = "".join(
+        f'<span class="key c{i % 6}">{escape(name)} {_end(end)}</span>' for i, (name, end) in enumerate(ends.items())
+    )
+    legend = f'<p class="legend">{keys}</p>' if len(series) > 1 else ""
+    last = "" if legend else _end(*ends.values())
     drawing = f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">{"".join(parts)}</svg>'
-    return f'<figure class="chart"><figcaption>{escape(title)}</figcaption>{drawing}{legend}</figure>'
+    return f'<figure class="chart"><figcaption>{escape(title)} {last}</figcaption>{drawing}{legend}</figure>'
+
+
+def dot_cloud(title: str, places: Float[Tensor, "n 2"], colors: UInt8[Tensor, "n 3"]) -> str:
+    """Coloured dots, scaled to fill a square; distances are seen, directions mean nothing."""
+    low, high = places.amin(dim=0), places.amax(dim=0)
+    room = _CLOUD - 4 * _DOT
+    shares = (places - (low + high) / 2) / (high - low).max().clamp_min(1e-9) * room + _CLOUD / 2
+    drawn = "".join(
+        f'<circle cx="{x:.0f}" cy="{y:.0f}" r="{_DOT}" fill="#{red:02x}{green:02x}{blue:02x}"/>'
+        for (x, y), (red, green, blue) in zip(shares.tolist(), colors.tolist(), strict=True)
+    )
+    drawing = (
+        f'<svg class="cloud" viewBox="0 0 {_CLOUD} {_CLOUD}" role="img" aria-label="{escape(title)}">{drawn}</svg>'
+    )
+    return f'<figure class="chart"><figcaption>{escape(title)}</figcaption>{drawing}</figure>'
+
+
+def _end(values: Sequence[float]) -> str:
+    """Where a curve ended, to be read without measuring."""
+    return f"<b>{_short(values[0])}</b>" if values else ""
 
 
 def _thin(line: Series, most: int = 400) -> Series:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import colorsys
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import interpolate
 
@@ -27,9 +27,10 @@ def concept_colors(count: int) -> Float[Tensor, "{count} 3"]:
 
 
 def strongest_concepts(where: Float[Tensor, "b r rows columns"], images: Pictures) -> Pictures:
-    """Every cell in the colour of its strongest concept, over the image in gray."""
-    colors = concept_colors(where.shape[1])[where.argmax(dim=1).cpu()].permute(0, 3, 1, 2)
-    return _tinted(enlarge(colors, images.shape[-1]), torch.ones(len(images), 1, *images.shape[2:]), images)
+    """Every place in the colour of its strongest concept, over the image in gray."""
+    strongest = enlarge(where.float().cpu(), images.shape[-1], smooth=True).argmax(dim=1)
+    colors = concept_colors(where.shape[1])[strongest].permute(0, 3, 1, 2)
+    return _tinted(colors, torch.ones(len(images), 1, *images.shape[2:]), images)
 
 
 def concept_map(where: Float[Tensor, "b r rows columns"], token: int, images: Pictures) -> Pictures:
@@ -62,12 +63,6 @@ def at_size(made: Float[Tensor, "b 3 H W"], size: int) -> Float[Tensor, "b 3 {si
     if made.shape[-1] == size:
         return made
     return interpolate(made, (size, size), mode="bicubic", antialias=True).clamp(0, 1)
-
-
-def magnified(images: Pictures, least: int = 256) -> UInt8[Tensor, "b 3 H W"]:
-    """Small images at a whole multiple of their size, so that maps drawn over them are smooth."""
-    factor = -(-least // images.shape[-1])
-    return images.repeat_interleave(factor, dim=2).repeat_interleave(factor, dim=3)
 
 
 def _tinted(color: Float[Tensor, "b 3 h w"], strength: Float[Tensor, "b 1 h w"], images: Pictures) -> Pictures:

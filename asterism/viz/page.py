@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib import resources
-from typing import Any
+from itertools import zip_longest
 
 from jaxtyping import UInt8
-from PIL import Image
+from PIL import Image, features
 from torch import Tensor
+
+_NARROW = 4  # columns of a gallery that leave room for a second half beside them
+_STARS = (
+    '<svg class="stars" viewBox="0 0 48 48" aria-hidden="true"><path d="M7 35 18 21 30 27 41 9"/>'
+    '<circle cx="7" cy="35" r="2.6"/><circle cx="18" cy="21" r="3.4"/><circle cx="30" cy="27" r="2.6"/>'
+    '<circle cx="41" cy="9" r="4.4"/></svg>'
+)
+
+
+Columns = Mapping[str, UInt8[Tensor, "b 3 _ _"]]  # pictures by the name of their column, one per row
 
 
 @dataclass(frozen=True)
@@ -23,18 +34,39 @@ class Tile:
     caption: str
 
 
-def page(title: str, subtitle: str, sections: Sequence[str]) -> str:
+@dataclass(frozen=True)
+class Section:
+    """A part of a page that can be folded away; one without a body is not shown."""
+
+    title: str
+    body: str
+    explanation: str = ""  # one plain sentence: what one sees
+    folded: bool = False  # at first; paper shows everything
+
+    @property
+    def anchor(self) -> str:
+        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
+
+    def __str__(self) -> str:
+        if not self.body:
+            return ""
+        return (
+            f"<section><details{'' if self.folded else ' open'}><summary><h2>{escape(self.title)}</h2></summary>"
+            f'<div id="{self.anchor}">{note(self.explanation)}{self.body}</div></details></section>'
+        )
+
+
+def page(title: str, subtitle: str, sections: Sequence[Section | str]) -> str:
+    shown = [part for part in sections if str(part)]
+    links = [f'<a href="#{part.anchor}">{escape(part.title)}</a>' for part in shown if isinstance(part, Section)]
+    contents = f'<nav aria-label="Contents">{"".join(links)}</nav>' if len(links) > 2 else ""
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<link rel="icon" href="data:,"><style>{_style()}</style></head><body>'
-        f"<header><h1>{escape(title)}</h1><p>{escape(subtitle)}</p></header>"
-        f"<main>{''.join(sections)}</main></body></html>\n"
+        f"<header>{_STARS}<div><h1>{escape(title)}</h1><p>{escape(subtitle)}</p></div></header>{contents}"
+        f"<main>{''.join(map(str, shown))}</main></body></html>\n"
     )
-
-
-def section(title: str, body: str, explanation: str = "") -> str:
-    return f"<section><h2>{escape(title)}</h2>{note(explanation)}{body}</section>" if body else ""
 
 
 def note(text: str) -> str:
@@ -45,15 +77,12 @@ def heading(text: str) -> str:
     return f"<h3>{escape(text)}</h3>"
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The first column names the row; the others are numbers or short text."""
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], best: Sequence[Collection[int]] = ()) -> str:
+    """The first column names the row; the others are numbers or short text. `best`: cells of each row to stress."""
     if not rows:
         return ""
     head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-    body = "".join(
-        "<tr>" + f"<th>{escape(row[0])}</th>" + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:]) + "</tr>"
-        for row in rows
-    )
+    body = "".join(_row(row, stressed) for row, stressed in zip_longest(rows, best, fillvalue=()))
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
@@ -63,20 +92,23 @@ def facts(values: Mapping[str, str]) -> str:
     return f'<dl class="facts">{items}</dl>'
 
 
-def gallery(columns: Mapping[str, UInt8[Tensor, "b 3 h w"]]) -> str:
-    """One row per image, one named column per kind of picture."""
-    names = list(columns)
-    if not names:
+def gallery(columns: Columns) -> str:
+    """One row per image, one named column per kind of picture; few columns stand beside each other in two halves."""
+    if not columns:
         return ""
-    head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    count = len(columns[names[0]])
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{picture(columns[name][i], name)}</td>" for name in names) + "</tr>"
-        for i in range(count)
+    count = len(next(iter(columns.values())))
+    half = -(-count // 2) if len(columns) <= _NARROW and count > 1 else count
+    parts = "".join(_gallery(columns, range(first, min(first + half, count))) for first in range(0, count, half))
+    return f'<div class="galleries">{parts}</div>'
+
+
+def legend(colors: Mapping[str, tuple[int, int, int]]) -> str:
+    """What colours in pictures stand for."""
+    keys = "".join(
+        f'<span class="key"><i style="background: rgb{color}"></i>{escape(name)}</span>'
+        for name, color in colors.items()
     )
-    return (
-        f'<div class="scroll"><table class="gallery"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
-    )
+    return f'<p class="legend">{keys}</p>' if keys else ""
 
 
 def tiles(row: Sequence[Tile], size: int = 128) -> str:
@@ -89,32 +121,61 @@ def tiles(row: Sequence[Tile], size: int = 128) -> str:
     return f'<div class="tiles">{shown}</div>' if shown else ""
 
 
-def details(title: str, text: str) -> str:
-    return f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
+def folded(title: str, body: str) -> str:
+    return f"<details><summary>{escape(title)}</summary>{body}</details>" if body else ""
 
 
-def picture(image: UInt8[Tensor, "3 h w"], label: str, least: int = 128) -> str:
-    """An inline PNG; small pictures are enlarged cell by cell so that they are seen as they are."""
+def text(content: str) -> str:
+    return f"<pre>{escape(content)}</pre>"
+
+
+def picture(image: UInt8[Tensor, "3 h w"], label: str, least: int = 160, most: int = 256) -> str:
+    """An inline picture; a small one is enlarged cell by cell, so that it is seen as it is, a large one is reduced."""
     drawn = Image.fromarray(image.permute(1, 2, 0).cpu().contiguous().numpy())
     factor = -(-least // min(drawn.size))
     if factor > 1:
         drawn = drawn.resize((drawn.width * factor, drawn.height * factor), Image.Resampling.NEAREST)
-    return _inline(drawn, label, "png", optimize=True)
+    elif min(drawn.size) > most:
+        share = most / min(drawn.size)
+        drawn = drawn.resize((round(drawn.width * share), round(drawn.height * share)), Image.Resampling.LANCZOS)
+    return _inline(drawn, label)
 
 
 def thumbnail(image: UInt8[Tensor, "3 h w"], label: str, size: int) -> str:
-    """An inline JPEG of `size` pixels, for pages with hundreds of pictures; lossless ones take minutes to open."""
+    """An inline picture of `size` pixels."""
     drawn = Image.fromarray(image.permute(1, 2, 0).cpu().contiguous().numpy())
     way = Image.Resampling.LANCZOS if drawn.width > size else Image.Resampling.NEAREST
-    return _inline(drawn.resize((size, size), way), label, "jpeg", quality=88, subsampling=0)
+    return _inline(drawn.resize((size, size), way), label)
 
 
-def _inline(drawn: Image.Image, label: str, kind: str, **settings: Any) -> str:
+def _row(cells: Sequence[str], stressed: Collection[int]) -> str:
+    first, *rest = (escape(cell) for cell in cells)
+    tags = ('<td class="best">' if place in stressed else "<td>" for place in range(1, len(cells)))
+    return f"<tr><th>{first}</th>{''.join(f'{tag}{cell}</td>' for tag, cell in zip(tags, rest, strict=True))}</tr>"
+
+
+def _gallery(columns: Columns, rows: range) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td>{picture(shown[row], f'{name}, image {row + 1}')}</td>" for name, shown in columns.items())
+        + "</tr>"
+        for row in rows
+    )
+    return (
+        f'<div class="scroll"><table class="gallery" style="--columns: {len(columns)}"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _inline(drawn: Image.Image, label: str) -> str:
+    """WebP takes a tenth of PNG; Pillow without it writes JPEG."""
+    kind = "webp" if features.check("webp") else "jpeg"
     buffer = io.BytesIO()
-    drawn.save(buffer, format=kind, **settings)
+    drawn.save(buffer, format=kind, quality=86)
     data = base64.b64encode(buffer.getvalue()).decode()
     size = f'width="{drawn.width}" height="{drawn.height}"'
-    return f'<img src="data:image/{kind};base64,{data}" {size} alt="{escape(label)}">'
+    return f'<img src="data:image/{kind};base64,{data}" {size} alt="{escape(label)}" decoding="async">'
 
 
 def _style() -> str:

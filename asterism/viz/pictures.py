@@ -8,11 +8,18 @@ from torch import Tensor
 from torch.nn.functional import interpolate, normalize
 
 Pictures = UInt8[Tensor, "b 3 h w"]
+Magnified = UInt8[Tensor, "b 3 H W"]
 
 
 def to_uint8(pixels: Float[Tensor, "b 3 h w"]) -> Pictures:
     """Pictures from values in [0, 1]."""
     return (pixels.clamp(0, 1) * 255).round().to(torch.uint8)
+
+
+def magnified(images: Pictures, least: int = 192) -> Magnified:
+    """Small images at a whole multiple of their size, so that what is drawn over them is smooth."""
+    factor = -(-least // min(images.shape[2:]))
+    return images.repeat_interleave(factor, dim=2).repeat_interleave(factor, dim=3)
 
 
 def denormalise(
@@ -60,7 +67,7 @@ def heat(maps: Float[Tensor, "b rows columns"], images: Pictures, span: tuple[fl
         low, high = (values.new_tensor(end) for end in span)
     weight = ((values - low) / (high - low).clamp_min(1e-9)).clamp(0, 1)
     gray = images.float().mean(dim=1, keepdim=True) / 255
-    return to_uint8(0.25 * gray + 0.75 * _glow(weight) * (0.35 + 0.65 * gray))
+    return to_uint8(0.3 * gray + 0.7 * _glow(weight))
 
 
 def attention_maps(

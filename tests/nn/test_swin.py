@@ -77,6 +77,10 @@ def test_layers_of_the_final_stage() -> None:
     assert not torch.allclose(before.patches, last.patches)
     with pytest.raises(UserError, match=r"block 9 of .* is not in its final stage"):
         backbone.layers(pixels, [9])
+    assert backbone.first_block == 10
+    embedded = backbone.embedded(pixels)
+    assert embedded.grid == (64, 64), "three halvings before patches of 8 pixels"
+    torch.testing.assert_close(embedded.patches, backbone.network.patch_embed(pixels).flatten(1, 2))
     with pytest.raises(UserError, match="attends within windows"):
         backbone.attention(pixels)
 

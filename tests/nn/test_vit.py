@@ -231,6 +231,19 @@ def test_layers_carry_the_final_norm(kind: str) -> None:
 
 
 @torch.no_grad()
+def test_embedded_tokens_are_what_enters_the_first_block() -> None:
+    backbone = lively(tiny(registers=3))
+    pixels = pictures(backbone, 4, 4)
+    entered: list[Tensor] = []
+    hook = backbone.network.blocks[0].register_forward_pre_hook(lambda _, arguments: entered.append(arguments[0]))
+    backbone(pixels)
+    hook.remove()
+    tokens = backbone.embedded(pixels)
+    assert tokens.grid == (4, 4)
+    torch.testing.assert_close(joined(tokens), entered[0])
+
+
+@torch.no_grad()
 def test_attention_weights_are_those_the_block_uses() -> None:
     backbone = lively(tiny(registers=2))
     pixels = pictures(backbone, 4, 4)

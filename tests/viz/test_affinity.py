@@ -3,12 +3,14 @@ import torch
 from asterism.viz.affinity import (
     aggregated_similarity,
     aggregated_similarity_by_layer,
+    attention_by_head,
+    looked_at,
     patch_at,
     probe_attention,
     probed,
     ringed,
 )
-from asterism.viz.pictures import heat
+from asterism.viz.pictures import heat, magnified
 from tests.evals.samples import small_encoder
 
 G = torch.Generator().manual_seed(0)
@@ -32,12 +34,30 @@ def test_larger_objects_are_brighter() -> None:
     torch.testing.assert_close(score, torch.tensor([1, 1, 1, 1, 1, 1 / 3, 1 / 3, 1]))
 
 
-def test_every_layer_is_shown() -> None:
+def test_every_layer_is_shown_from_the_patch_embedding_on() -> None:
     encoder = small_encoder(32)
     shown = aggregated_similarity_by_layer(encoder, IMAGES)
-    assert list(shown) == ["layer 1"]
-    assert list(aggregated_similarity_by_layer(encoder, IMAGES, [-1])) == ["layer 1"]
-    assert shown["layer 1"].shape == IMAGES.shape
+    assert list(shown) == ["layer 0", "layer 1"]
+    assert list(aggregated_similarity_by_layer(encoder, IMAGES, [1])) == ["layer 1"]
+    embedded = encoder.backbone.embedded(encoder.normalise(IMAGES))
+    expected = heat(aggregated_similarity(embedded.patches, embedded.grid), magnified(IMAGES), span=(0.0, 1.0))
+    assert shown["layer 0"].equal(expected)
+    assert not shown["layer 1"].equal(expected)
+
+
+def test_heads_look_from_the_class_token_or_from_all_patches() -> None:
+    attention = torch.rand(2, 3, 7, 7, generator=G)  # one token before six patches
+    from_class, from_patches = (looked_at(attention, (2, 3), has_cls) for has_cls in (True, False))
+    for head in range(3):
+        assert from_class[1, head].flatten().equal(attention[1, head, 0, 1:])
+        expected = sum(attention[1, head, 1 + patch, 1:] for patch in range(6)) / 6
+        torch.testing.assert_close(from_patches[1, head].flatten(), expected)
+
+
+def test_every_head_has_a_picture_of_its_own() -> None:
+    shown = attention_by_head(small_encoder(32), IMAGES)
+    assert list(shown) == ["head 1", "head 2"]
+    assert not shown["head 1"].equal(shown["head 2"])
 
 
 def test_brightness_compares_across_maps() -> None:
@@ -59,10 +79,12 @@ def test_a_probe_is_the_row_of_its_patch() -> None:
 def test_probes_are_ringed() -> None:
     shown = probe_attention(small_encoder(32), IMAGES, torch.tensor([5, 10]))
     green = (shown == torch.tensor([60, 255, 80], dtype=torch.uint8)[:, None, None]).all(dim=1)
+    side = green.shape[-1] / 4  # of a patch, in the magnified picture
     for image, (row, column) in enumerate([(1, 1), (2, 2)]):
         where = green[image].nonzero().float()
         assert len(where) > 8
-        torch.testing.assert_close(where.mean(dim=0), torch.tensor([8.0 * row + 3.5, 8.0 * column + 3.5]))
+        expected = torch.tensor([side * row, side * column]) + side / 2 - 0.5
+        torch.testing.assert_close(where.mean(dim=0), expected, atol=0.1, rtol=0)
     untouched = ringed(IMAGES, (4, 4), torch.tensor([0, 0]))[:, :, 12:]
     assert untouched.equal(IMAGES[:, :, 12:])
 

@@ -1,7 +1,9 @@
 import re
 from xml.etree import ElementTree
 
-from asterism.viz.charts import line_chart
+import torch
+
+from asterism.viz.charts import dot_cloud, line_chart
 
 
 def points(chart: str) -> list[list[tuple[float, float]]]:
@@ -34,3 +36,23 @@ def test_long_curves_are_thinned_to_means():
 
 def test_reference_level_is_drawn():
     assert "ln K" in line_chart("x", {"a": [(0, 1.0), (1, 2.0)]}, reference=("ln K", 3.0))
+
+
+def test_the_last_value_is_told():
+    assert "<b>3</b>" in line_chart("x", {"a": [(0, 1.0), (1, 3.0), (2, float("nan"))]})
+    both = line_chart("x", {"a": [(0, 1.0), (1, 3.0)], "b": [(0, 1.0), (1, 0.25)]})
+    assert "a <b>3</b>" in both
+    assert "b <b>0.25</b>" in both
+
+
+def test_dots_keep_their_colours_and_proportions():
+    colors = torch.tensor([[255, 0, 0], [0, 0, 255], [1, 2, 3]], dtype=torch.uint8)
+    cloud = dot_cloud("a < b", torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 5.0]]), colors)
+    ElementTree.fromstring(cloud)
+    dots = re.findall(r'cx="(\d+)" cy="(\d+)" r="\d+" fill="#(\w+)"', cloud)
+    (x1, y1, red), (x2, y2, blue), (x3, y3, _) = ((int(x), int(y), color) for x, y, color in dots)
+    assert (red, blue) == ("ff0000", "0000ff")
+    assert y1 == y2
+    assert x1 == x3
+    assert abs((x2 - x1) - 2 * (y3 - y1)) <= 1
+    assert 0 < x1 < x2 < 300

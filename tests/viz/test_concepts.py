@@ -6,7 +6,6 @@ from asterism.viz.concepts import (
     at_size,
     concept_colors,
     concept_map,
-    magnified,
     reconstruction_quality,
     strongest_concepts,
     taken_apart,
@@ -52,11 +51,3 @@ def test_quality_is_measured_at_the_size_of_the_images() -> None:
     for value in reconstruction_quality(made, images).tolist():
         assert math.isclose(value, 20.0, abs_tol=1e-4)
     assert at_size(made, 16) is made
-
-
-def test_small_images_grow_by_whole_pixels() -> None:
-    images = torch.randint(256, (2, 3, 6, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    large = magnified(images, 20)
-    assert large.shape == (2, 3, 24, 24)
-    assert torch.equal(large[:, :, ::4, 3::4], images)
-    assert torch.equal(magnified(large, 20), large)

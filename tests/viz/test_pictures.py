@@ -59,3 +59,11 @@ def test_heat_is_brightest_where_the_map_is_largest():
     row, column = divmod(int(drawn.argmax()), 16)
     assert 4 <= row < 8
     assert 8 <= column < 12
+
+
+def test_small_images_grow_by_whole_pixels() -> None:
+    images = torch.randint(256, (2, 3, 6, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    large = pictures.magnified(images, 20)
+    assert large.shape == (2, 3, 24, 24)
+    assert torch.equal(large[:, :, ::4, 3::4], images)
+    assert torch.equal(pictures.magnified(large, 20), large)
