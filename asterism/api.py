@@ -17,7 +17,7 @@ from asterism.embeddings import Written, check_target, write_embeddings
 from asterism.errors import UserError, unknown
 from asterism.evals import protocol_class
 from asterism.evals.base import ProtocolConfig
-from asterism.evals.baselines import PixelEncoder, untrained
+from asterism.evals.baselines import PixelEncoder
 from asterism.evals.measure import run_protocol
 from asterism.evals.parts import DataChoice
 from asterism.evals.result import Model, Result
@@ -104,11 +104,10 @@ def evaluate(
     configs = _protocol_settings([protocols] if isinstance(protocols, str) else protocols, settings, overrides)
     subject = _subject(model, device)
     choice = DataChoice(_data_of(subject, data), train_split, test_split)
-    others = _baselines(subject.encoder) if baselines else {}
     folder = Path(out) if out is not None else subject.run and subject.run / "eval"
     results = {}
     for name, config in configs.items():
-        result = run_protocol(name, config, choice, subject.encoder, subject.model, others)
+        result = run_protocol(name, config, choice, subject.encoder, subject.model, baselines=baselines)
         results[name] = result.write(folder) if folder is not None else result
     return results
 
@@ -310,12 +309,6 @@ def _concept_encoder(model: PathLike | Run | Encoder, device: str) -> tuple[Conc
         f"{subject.model.name} ({kind}) has no concepts; train a model that has them by "
         "`asterism pretrain stellar --data DATA`, or name a STELLAR checkpoint"
     )
-
-
-def _baselines(encoder: Encoder) -> dict[str, Encoder]:
-    if isinstance(encoder, PixelEncoder):
-        return {}
-    return {"untrained": untrained(encoder), "pixels": PixelEncoder().to(next(encoder.parameters()).device)}
 
 
 def _protocol_settings(

@@ -11,6 +11,7 @@ from asterism.data.catalog import SCENES
 from asterism.data.davis import open_davis
 from asterism.data.scenes import Clip, SceneVideos
 from asterism.data.source import Sample, Source
+from asterism.data.subset import Subset
 from asterism.errors import UserError, unknown
 
 _SCENE_SETTINGS = {"size": 64, "videos": 30, "frames": 16, "seed": 0}
@@ -39,6 +40,17 @@ def open_videos(path: str, split: str | None = None) -> VideoSource:
         f"{path} has no videos with masks: name a folder in the layout of DAVIS (JPEGImages/480p/<video>/00000.jpg, "
         "Annotations/480p/<video>/00000.png, ImageSets/2017/val.txt), or scenes"
     )
+
+
+def first_videos(source: VideoSource, count: int) -> VideoSource:
+    """At most `count` videos, from the first on."""
+    return _FirstVideos(source, dict(list(source.clips.items())[:count]))
+
+
+class _FirstVideos(Subset):
+    def __init__(self, source: VideoSource, clips: dict[str, range]) -> None:
+        super().__init__(source, range(sum(len(clip) for clip in clips.values())))  # videos follow each other
+        self.clips = clips
 
 
 class SceneFrames:

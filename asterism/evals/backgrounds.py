@@ -22,6 +22,7 @@ from asterism.data import Scenes, Source, open_source
 from asterism.data.imagenet9 import NONE, Variations, from_imagenet, open_imagenet9, scene_variations
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
+from asterism.evals.baselines import concept_baselines
 from asterism.evals.classifier import GridConfig, Setting, check_classes, choose_classifier
 from asterism.evals.cropped import PooledConfig, pooled_vectors
 from asterism.evals.features import Extracted, count_unreadable
@@ -84,6 +85,9 @@ class Backgrounds(Evaluation):
         if {"mixed_same", "mixed_rand"} <= accuracy.keys():
             yield "background_gap", accuracy["mixed_same"] - accuracy["mixed_rand"]
         yield from count_unreadable(*parts)
+
+    def baselines(self, encoder: Encoder) -> dict[str, Encoder]:
+        return concept_baselines(encoder) if self.config.feature == "sparse" else super().baselines(encoder)
 
     def constants(self, encoder: Encoder) -> dict[str, Any]:
         theirs = {

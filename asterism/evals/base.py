@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from asterism.config import Config
+from asterism.evals.baselines import whole_image_baselines
 from asterism.evals.features import Workers
 from asterism.evals.parts import DataChoice, Parts, open_labelled
 from asterism.nn.encoder import Encoder
@@ -44,6 +45,10 @@ class Evaluation(ABC):
     @abstractmethod
     def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
         """Named values, accuracies in percent."""
+
+    def baselines(self, encoder: Encoder) -> dict[str, Encoder]:
+        """Encoders that have learnt nothing, to compare with."""
+        return whole_image_baselines(encoder)
 
     def constants(self, encoder: Encoder) -> dict[str, Any]:
         """Everything that must be equal for two results to be comparable."""

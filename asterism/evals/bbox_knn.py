@@ -21,6 +21,7 @@ from asterism.data.boxes import BoxedBatch, boxed_batches, with_boxes
 from asterism.errors import UserError
 from asterism.evals.bar import Bar
 from asterism.evals.base import Evaluation, ProtocolConfig
+from asterism.evals.baselines import patch_baselines
 from asterism.evals.cache import stored
 from asterism.evals.cropped import CroppedConfig
 from asterism.evals.feature_files import Block, Stored
@@ -60,6 +61,9 @@ class BboxKnn(Evaluation):
         if hidden := bank.without_box + queries.without_box:
             yield "images_without_visible_box", float(hidden)
         yield from count_unreadable(bank.found, queries.found)
+
+    def baselines(self, encoder: Encoder) -> dict[str, Encoder]:
+        return patch_baselines(encoder)
 
     def constants(self, encoder: Encoder) -> dict[str, Any]:
         return super().constants(encoder) | self.config.pixels(encoder) | {"training_images": len(self.parts.train)}

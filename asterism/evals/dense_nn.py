@@ -21,12 +21,12 @@ from asterism.data.segmented import VOID, nearest_multiple
 from asterism.errors import UserError
 from asterism.evals.bar import Bar
 from asterism.evals.base import Evaluation, ProtocolConfig
+from asterism.evals.baselines import patch_baselines, patch_side
 from asterism.evals.dense_tokens import (
     PatchLabels,
     labelled_tokens,
     mask_of,
     pixels_from_patches,
-    side_multiple,
     sizes_of,
     tokens_and_masks,
 )
@@ -75,7 +75,7 @@ class DenseNn(Evaluation):
 
     def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
         config = self.config
-        resize = nearest_multiple(side_multiple(encoder), config.longer_side)
+        resize = nearest_multiple(patch_side(encoder), config.longer_side)
         common: dict[str, Any] = {"layers": 1, "batch_size": config.batch_size, "workers": config.workers}
         train = labelled_tokens(encoder, self.parts.train, resize, patch_labels=config.patch_labels, **common)
         test = tokens_and_masks(encoder, self.parts.test, resize, unit=True, **common)
@@ -90,9 +90,12 @@ class DenseNn(Evaluation):
         yield from ((name, sum(values) / len(values)) for name, values in found.items())
         yield from count_unreadable(train, test)
 
+    def baselines(self, encoder: Encoder) -> dict[str, Encoder]:
+        return patch_baselines(encoder)
+
     def constants(self, encoder: Encoder) -> dict[str, Any]:
         return super().constants(encoder) | {
-            "multiple": side_multiple(encoder),
+            "multiple": patch_side(encoder),
             "classes": len(self.parts.classes),
             "images_per_share": [_count(len(self.parts.train), share) for share in self.config.shares],
         }

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from asterism.data.segmented import VOID, Resize, SegmentedBatch, SegmentedSource, SegmentedSubset, segmented_batches
 from asterism.evals.bar import Bar
+from asterism.evals.baselines import PixelEncoder
 from asterism.evals.cache import stored
 from asterism.evals.feature_files import Block, Stored
 from asterism.evals.features import Workers, helpers, nothing_readable, origin
@@ -24,16 +25,10 @@ Grid = tuple[int, int]
 _CLASSES = 32  # upsampled at a time
 
 
-def side_multiple(encoder: Encoder) -> int:
-    """What the sides of images must be multiples of: a patch, or the whole image for encoders without patches."""
-    backbone = getattr(encoder, "backbone", None)
-    return encoder.image_size if backbone is None else int(backbone.patch_size)
-
-
 @torch.no_grad()
 def tokens(encoder: Encoder, images: UInt8[Tensor, "b 3 h w"], layers: int) -> tuple[Float[Tensor, "b n d"], Grid]:
     """Patch tokens of the last blocks, side by side in their channels, and their grid."""
-    if layers == 1 or getattr(encoder, "backbone", None) is None:
+    if layers == 1 or isinstance(encoder, PixelEncoder):
         features = encoder.encode(images)
         return features.patches, features.grid
     depth = encoder.backbone.depth

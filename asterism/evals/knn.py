@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from asterism.evals.base import Evaluation
+from asterism.evals.baselines import concept_baselines
 from asterism.evals.cropped import PooledConfig, pooled_vectors
 from asterism.evals.features import count_unreadable
 from asterism.evals.few_labels import FewLabelsConfig, labelled_part
@@ -50,6 +51,9 @@ class Knn(Evaluation):
             classes,
         ).items()
         yield from count_unreadable(bank, queries)
+
+    def baselines(self, encoder: Encoder) -> dict[str, Encoder]:
+        return concept_baselines(encoder) if self.config.feature == "sparse" else super().baselines(encoder)
 
     def constants(self, encoder: Encoder) -> dict[str, Any]:
         allowed = clip_neighbours(self.config.k, len(self.parts.train))

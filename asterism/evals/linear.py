@@ -21,6 +21,7 @@ from torch import Tensor
 
 from asterism.data import Source
 from asterism.evals.base import Evaluation
+from asterism.evals.baselines import PixelEncoder
 from asterism.evals.classifier import GridConfig, Setting, check_classes, probe
 from asterism.evals.cropped import CroppedConfig
 from asterism.evals.features import Extracted, count_unreadable, extract_from_images
@@ -90,12 +91,11 @@ class Linear(Evaluation):
 
 def _feature(asked: LinearFeature, encoder: Encoder) -> LinearFeature:
     """What `auto` means for this encoder; raw pixels have one layer."""
-    backbone = getattr(encoder, "backbone", None)
-    if backbone is None:
+    if isinstance(encoder, PixelEncoder):
         return "cls"
     if asked != "auto":
         return asked
-    return "cls-mean" if backbone.dim >= _LARGE else "cls4"
+    return "cls-mean" if encoder.backbone.dim >= _LARGE else "cls4"
 
 
 @torch.no_grad()

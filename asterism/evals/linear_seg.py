@@ -22,8 +22,9 @@ from torch.nn import functional as F
 from asterism.data.segmented import VOID, square
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
+from asterism.evals.baselines import patch_baselines, patch_side
 from asterism.evals.classifier import GridConfig
-from asterism.evals.dense_tokens import mask_of, pixels_from_patches, side_multiple, sizes_of, tokens_and_masks
+from asterism.evals.dense_tokens import mask_of, pixels_from_patches, sizes_of, tokens_and_masks
 from asterism.evals.feature_files import Stored
 from asterism.evals.features import count_unreadable
 from asterism.evals.heads import best, linear_layer, train_heads
@@ -84,12 +85,15 @@ class LinearSeg(Evaluation):
         yield "chosen_learning_rate", config.learning_rates[chosen]
         yield from count_unreadable(train, test)
 
+    def baselines(self, encoder: Encoder) -> dict[str, Encoder]:
+        return patch_baselines(encoder)
+
     def constants(self, encoder: Encoder) -> dict[str, Any]:
         sizes = {"side": self._side(encoder), "classes": len(self.parts.classes)}
         return super().constants(encoder) | sizes | {"optimizer": "adam", "decay": f"polynomial, power {_POWER}"}
 
     def _side(self, encoder: Encoder) -> int:
-        multiple = side_multiple(encoder)
+        multiple = patch_side(encoder)
         return max(1, round(self.config.side * encoder.image_size / multiple)) * multiple
 
     def _tokens(self, encoder: Encoder, source: Any) -> Stored:

@@ -17,6 +17,7 @@ from pydantic import Field, field_validator
 from torch import nn
 
 from asterism.evals.base import Evaluation
+from asterism.evals.baselines import concept_baselines
 from asterism.evals.classifier import GridConfig, Setting, check_classes, probe
 from asterism.evals.cropped import PooledConfig, pooled_vectors
 from asterism.evals.features import Feature, count_unreadable
@@ -69,6 +70,9 @@ class LinearSparse(Evaluation):
         yield from values.items()
         yield "chosen_batch", float(chosen.batch_size)
         yield from count_unreadable(train, test)
+
+    def baselines(self, encoder: Encoder) -> dict[str, Encoder]:
+        return concept_baselines(encoder) if self.config.feature == "sparse" else super().baselines(encoder)
 
     def constants(self, encoder: Encoder) -> dict[str, Any]:
         return super().constants(encoder) | self.config.pixels(encoder) | {"optimizer": "adamw, cosine"}

@@ -8,6 +8,7 @@ and the last seven (see `asterism.ops.propagation`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Literal
 
 import torch
@@ -18,7 +19,7 @@ from torch.nn import functional as F
 
 from asterism.config import Config
 from asterism.errors import UserError
-from asterism.evals.baselines import PixelEncoder
+from asterism.evals.baselines import patch_side
 from asterism.nn.encoder import Encoder
 from asterism.ops.propagation import class_shares, hard_labels, one_hot_masks, propagate, resize_labels
 
@@ -56,28 +57,25 @@ def input_size(frame: tuple[int, int], encoder: Encoder, size: FrameSize) -> tup
     return height, width
 
 
-def patch_side(encoder: Encoder) -> int:
-    """Pixels per side of a patch; images for raw pixels may have any size."""
-    return 1 if isinstance(encoder, PixelEncoder) else encoder.backbone.patch_size
-
-
 def patch_features(
     encoder: Encoder, image: UInt8[Tensor, "3 h w"], size: tuple[int, int]
 ) -> tuple[Float[Tensor, "n d"], tuple[int, int]]:
     """The patch tokens of one image resized to `size` (bicubic, antialiased), and their grid."""
-    pixels = image[None]
-    if tuple(image.shape[1:]) != size:
-        pixels = F.interpolate(pixels, size, mode="bicubic", antialias=True)
-    features = encoder.encode(pixels)
-    return features.patches[0], features.grid
+    patches, grid = _batch_features(encoder, [image], size)
+    return patches[0], grid
 
 
 def follow_masks(
-    encoder: Encoder, frames: Iterable[UInt8[Tensor, "3 h w"]], first_mask: Int64[Tensor, "h w"], config: Tracking
+    encoder: Encoder,
+    frames: Iterable[UInt8[Tensor, "3 h w"]],
+    first_mask: Int64[Tensor, "h w"],
+    config: Tracking,
+    *,
+    batch_size: int = 8,
 ) -> Iterator[Int64[Tensor, "h w"]]:
     """The mask of every frame after the first, with the object numbers of the first mask, on the CPU.
 
-    Frames are taken one at a time, so a video may be of any length.
+    `batch_size` frames are taken and encoded at a time, so a video may be of any length.
     """
     objects = torch.unique(first_mask)
     places = torch.searchsorted(objects, first_mask)
@@ -90,17 +88,37 @@ def follow_masks(
 
     def tokens() -> Iterator[Float[Tensor, "n d"]]:
         yield features
-        for number, frame in enumerate(remaining, start=2):
-            if tuple(frame.shape[1:]) != output:
-                raise UserError(
-                    f"frame {number} has {frame.shape[2]}×{frame.shape[1]} pixels, the first has "
-                    f"{output[1]}×{output[0]}; all frames of a video must have one size"
-                )
-            yield patch_features(encoder, frame, size)[0]
+        for batch in _batches(_of_one_size(remaining, output), batch_size):
+            yield from _batch_features(encoder, batch, size)[0]
 
     settings = config.model_dump(include={"context", "topk", "radius", "temperature"})
     for mask in propagate(tokens(), start, **settings):
         yield objects[hard_labels(mask, size, output).cpu()]
+
+
+def _batch_features(
+    encoder: Encoder, images: list[UInt8[Tensor, "3 h w"]], size: tuple[int, int]
+) -> tuple[Float[Tensor, "b n d"], tuple[int, int]]:
+    pixels = torch.stack(images)
+    if tuple(pixels.shape[2:]) != size:
+        pixels = F.interpolate(pixels, size, mode="bicubic", antialias=True)
+    features = encoder.encode(pixels)
+    return features.patches, features.grid
+
+
+def _batches(frames: Iterator[UInt8[Tensor, "3 h w"]], size: int) -> Iterator[list[UInt8[Tensor, "3 h w"]]]:
+    while batch := list(islice(frames, size)):
+        yield batch
+
+
+def _of_one_size(frames: Iterator[UInt8[Tensor, "3 h w"]], size: tuple[int, int]) -> Iterator[UInt8[Tensor, "3 h w"]]:
+    for number, frame in enumerate(frames, start=2):
+        if tuple(frame.shape[1:]) != size:
+            raise UserError(
+                f"frame {number} has {frame.shape[2]}×{frame.shape[1]} pixels, the first has "
+                f"{size[1]}×{size[0]}; all frames of a video must have one size"
+            )
+        yield frame
 
 
 def _first_cells(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 
 from asterism.evals import protocol_class
 from asterism.evals.base import ProtocolConfig
 from asterism.evals.parts import DataChoice
 from asterism.evals.result import Model, Result, part
 from asterism.nn.encoder import Encoder
+
+_WITHOUT_PIXELS = "no baseline of raw pixels: they have no concepts, which are measured here"
 
 
 def run_protocol(
@@ -18,14 +19,16 @@ def run_protocol(
     choice: DataChoice,
     encoder: Encoder,
     model: Model,
-    baselines: Mapping[str, Encoder],
+    *,
+    baselines: bool = False,
 ) -> Result:
-    """Measure an encoder and its baselines, which see the same data and constants."""
+    """Measure an encoder and, if asked, its baselines, which see the same data and constants."""
     start = time.monotonic()
     kind = protocol_class(name)
     evaluation = kind(config, kind.open_parts(config, choice))
     values = dict(evaluation.measure(encoder.eval()))
     seconds = time.monotonic() - start
+    others = evaluation.baselines(encoder) if baselines else {}
     return Result(
         protocol=name,
         values=values,
@@ -34,6 +37,6 @@ def run_protocol(
         train=part(evaluation.parts.train),
         test=part(evaluation.parts.test),
         seconds=round(seconds, 3),
-        baselines={title: dict(evaluation.measure(other.eval())) for title, other in baselines.items()},
-        notes=tuple(evaluation.notes()),
+        baselines={title: dict(evaluation.measure(other)) for title, other in others.items()},
+        notes=(*evaluation.notes(), *([_WITHOUT_PIXELS] if others and "pixels" not in others else [])),
     )

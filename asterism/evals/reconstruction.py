@@ -22,6 +22,7 @@ from asterism.data.splits import UnknownSplit
 from asterism.errors import UserError
 from asterism.evals.bar import Bar
 from asterism.evals.base import Evaluation, ProtocolConfig
+from asterism.evals.baselines import concept_baselines
 from asterism.evals.feature_networks import FeatureNetwork, NetworkName, feature_network
 from asterism.evals.features import helpers
 from asterism.evals.parts import DataChoice, Parts
@@ -91,6 +92,9 @@ class Reconstruction(Evaluation):
         yield "ssim", structure / seen
         yield f"frechet_{network.name}", frechet_distance(before, after)
         yield "images", float(seen)
+
+    def baselines(self, encoder: Encoder) -> dict[str, Encoder]:
+        return concept_baselines(encoder)
 
     def constants(self, encoder: Encoder) -> dict[str, Any]:
         network = feature_network(self.config.network)

@@ -25,8 +25,8 @@ from asterism.data.segmented import nearest_multiple
 from asterism.errors import UserError
 from asterism.evals.bar import Bar
 from asterism.evals.base import Evaluation, ProtocolConfig
+from asterism.evals.baselines import patch_side
 from asterism.evals.cache import stored
-from asterism.evals.dense_tokens import side_multiple
 from asterism.evals.feature_files import Block
 from asterism.evals.features import origin
 from asterism.evals.parts import DataChoice, Parts, labels_of, open_labelled
@@ -105,7 +105,7 @@ class Retrieval(Evaluation):
     def _vectors(self, encoder: Encoder, source: Source) -> Float[Tensor, "n d"]:
         """Images have sizes of their own, so each is a batch of one. An unreadable one would shift all places."""
         longest = round(self.config.longer_side * encoder.image_size)
-        multiple, scales = side_multiple(encoder), self.config.scales
+        multiple, scales = patch_side(encoder), self.config.scales
 
         def blocks(first: int, end: int) -> Iterator[Block]:
             with Bar(source.name, end, first) as bar:

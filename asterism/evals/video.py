@@ -7,6 +7,7 @@ object without the first and the last one, then over objects. Nothing is learnt.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,10 +18,11 @@ from torch import Tensor
 
 from asterism.data import BadImage, Subset
 from asterism.data.masks import VOID
-from asterism.data.videos import VideoSource, open_videos
+from asterism.data.videos import VideoSource, first_videos, open_videos
 from asterism.errors import UserError
 from asterism.evals.bar import Bar
 from asterism.evals.base import Evaluation, ProtocolConfig
+from asterism.evals.baselines import patch_baselines
 from asterism.evals.mask_tracking import Tracking, follow_masks, input_size
 from asterism.evals.parts import DataChoice, Parts
 from asterism.nn.encoder import Encoder
@@ -34,6 +36,7 @@ class VideoConfig(Tracking, ProtocolConfig):
     """Constants of the protocol; the defaults are those of the papers."""
 
     videos: int | None = Field(None, ge=1)  # at most so many of them, from the first on
+    batch_size: int = Field(8, ge=1)  # frames encoded at a time; does not change the result
 
 
 class Video(Evaluation):
@@ -44,25 +47,28 @@ class Video(Evaluation):
 
     @classmethod
     def open_parts(cls, config: ProtocolConfig, choice: DataChoice) -> Parts:
-        frames = open_videos(choice.path, choice.test_split)
+        assert isinstance(config, VideoConfig)
+        found = open_videos(choice.path, choice.test_split)
+        frames = found if config.videos is None else first_videos(found, config.videos)
         given = Subset(frames, [clip.start for clip in frames.clips.values()])
-        return Parts(given, frames, ("nothing is learnt: the true mask of each video's first frame is given",))
+        notes = ["nothing is learnt: the true mask of each video's first frame is given"]
+        if config.videos is not None and config.videos > len(frames.clips):
+            notes.append(f"{config.videos} videos were asked for, {frames.name} has {len(frames.clips)}")
+        return Parts(given, frames, tuple(notes))
 
     def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
         source = self.parts.test
         assert isinstance(source, VideoSource)
-        clips = dict(list(source.clips.items())[: self.config.videos])
-        for name, clip in clips.items():
+        for name, clip in source.clips.items():
             if len(clip) < _FEWEST_FRAMES:
                 raise UserError(
                     f"the video {name} of {source.name} has {len(clip)} frames; at least {_FEWEST_FRAMES} are needed, "
                     "as the first is given and the last does not count"
                 )
         scores = []
-        with Bar(source.name, len(clips)) as bar:
-            for name, clip in clips.items():
-                scores.append(self._scores(encoder, source, name, clip))
-                bar.advance(1)
+        with Bar(source.name, len(source)) as bar:
+            for name, clip in source.clips.items():
+                scores.append(self._scores(encoder, source, name, clip, bar))
         j, f, kept_j, kept_f, found_j, found_f = torch.cat(scores, dim=1)
         yield "j_and_f", _percent((j + f) / 2)
         yield "j", _percent(j)
@@ -70,6 +76,9 @@ class Video(Evaluation):
         yield "j_recall", _percent(found_j)
         yield "f_recall", _percent(found_f)
         yield "j_and_f_first_mask_kept", _percent((kept_j + kept_f) / 2)
+
+    def baselines(self, encoder: Encoder) -> dict[str, Encoder]:
+        return patch_baselines(encoder)
 
     def constants(self, encoder: Encoder) -> dict[str, Any]:
         frame = self.parts.train[0].image
@@ -83,7 +92,9 @@ class Video(Evaluation):
             "frames_left_out": "first and last",
         }
 
-    def _scores(self, encoder: Encoder, source: VideoSource, name: str, clip: range) -> Float[Tensor, "6 objects"]:
+    def _scores(
+        self, encoder: Encoder, source: VideoSource, name: str, clip: range, bar: Bar
+    ) -> Float[Tensor, "6 objects"]:
         """J and F of each object, those of the first mask kept, and how often J and F were high enough: means over the
         frames that count."""
         first = _sample(source, clip[0])[1]
@@ -91,21 +102,24 @@ class Video(Evaluation):
         if not objects:
             raise UserError(f"the first mask of the video {name} of {source.name} is empty: there is nothing to follow")
         given = torch.where(first == VOID, 0, first)
-        true_masks: list[Tensor] = []
+        true_masks: deque[Tensor] = deque()
 
         def frames() -> Iterator[UInt8[Tensor, "3 h w"]]:
             for index in clip[:-1]:  # the last one does not count
                 image, mask = _sample(source, index)
-                true_masks.append(mask)
+                if index != clip[0]:
+                    true_masks.append(mask)
                 yield image
 
         sums = torch.zeros(6, len(objects), dtype=torch.float64)
-        for predicted in follow_masks(encoder, frames(), given, self.config):
-            true = true_masks.pop()
+        for predicted in follow_masks(encoder, frames(), given, self.config, batch_size=self.config.batch_size):
+            true = true_masks.popleft()
             agreement = _agreement(predicted, true, objects)
             sums[:2] += agreement
             sums[2:4] += _agreement(given, true, objects)
             sums[4:] += agreement > _RECALL
+            bar.advance(1)
+        bar.advance(2)  # the first and the last
         return sums / (len(clip) - 2)
 
 

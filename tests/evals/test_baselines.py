@@ -1,10 +1,18 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
-from asterism.evals.baselines import PixelEncoder, untrained
+from asterism.evals import protocol_class, protocol_names
+from asterism.evals.baselines import PixelEncoder, PixelPatches, untrained
+from asterism.evals.cache import encoder_fingerprint
+from asterism.evals.knn import KnnConfig
+from asterism.evals.measure import run_protocol
+from asterism.evals.parts import DataChoice
+from asterism.evals.result import Model
+from asterism.nn.concepts import ConceptEncoder
 from asterism.ops.random import generator
-from tests.evals.samples import small_encoder
+from tests.evals.samples import concept_encoder, small_encoder
 
 
 def test_pixels_are_the_image_itself() -> None:
@@ -25,6 +33,57 @@ def test_untrained_has_the_same_shape_and_other_weights() -> None:
     assert not own[name].equal(other[name])
     assert untrained(encoder).state_dict()[name].equal(other[name])
     assert fresh.image_size == encoder.image_size
+
+
+def test_patches_of_pixels_are_where_they_were() -> None:
+    images = torch.randint(0, 256, (2, 3, 16, 24), generator=generator(0), dtype=torch.uint8)
+    encoder = PixelPatches(16, 8)
+    found, pixels = encoder.encode(images), encoder.normalise(images)
+    assert found.grid == (2, 3)
+    for row in range(2):
+        for column in range(3):
+            cut = pixels[:, :, 8 * row : 8 * row + 8, 8 * column : 8 * column + 8]
+            torch.testing.assert_close(found.patches[:, 3 * row + column], cut.flatten(1))
+    assert encoder_fingerprint(encoder) != encoder_fingerprint(PixelPatches(16, 4))
+
+
+def test_an_untrained_model_with_concepts_has_them_too() -> None:
+    encoder = concept_encoder()
+    fresh = untrained(encoder)
+    assert isinstance(fresh, ConceptEncoder)
+    own, other = encoder.state_dict(), fresh.state_dict()
+    assert {n: v.shape for n, v in own.items()} == {n: v.shape for n, v in other.items()}
+    for name in ("localization.dense.weight", "reconstruction.head.weight"):
+        assert not own[name].equal(other[name])
+
+
+SETTINGS = {
+    "backgrounds": {"epochs": 1},
+    "linear": {"epochs": 1},
+    "linear-seg": {"epochs": 1},
+    "linear-sparse": {"epochs": 1, "head_batches": [8]},
+    "reconstruction": {"network": "random-convolutions"},
+    "video": {"videos": 1, "short_side": 16},
+}
+DATA = {"backgrounds": "scenes:size=32,count=24", "video": "scenes:size=32,videos=1,frames=4"}
+
+
+@pytest.mark.parametrize("name", protocol_names())
+def test_every_protocol_has_baselines(name: str) -> None:
+    config = protocol_class(name).Config.parse(SETTINGS.get(name, {}))
+    choice = DataChoice(DATA.get(name, "scenes:size=32,count=24"))
+    result = run_protocol(name, config, choice, concept_encoder(), Model("small"), baselines=True)
+    without_pixels = name in ("linear-sparse", "reconstruction")
+    assert list(result.baselines) == (["untrained"] if without_pixels else ["untrained", "pixels"])
+    assert any("no baseline of raw pixels" in note for note in result.notes) == without_pixels
+    for values in result.baselines.values():
+        assert values.keys() == result.values.keys()
+
+
+def test_pixels_have_no_baselines() -> None:
+    choice = DataChoice("scenes:size=32,count=24")
+    result = run_protocol("knn", KnnConfig(k=(3,)), choice, PixelEncoder(), Model("pixels"), baselines=True)
+    assert result.baselines == {}
 
 
 def test_untrained_leaves_the_global_generator_alone() -> None:

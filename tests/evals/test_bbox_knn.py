@@ -129,7 +129,7 @@ def test_few_points_are_noted(folder: Path) -> None:
 
 def test_scenes_bring_their_boxes() -> None:
     choice = DataChoice("scenes:size=32,count=40")
-    result = run_protocol("bbox-knn", BboxKnnConfig(k=(20,)), choice, small_encoder(32), Model("small"), {})
+    result = run_protocol("bbox-knn", BboxKnnConfig(k=(20,)), choice, small_encoder(32), Model("small"))
     assert {"top1_k20", "top5_k20"} <= set(result.values)
     assert 0 <= result.values["top1_k20"] <= result.values["top5_k20"] <= 100
 

@@ -76,7 +76,7 @@ def test_nothing_but_void_is_refused(tmp_path: Path) -> None:
 def test_scenes_and_one_part_alone(tmp_path: Path) -> None:
     config = DenseNnConfig.parse({"k": 5, "shares": [1]})
     choice = DataChoice("scenes:size=32,count=12")
-    result = run_protocol("dense-nn", config, choice, small_encoder(), Model("small"), {})
+    result = run_protocol("dense-nn", config, choice, small_encoder(), Model("small"))
     assert result.constants["multiple"] == 8
     write_camvid(tmp_path, {"train": 5})
     assert "1) were held out" in _evaluation(tmp_path).notes()[0]

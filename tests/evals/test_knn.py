@@ -98,8 +98,9 @@ def test_a_single_k_may_be_a_number() -> None:
 
 def test_baselines_are_measured_on_the_same_data(folder: Path) -> None:
     result = run_protocol(
-        "knn", KnnConfig(k=(3,)), DataChoice(str(folder)), small_encoder(), Model("x", 3), {"pixels": PixelEncoder()}
+        "knn", KnnConfig(k=(3,)), DataChoice(str(folder)), small_encoder(), Model("x", 3), baselines=True
     )
-    assert result.baselines == {"pixels": {"top1_k3": 100.0}}
+    assert result.baselines["pixels"] == {"top1_k3": 100.0}
+    assert list(result.baselines) == ["untrained", "pixels"]
     assert (result.train.images, result.test.images, result.model.step) == (15, 6, 3)
     assert result.train.fingerprint == open_source(str(folder), "train").fingerprint

@@ -9,21 +9,13 @@ from asterism.errors import UserError
 from asterism.evals.feature_networks import RandomConvolutions, feature_network
 from asterism.evals.parts import DataChoice
 from asterism.evals.reconstruction import Reconstruction, ReconstructionConfig
-from asterism.nn.backbone import BackboneConfig, build_backbone
 from asterism.nn.concepts import ConceptEncoder
-from asterism.nn.localization import Localization
-from asterism.nn.reconstruction import ConceptDecoder, PixelReconstruction
-from tests.evals.samples import small_encoder, write_colours
+from tests.evals.samples import concept_encoder, small_encoder, write_colours
 
 
 @pytest.fixture
 def encoder() -> ConceptEncoder:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        shape = {"image_size": 16, "patch_size": 8, "dim": 16, "depth": 1, "heads": 2, "registers": 2}
-        backbone = build_backbone(BackboneConfig(name="vit_tiny_patch16_224", **shape))
-        decoder = PixelReconstruction(ConceptDecoder(16, dim=16, depth=1, heads=2), 8)
-        return ConceptEncoder(backbone, Localization(16, 1.0), decoder).eval()
+    return concept_encoder()
 
 
 def _evaluation(folder: Path, **settings: object) -> Reconstruction:
