@@ -40,8 +40,8 @@ def nearest_in_parts(
         for first, unit in _chunks(queries, _QUERIES):
             candidates, own = unit @ keys.T, slice(first, first + len(unit))
             for part in asked:
-                found = _largest_of_runs(candidates, inside[part], start, k)
-                merged[part].append(_merge(found, (similarity[part][own], index[part][own]), k))
+                best = (similarity[part][own], index[part][own])
+                merged[part].append(_keep_largest(candidates, inside[part], start, best, k))
         for part, found_by_chunk in merged.items():
             similarity[part] = torch.cat([values for values, _ in found_by_chunk])
             index[part] = torch.cat([rows for _, rows in found_by_chunk])
@@ -100,17 +100,30 @@ def _inside(runs: Sequence[range], start: int, end: int) -> list[range]:
     return [run for run in cut if run]
 
 
-def _largest_of_runs(
-    candidates: Float[Tensor, "q m"], runs: Sequence[range], start: int, k: int
+def _keep_largest(
+    candidates: Float[Tensor, "q m"],
+    runs: Sequence[range],
+    start: int,
+    best: tuple[Float[Tensor, "q j"], Int[Tensor, "q j"]],
+    k: int,
 ) -> tuple[Float[Tensor, "q i"], Int[Tensor, "q i"]]:
-    """The k largest among runs of columns, whose first is row `start` of the bank, and their rows."""
+    """The k largest of the best so far, with their rows, and of runs of candidates, whose first column is row `start`
+    of the bank."""
     columns = [candidates[:, run.start - start : run.stop - start] for run in runs]
-    joined = columns[0] if len(columns) == 1 else torch.cat(columns, 1)
-    values, place = _largest(joined, min(k, joined.shape[1]))
-    if len(runs) == 1:
-        return values, place + runs[0].start
-    rows = torch.cat([torch.arange(run.start, run.stop, device=place.device) for run in runs])
-    return values, rows[place]
+    new = columns[0] if len(columns) == 1 else torch.cat(columns, 1)
+    rows = torch.cat([torch.arange(run.start, run.stop, device=new.device) for run in runs])
+    values, known = best
+    if not known.shape[1]:
+        values, place = _largest(new, min(k, new.shape[1]))
+        return values, rows[place]
+    if new.shape[1] >= _GROUP * _WORTH_GROUPS * k:
+        new, place = _largest(new, k)
+        values, place_of_both = torch.cat([values, new], 1).topk(k)
+        return values, torch.cat([known, rows[place]], 1).gather(1, place_of_both)
+    values, place = torch.cat([values, new], 1).topk(min(k, known.shape[1] + new.shape[1]))
+    before = place.clamp(max=known.shape[1] - 1)
+    behind = (place - known.shape[1]).clamp(min=0)
+    return values, torch.where(place < known.shape[1], known.gather(1, before), rows[behind])
 
 
 def _largest(values: Float[Tensor, "q m"], k: int) -> tuple[Float[Tensor, "q {k}"], Int[Tensor, "q {k}"]]:
@@ -127,16 +140,3 @@ def _largest(values: Float[Tensor, "q m"], k: int) -> tuple[Float[Tensor, "q {k}
     inside = place.clamp(max=_GROUP * k - 1)
     row = inside // k * width + column.gather(1, inside % k)
     return largest, torch.where(place < _GROUP * k, row, place - _GROUP * k + _GROUP * width)
-
-
-def _merge(
-    found: tuple[Float[Tensor, "q i"], Int[Tensor, "q i"]],
-    best: tuple[Float[Tensor, "q j"], Int[Tensor, "q j"]],
-    k: int,
-) -> tuple[Float[Tensor, "q _"], Int[Tensor, "q _"]]:
-    """The k largest of both."""
-    if not best[0].shape[1]:
-        return found
-    pool, rows = torch.cat([best[0], found[0]], 1), torch.cat([best[1], found[1]], 1)
-    values, place = pool.topk(min(k, pool.shape[1]))
-    return values, rows.gather(1, place)
