@@ -18,7 +18,7 @@ from asterism.data.scenes.backgrounds import GROUNDS, Background
 from asterism.data.scenes.draws import Draws
 from asterism.data.scenes.outlines import VARIANTS, outlines
 from asterism.data.scenes.shapes import CLASSES
-from asterism.data.scenes.surfaces import PATTERNS, USUAL, Color, Surface
+from asterism.data.scenes.surfaces import PATTERNS, USUAL, USUAL_HUE, Color, Surface
 from asterism.ops.random import fold
 
 LARGEST_OTHER = 0.5  # area of any other thing over the dominant one's
@@ -27,6 +27,7 @@ _SMALLEST_RADIUS = 0.09
 _TURN = 0.8  # most that things are turned either way, radians
 _LEAN = 0.35  # the same for things that stand
 _STANDING = frozenset(("boat", "house", "tree", "mushroom", "mug"))
+_USUAL = 0.7  # share of things that have their class's usual pattern and colour
 _LABEL, _REST = 0, 1  # the two uses of a scene's key
 
 
@@ -134,8 +135,9 @@ def _thing(draw: Draws, kind: int, variant: int, x: float, y: float, radius: flo
 
 
 def _surface(draw: Draws, kind: int, background: Background) -> Surface:
-    usual = draw.chance(0.5)
-    base = _distinct(draw, (background.low, background.high, background.third))
+    usual = draw.chance(_USUAL)
+    hue = USUAL_HUE[CLASSES[kind]] if usual else draw.unit()
+    base = _distinct(draw, hue, (background.low, background.high, background.third))
     hue, saturation, value = colorsys.rgb_to_hsv(*base)
     second = _shade(hue + draw.between(-0.12, 0.12), saturation * draw.between(0.4, 1.0), _apart(draw, value))
     part = _shade(hue + draw.between(0.25, 0.75), draw.between(0.2, 0.9), _apart(draw, value))
@@ -167,11 +169,11 @@ def _background(draw: Draws) -> Background:
     )
 
 
-def _distinct(draw: Draws, others: tuple[Color, ...]) -> Color:
-    """The one of three colours that is furthest from every colour of the background."""
+def _distinct(draw: Draws, hue: float, others: tuple[Color, ...]) -> Color:
+    """The one of three colours of about this hue that is furthest from every colour of the background."""
     best, most = (0.0, 0.0, 0.0), -1.0
     for _ in range(3):
-        color = _shade(draw.unit(), draw.between(0.2, 0.95), draw.between(0.3, 1.0))
+        color = _shade(hue + draw.between(-0.04, 0.04), draw.between(0.4, 0.95), draw.between(0.3, 1.0))
         apart = min([_difference(color, other) for other in others])
         if apart > most:
             best, most = color, apart

@@ -37,6 +37,26 @@ USUAL = {
     "mug": ("dots", "waves", "checks"),
 }
 
+# Colours they like to have, as hues: two classes share each, so that colour and pattern together tell more than either.
+USUAL_HUE = {
+    "heart": 0.98,
+    "mushroom": 0.98,
+    "fish": 0.06,
+    "key": 0.06,
+    "star": 0.15,
+    "ring": 0.15,
+    "leaf": 0.32,
+    "tree": 0.32,
+    "boat": 0.49,
+    "gear": 0.49,
+    "moon": 0.62,
+    "arrow": 0.62,
+    "flower": 0.76,
+    "mug": 0.76,
+    "house": 0.88,
+    "cross": 0.88,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Surface:

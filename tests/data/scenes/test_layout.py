@@ -1,3 +1,4 @@
+import colorsys
 import math
 
 import numpy as np
@@ -7,7 +8,7 @@ from asterism.data.scenes.layout import LARGEST_OTHER, MOST_COVERED, dominant_ki
 from asterism.data.scenes.outlines import EXTENT, GRID, VARIANTS, outlines
 from asterism.data.scenes.paint import paint
 from asterism.data.scenes.shapes import CLASSES
-from asterism.data.scenes.surfaces import PATTERNS, USUAL
+from asterism.data.scenes.surfaces import PATTERNS, USUAL, USUAL_HUE
 from asterism.ops.random import fold
 
 KEYS = [fold(11, index) for index in range(200)]
@@ -60,6 +61,22 @@ def test_what_a_thing_looks_like_varies_within_its_class() -> None:
     assert {thing.surface.pattern for thing in things} == set(PATTERNS)
     assert {thing.mirrored for thing in things} == {True, False}
     assert max(abs(thing.angle) for thing in things) > math.pi / 6
+
+
+def test_every_usual_hue_belongs_to_several_classes() -> None:
+    assert set(USUAL_HUE) == set(CLASSES)
+    hues = list(USUAL_HUE.values())
+    assert all(hues.count(hue) > 1 for hue in hues)
+
+
+def test_most_things_have_the_usual_hue_of_their_class() -> None:
+    near = []
+    for key in range(300):
+        thing = sample_scene(fold(7, key), (1, 1)).things[0]
+        hue = colorsys.rgb_to_hsv(*thing.surface.base)[0]
+        apart = abs(hue - USUAL_HUE[CLASSES[thing.kind]])
+        near.append(min(apart, 1 - apart) <= 0.041)
+    assert 0.65 < sum(near) / len(near) < 0.85  # 70 %, and 8 % of the others by chance
 
 
 def test_every_class_has_usual_patterns_and_none_of_its_own() -> None:
