@@ -171,6 +171,8 @@ def test_settings_are_checked() -> None:
         IbotConfig.parse({"cls_weight": 0, "patch_weight": 0})
     with pytest.raises(UserError, match="views of 10 pixels do not divide into patches of 4"):
         _ibot(local_size=10)
+    with pytest.raises(UserError, match="'resnet50' is neither a plain vision transformer nor a Swin"):
+        _ibot(BackboneConfig(name="resnet50"))  # a network without tokens that a mask could replace
 
 
 def _half_of_the_batch() -> tuple[Tensor, Tensor, Tensor]:

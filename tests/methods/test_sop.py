@@ -251,6 +251,11 @@ def test_impossible_settings_are_refused(values: dict[str, Any], message: str) -
         SopConfig.parse(values)
 
 
+def test_a_network_that_cannot_take_masks_is_refused() -> None:
+    with pytest.raises(UserError, match="'resnet50' is neither a plain vision transformer nor a Swin"):
+        Sop(SopConfig(), BackboneConfig(name="resnet50"))
+
+
 def _two_steps(world: int) -> tuple[list[Tensor], Tensor, Tensor]:
     method = _sop()
     rank, losses = collectives.rank(), []

@@ -350,6 +350,13 @@ def test_other_registers_and_missing_class_tokens_are_refused() -> None:
         Stellar(CONFIG, TINY.model_copy(update={"class_token": False}))
 
 
+def test_images_smaller_than_a_patch_are_refused() -> None:
+    with pytest.raises(UserError, match=r"backbone\.image_size = 2 is no multiple of the patch size 4"):
+        Stellar(CONFIG, TINY.model_copy(update={"image_size": 2}))
+    with pytest.raises(UserError, match=r"method\.global_size = 2 is no multiple of the patch size 4"):
+        _stellar(global_size=2)
+
+
 def test_a_batch_of_one_image_is_refused() -> None:
     method = _stellar()
     with pytest.raises(UserError, match=r"trainer\.batch_size"):
