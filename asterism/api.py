@@ -25,6 +25,7 @@ from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
 from asterism.nn.pictures import Picture
 from asterism.nn.weights import load_encoder
+from asterism.ops.collectives import join_processes, on_first_process
 from asterism.output_folder import check_folder
 from asterism.train.run import Run, open_run
 
@@ -99,8 +100,10 @@ def evaluate(
 
     model: a run, whatever `load` takes, an encoder, or "pixels". data: labelled images; by default the run's own data.
     Constants of a protocol are changed by `knn={"k": 20}`. Results of a run are written to its `eval` folder, others
-    only where `out` says. With `baselines`, raw pixels and an untrained network of the same shape are measured too.
+    only where `out` says, each as soon as it is there. With `baselines`, raw pixels and an untrained network of the
+    same shape are measured too. Processes that torchrun started share the extraction of features; the first writes.
     """
+    join_processes()
     configs = _protocol_settings([protocols] if isinstance(protocols, str) else protocols, settings, overrides)
     subject = _subject(model, device)
     choice = DataChoice(_data_of(subject, data), train_split, test_split)
@@ -108,7 +111,7 @@ def evaluate(
     results = {}
     for name, config in configs.items():
         result = run_protocol(name, config, choice, subject.encoder, subject.model, baselines=baselines)
-        results[name] = result.write(folder) if folder is not None else result
+        results[name] = result if folder is None else _written(result, folder)
     return results
 
 
@@ -173,7 +176,7 @@ def concepts(
     folder = check_folder(Path(out), overwrite)
     encoder, name = _concept_encoder(model, device)
     place = None if data is None else os.fspath(data)
-    collection = None if index is None else open_collection(Path(index), place, encoder.backbone.dim, neighbours)
+    collection = None if index is None else open_collection(Path(index), place, encoder, neighbours)
     return write_concepts(encoder, images, folder, name, collection)
 
 
@@ -325,6 +328,10 @@ def _protocol_settings(
     return {name: kind.Config.parse(changes.get(name, {}), section=name) for name, kind in kinds.items()}
 
 
+def _written(result: Result, folder: Path) -> Result:
+    return on_first_process(lambda: result.write(folder))
+
+
 def _data_of(subject: _Subject, data: PathLike | None) -> str:
     """The data asked for, else what the run was trained on."""
     if data is not None:
@@ -335,15 +342,15 @@ def _data_of(subject: _Subject, data: PathLike | None) -> str:
 
 
 def _device(name: str) -> torch.device:
-    """The device of this name; "auto" is the first of CUDA, MPS and CPU that is there."""
+    """The device of this name; "auto" is the first of CUDA, MPS and CPU that is there. Each process has its GPU."""
     present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
-        return torch.device(next(kind for kind, here in present.items() if here))
+        name = next(kind for kind, here in present.items() if here)
     if name not in present:
         raise unknown("device", name, ["auto", *present])
     if not present[name]:
         raise UserError(f"device {name!r} was asked for, but torch finds none here; choose cpu or auto")
-    return torch.device(name)
+    return torch.device(name, int(os.environ.get("LOCAL_RANK", "0"))) if name == "cuda" else torch.device(name)
 
 
 def _path_of(run: PathLike | Run) -> Path:

@@ -45,7 +45,11 @@ def _ending(error: BaseException) -> tuple[str, int] | None:
     if isinstance(error, Interrupted):
         return str(error), error.exit_code
     if isinstance(error, KeyboardInterrupt):
-        return "Stopped; nothing is half written. A run with checkpoints goes on with --resume RUN.", _INTERRUPTED
+        return (
+            "Stopped; nothing is half written, and what was finished stays. The same command goes on from there; a run "
+            "with checkpoints goes on with --resume RUN.",
+            _INTERRUPTED,
+        )
     if _NO_SPACE in str(error):  # some writers lose the error's number but keep the system's words
         return (
             f"Error: the disk is full ({error}); free some space or choose another place, and start again",
@@ -74,7 +78,10 @@ Data = Annotated[
         "--data", "-d", metavar="DATA", help="A folder of images, tar shards, or a name: see `list datasets`."
     ),
 ]
+AnyModel = Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, a weights file or a timm name.")]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A run folder or weights, with concepts.")]
+MasksOut = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for masks and overlays.")]
+OverwriteFiles = Annotated[bool, typer.Option("--overwrite", help="Replace earlier files in --out.")]
 Images = Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files.")]
 Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda|mps", help="Where to compute.")]
 
@@ -178,8 +185,9 @@ def evaluate(
 ) -> None:
     """Measure what an encoder has learnt, on labelled data.
 
-    Results are written to RUN/eval/PROTOCOL.json with every constant of the protocol. A labelled folder without
-    train and test parts is divided: a fifth of every class is held out. Without --data, the run's own data is used.
+    Results are written to RUN/eval/PROTOCOL.json (on further data: PROTOCOL@DATA.json) with every constant of the
+    protocol. A labelled folder without train and test parts is divided: a fifth of every class is held out. Without
+    --data, the run's own data is used.
 
     \b
     Examples:
@@ -188,6 +196,7 @@ def evaluate(
       asterism evaluate vit_small_patch16_224.dino --data labelled/
     """
     from asterism import api
+    from asterism.ops.collectives import rank
 
     names = [name.strip() for name in protocols.split(",") if name.strip()]
     results = api.evaluate(
@@ -201,13 +210,13 @@ def evaluate(
         device=device,
         overrides=overrides or [],
     )
-    for result in results.values():
+    for result in results.values() if rank() == 0 else ():
         _show(result)
 
 
 @app.command()
 def embed(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, a weights file or a timm name.")],
+    model: AnyModel,
     data: Data = None,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="A .parquet or .npz file.")] = Path(
         "embeddings.parquet"
@@ -332,7 +341,7 @@ def reconstruct(
 
 @app.command()
 def track(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, a weights file or a timm name.")],
+    model: AnyModel,
     video: Annotated[
         Path, typer.Option("--video", "-v", metavar="DIR", help="The frames, in the order of their names.")
     ],
@@ -340,10 +349,8 @@ def track(
         Path, typer.Option("--mask", "-m", metavar="IMAGE", help="The first frame's objects, a colour for each.")
     ],
     overrides: Overrides = None,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for masks and overlays.")] = Path(
-        "tracked"
-    ),
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace earlier files in --out.")] = False,
+    out: MasksOut = Path("tracked"),
+    overwrite: OverwriteFiles = False,
     device: Device = "auto",
 ) -> None:
     """Follow objects through a video, from a mask of its first frame. Nothing is trained.
@@ -367,7 +374,7 @@ def track(
 
 @app.command()
 def segment(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, a weights file or a timm name.")],
+    model: AnyModel,
     examples: Annotated[
         Path, typer.Option("--examples", "-e", metavar="DIR", help="images/NAME.jpg and masks/NAME.png.")
     ],
@@ -375,10 +382,8 @@ def segment(
         Path, typer.Option("--images", "-i", metavar="DIR", help="The images to segment, or one of them.")
     ],
     overrides: Overrides = None,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for masks and overlays.")] = Path(
-        "segmented"
-    ),
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace earlier files in --out.")] = False,
+    out: MasksOut = Path("segmented"),
+    overwrite: OverwriteFiles = False,
     device: Device = "auto",
 ) -> None:
     """Segment images by a handful of labelled ones. Nothing is trained.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from torch import Tensor
 
 from asterism.data import BadImage, Sample, Source, open_source
 from asterism.errors import MissingExtra, UserError
+from asterism.evals.cache import encoder_fingerprint
+from asterism.nn.encoder import Encoder
 from asterism.ops.concept_search import Matches, merge, nearest_by_concept, no_matches
 
 _PART = 1024  # images compared at a time
@@ -74,6 +76,16 @@ class ConceptIndex:
                 f"{self.path} holds concepts of {shape[-1]} numbers, made by {self.facts.get('model')}, but this "
                 f"model's have {dim}; embed the images with the same model"
             )
+
+
+def check_encoder(path: Path, facts: Mapping[str, Any], encoder: Encoder) -> None:
+    """Refuse an index of another model: vectors of two models may have one width, but never one meaning."""
+    if facts.get("encoder") != encoder_fingerprint(encoder):
+        step = "" if facts.get("step") is None else f" at step {facts['step']}"
+        raise UserError(
+            f"{path} was made by another model ({facts.get('model')}{step}), so its vectors mean something else; embed "
+            "the images with this model, or name that one"
+        )
 
 
 class IndexedImages:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from asterism.concept_index import ConceptIndex, IndexedImages
+from asterism.concept_index import ConceptIndex, IndexedImages, check_encoder
 from asterism.data.evaluation import center_square
 from asterism.errors import UserError
 from asterism.nn.concepts import ConceptEncoder
@@ -41,16 +41,17 @@ class Collection:
 
     @property
     def description(self) -> str:
-        """What was searched, and who made it: another model of the same width gives neighbours without meaning."""
+        """What was searched, and who made it."""
         facts = self.index.facts
         return (
             f"{len(self.index.keys):,} images of {facts['data']}, embedded by {facts['model']} (step {facts['step']})"
         )
 
 
-def open_collection(path: Path, data: str | None, dim: int, neighbours: int) -> Collection:
+def open_collection(path: Path, data: str | None, encoder: ConceptEncoder, neighbours: int) -> Collection:
     """An index and its images; both are checked before any work is done."""
-    index = ConceptIndex(path, dim)
+    index = ConceptIndex(path, encoder.backbone.dim)
+    check_encoder(path, index.facts, encoder)
     folder = Path(data or index.facts.get("path") or "")
     return Collection(index, index.open_images(data), folder if folder.is_dir() else None, neighbours)
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from asterism.data import BadImage, Source
 from asterism.errors import MissingExtra, UserError
+from asterism.evals.cache import encoder_fingerprint
 from asterism.evals.features import Encoded, stream
 from asterism.evals.result import Model, write_atomically
 from asterism.nn.encoder import Encoder
@@ -75,8 +76,9 @@ def write_embeddings(
     bad: list[BadImage] = []
     try:
         file: _Rows = (_Parquet if target.suffix == ".parquet" else _Npz)(temporary / target.name, len(source))
+        facts = _describe(source, model, encoder, opened)
         for batch in stream(encoder.eval(), source, resize=encoder.image_size, batch_size=batch_size):
-            file.add(_columns(batch, dense), _describe(batch, source, model, encoder, opened))
+            file.add(_columns(batch, dense), facts | {"grid": list(batch.features.grid)})
             bad += batch.unreadable
         _flush(file.finish())
         (temporary / target.name).replace(target)
@@ -98,21 +100,19 @@ def _columns(batch: Encoded, dense: bool) -> Columns:
     return columns | {name: value.float().cpu().numpy() for name, value in tensors.items()}
 
 
-def _describe(
-    batch: Encoded, source: Source, model: Model, encoder: Encoder, opened: tuple[str, str | None] | None
-) -> dict[str, Any]:
+def _describe(source: Source, model: Model, encoder: Encoder, opened: tuple[str, str | None] | None) -> dict[str, Any]:
     """What a reader needs to use the vectors, and to make them again."""
     path, split = opened or (None, None)
     return {
         "model": model.name,
         "step": model.step,
+        "encoder": encoder_fingerprint(encoder),
         "data": source.name,
         "path": path,
         "split": split,
         "fingerprint": source.fingerprint,
         "classes": source.classes,
         "image_size": encoder.image_size,
-        "grid": list(batch.features.grid),
         "version": metadata.version("asterism"),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,13 @@ from PIL import Image
 import asterism
 from asterism import api
 from asterism.errors import UserError
+from asterism.evals.linear import Linear
+from asterism.evals.result import read_results
+from asterism.nn.encoder import Encoder
 from asterism.train import loop
 from asterism.train.recipe import Recipe
 from asterism.train.run import Run
+from tests import distributed
 from tests.evals.samples import small_encoder, write_colours
 
 SMALL: dict[str, Any] = {
@@ -47,6 +52,39 @@ def test_the_readme_in_python(run: Run, labelled: Path) -> None:
     result = asterism.evaluate(run.path, data=labelled, protocols=["knn"])["knn"]
     assert result.path == run.path / "eval" / "knn.json"
     assert result.model.step == 2
+
+
+def test_protocols_finished_before_an_interruption_are_kept(
+    run: Run, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(self: Linear, encoder: Encoder) -> Iterator[tuple[str, float]]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Linear, "measure", stop)
+    with pytest.raises(KeyboardInterrupt):
+        asterism.evaluate(run, labelled, ["knn", "linear", "retrieval"], out=tmp_path / "eval")
+    assert [path.name for path in (tmp_path / "eval").iterdir()] == ["knn.json"]
+    assert read_results(tmp_path / "eval")[0].values
+
+
+def test_two_processes_evaluate_like_one(labelled: Path, tmp_path: Path) -> None:
+    alone = _evaluated(labelled, tmp_path / "one")
+    assert distributed.run(_evaluated, labelled, tmp_path / "two") == [alone, alone]
+    assert [path.name for path in (tmp_path / "two" / "eval").iterdir()] == ["knn.json"]
+
+
+def _evaluated(labelled: Path, home: Path) -> dict[str, float]:
+    """As a process of several does it: features go to one cache, the first process writes the result."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(home / "cache"))
+        patch.setattr("asterism.evals.cache.WORTH_KEEPING", 1)
+        patch.setattr("asterism.evals.features.WORTH_KEEPING", 1)
+        settings = {"k": [3], "batch_size": 2, "workers": 0}
+        result = asterism.evaluate(small_encoder(), labelled, "knn", out=home / "eval", device="cpu", knn=settings)[
+            "knn"
+        ]
+    assert list((home / "cache" / "asterism" / "features").iterdir())
+    return dict(result.values)
 
 
 def test_a_run_tells_what_it_is(run: Run) -> None:

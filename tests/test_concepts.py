@@ -175,6 +175,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
     "missing index": (("concepts", *ONE, "--index", "no.parquet"), "there is no index no.parquet"),
     "index without concepts": (("concepts", *ONE, "--index", "plain.npz"), "plain.npz holds no concepts"),
     "index of another model": (("concepts", *ONE, "--index", "wide.npz"), "holds concepts of 24 numbers"),
+    "index of another model as wide": (("concepts", *ONE, "--index", "other.npz"), "was made by another model"),
     "output is a file": (("concepts", *ONE, "--out", "broken.png"), "broken.png is a file"),
 }
 
@@ -187,6 +188,7 @@ def test_mistakes_are_explained_and_leave_nothing(mistake: str) -> None:
     if "index" in mistake:
         asterism.embed(small_encoder(), "photos", "plain.npz")
         asterism.embed(concept_encoder(dim=24), "photos", "wide.npz")
+        asterism.embed(concept_encoder(seed=1), "photos", "other.npz")
     before = names(".")
     result = call(*words)
     assert result.exit_code == 2, result.output

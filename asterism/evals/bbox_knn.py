@@ -122,7 +122,9 @@ def point_accuracy(
     points = test.shape[1]
     classes = 1 + int(torch.cat([train_labels, test_labels]).max())
     allowed = clip_neighbours(ks, train.shape[0] * train.shape[1])
-    similarity, index = nearest(test.flatten(0, 1), train.flatten(0, 1), allowed[-1])
+    bank = train.flatten(0, 1)
+    with Bar("bbox-knn", len(bank)) as bar:
+        similarity, index = nearest(test.flatten(0, 1), bank, allowed[-1], bar.advance)
     labels, asked = train_labels.repeat_interleave(train.shape[1])[index], test_labels.repeat_interleave(points)
     accuracy, predictions = {}, {}
     for k in allowed:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from asterism.evals.bar import Bar
 from asterism.evals.base import Evaluation
 from asterism.evals.baselines import concept_baselines
 from asterism.evals.cropped import PooledConfig, pooled_vectors
@@ -41,15 +42,18 @@ class Knn(Evaluation):
     def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
         bank, queries = (pooled_vectors(self.config, encoder, part) for part in (self.parts.train, self.parts.test))
         classes = 1 + int(torch.cat([bank.labels, queries.labels]).max())
-        yield from knn_accuracy(
-            bank.features,
-            bank.labels,
-            queries.features,
-            queries.labels,
-            self.config.k,
-            self.config.temperature,
-            classes,
-        ).items()
+        with Bar("knn", len(bank.labels)) as bar:
+            accuracy = knn_accuracy(
+                bank.features,
+                bank.labels,
+                queries.features,
+                queries.labels,
+                self.config.k,
+                self.config.temperature,
+                classes,
+                bar.advance,
+            )
+        yield from accuracy.items()
         yield from count_unreadable(bank, queries)
 
     def baselines(self, encoder: Encoder) -> dict[str, Encoder]:

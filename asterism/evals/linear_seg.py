@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from asterism.data.segmented import VOID, square
 from asterism.errors import UserError
+from asterism.evals.bar import Bar
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import patch_baselines, patch_side
 from asterism.evals.classifier import GridConfig
@@ -167,10 +168,12 @@ def _scores(
     head: nn.Module, images: Stored, chosen: Sequence[int], classes: int, device: torch.device
 ) -> SegmentationScores:
     counts = torch.zeros(classes, classes, dtype=torch.int64)
-    for image in chosen:
-        grid, size = sizes_of(images, image)
-        values = head(images.of("tokens", image).float().to(device)).cpu()
-        counts = counts + confusion(pixels_from_patches(values, grid, size), mask_of(images, image), classes, VOID)
+    with Bar("linear-seg", len(chosen)) as bar:
+        for image in chosen:
+            values = head(images.of("tokens", image).float().to(device)).cpu()
+            predicted = pixels_from_patches(values, *sizes_of(images, image))
+            counts += confusion(predicted, mask_of(images, image), classes, VOID)
+            bar.advance(1)
     return scores(counts)
 
 

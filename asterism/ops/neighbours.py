@@ -6,7 +6,7 @@ number of rows. The votes are scattered straight into [queries, classes]; a one-
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from jaxtyping import Float, Int
@@ -17,17 +17,27 @@ _QUERIES = 1024  # rows per chunk; 1024 × 16384 similarities are 64 MB
 _BANK = 16384
 _GROUP, _WORTH_GROUPS = 16, 4  # rows per group; groups per neighbour from which on grouping pays
 
+Searched = Callable[[int], None]  # is told how many more rows of the bank were searched
+
+
+def _nobody(rows: int) -> None:
+    """Nobody wants to know."""
+
 
 def nearest(
-    queries: Float[Tensor, "q d"], bank: Float[Tensor, "n d"], k: int
+    queries: Float[Tensor, "q d"], bank: Float[Tensor, "n d"], k: int, searched: Searched = _nobody
 ) -> tuple[Float[Tensor, "q {k}"], Int[Tensor, "q {k}"]]:
     """Cosine similarity and row of the k nearest rows of the bank, nearest first."""
     assert 1 <= k <= len(bank), f"k = {k} of {len(bank)} rows"
-    return nearest_in_parts(queries, bank, [[range(len(bank))]], k)[0]
+    return nearest_in_parts(queries, bank, [[range(len(bank))]], k, searched)[0]
 
 
 def nearest_in_parts(
-    queries: Float[Tensor, "q d"], bank: Float[Tensor, "n d"], parts: Sequence[Sequence[range]], k: int
+    queries: Float[Tensor, "q d"],
+    bank: Float[Tensor, "n d"],
+    parts: Sequence[Sequence[range]],
+    k: int,
+    searched: Searched = _nobody,
 ) -> list[tuple[Float[Tensor, "q _"], Int[Tensor, "q _"]]]:
     """For each part of the bank, given as ascending runs of rows, what `nearest` finds there; the whole part if it has
     less than k rows. Parts may overlap: every similarity is worked out once."""
@@ -45,6 +55,7 @@ def nearest_in_parts(
         for part, found_by_chunk in merged.items():
             similarity[part] = torch.cat([values for values, _ in found_by_chunk])
             index[part] = torch.cat([rows for _, rows in found_by_chunk])
+        searched(len(keys))
     return list(zip(similarity, index, strict=True))
 
 
@@ -64,23 +75,27 @@ def knn_accuracy(
     k: int | Sequence[int],
     temperature: float,
     classes: int,
+    searched: Searched = _nobody,
 ) -> dict[str, float]:
     """Top-1 and (above five classes) top-5 accuracy in percent for every k, as {"top1_k20": …}.
 
     A k above the number of training rows becomes that number. A class without a single vote is never counted as right.
     """
     ks = clip_neighbours([k] if isinstance(k, int) else k, len(train_features))
-    similarity, index = nearest(test_features, train_features, ks[-1])
-    labels = train_labels[index]
-    accuracy = {}
-    for count in ks:
-        ballot = votes(similarity[:, :count], labels[:, :count], classes, temperature)
-        share, ranking = ballot.topk(min(5, classes))
-        right = (ranking == test_labels[:, None]) & (share > 0)
-        accuracy[f"top1_k{count}"] = 100 * right[:, 0].double().mean().item()
-        if classes > 5:
-            accuracy[f"top5_k{count}"] = 100 * right.any(1).double().mean().item()
-    return accuracy
+    similarity, index = nearest(test_features, train_features, ks[-1], searched)
+    right = dict.fromkeys((f"top{top}_k{count}" for count in ks for top in ((1, 5) if classes > 5 else (1,))), 0)
+    for start in range(0, len(index), _QUERIES):
+        own = slice(start, start + _QUERIES)
+        labels = train_labels[index[own]]
+        for count in ks:
+            share, ranking = votes(similarity[own, :count], labels[:, :count], classes, temperature).topk(
+                min(5, classes)
+            )
+            hits = (ranking == test_labels[own, None]) & (share > 0)
+            right[f"top1_k{count}"] += int(hits[:, 0].sum())
+            if classes > 5:
+                right[f"top5_k{count}"] += int(hits.any(1).sum())
+    return {name: 100 * count / len(index) for name, count in right.items()}
 
 
 def clip_neighbours(ks: Sequence[int], rows: int) -> list[int]:

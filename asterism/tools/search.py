@@ -18,9 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from asterism.concept_index import IndexedImages
+from asterism.concept_index import IndexedImages, check_encoder
 from asterism.data import open_source
-from asterism.data.evaluation import center_square
 from asterism.errors import MissingExtra, UserError
 from asterism.nn.encoder import Encoder
 from asterism.ops.neighbours import nearest
@@ -28,7 +27,6 @@ from asterism.tools.contact_sheet import SUFFIXES, Tile, write_sheet
 from asterism.tools.files import read_picture
 
 _PART = 16384  # images compared at a time
-_SAME_VECTOR = 0.05  # relative difference that other hardware and number formats may make
 
 
 @dataclass(frozen=True)
@@ -77,13 +75,6 @@ class ImageIndex:
             for values, places in zip(similarity.tolist(), rows.tolist(), strict=True)
         ]
 
-    def vector(self, row: int) -> Float[Tensor, " d"]:
-        for part in self.parts():
-            if row < len(part):
-                return part[row]
-            row -= len(part)
-        raise IndexError(row)
-
     def images(self, data: str | None) -> IndexedImages:
         """The images themselves: at `data`, or where they were when the file was made."""
         path = data or self.facts.get("path")
@@ -112,45 +103,19 @@ def search_images(
 ) -> dict[Path, list[Neighbour]]:
     """The neighbours of every query, drawn on one contact sheet."""
     collection = ImageIndex(index)
-    _check_model(encoder, collection)
+    if not collection.keys:
+        raise UserError(f"{index} holds no images; embed some")
+    check_encoder(index, collection.facts, encoder)
     images = collection.images(data)
     pictures = [read_picture(path) for path in queries]
     vectors = encoder.eval().encode(list(queries)).cls.float().cpu()
-    if vectors.shape[1] != collection.dim:
-        raise UserError(
-            f"{index} holds vectors of {collection.dim} numbers, made by {collection.facts.get('model')}, but this "
-            f"model's have {vectors.shape[1]}; embed the images with the same model"
-        )
     found = collection.nearest(vectors, count)
-    _check_vector(encoder, collection, images, found[0][0].row)
     rows = [
         [Tile(picture, path.name, "query"), *(Tile(images[n.row].image, n.key, f"{n.similarity:.3f}") for n in own)]
         for path, picture, own in zip(queries, pictures, found, strict=True)
     ]
     write_sheet(rows, out, f"{len(collection.keys):,} images of {collection.facts.get('data')}")
     return dict(zip(queries, found, strict=True))
-
-
-def _check_model(encoder: Encoder, index: ImageIndex) -> None:
-    step = index.facts.get("step")
-    if not index.keys:
-        raise UserError(f"{index.path} holds no images; embed some")
-    if step is not None and encoder.step is not None and step != encoder.step:
-        raise UserError(
-            f"{index.path} was made by {index.facts.get('model')} at step {step}, this model is at step "
-            f"{encoder.step}; embed the images with the same model"
-        )
-
-
-def _check_vector(encoder: Encoder, index: ImageIndex, images: IndexedImages, row: int) -> None:
-    """Two models may share their width: an image of the index must still get the vector it has there."""
-    picture = center_square(images[row].image, encoder.image_size, encoder.image_size)
-    now, then = encoder.encode(picture[None]).cls[0].float().cpu(), index.vector(row)
-    if float((now - then).norm()) > _SAME_VECTOR * float(then.norm()):
-        raise UserError(
-            f"{index.path} was made by another model ({index.facts.get('model')}): {index.keys[row]} gets another "
-            "vector now. Embed the images with this model, or name that one"
-        )
 
 
 def _parquet(path: Path) -> tuple[Any, dict[str, Any], list[str], int]:

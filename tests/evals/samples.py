@@ -8,10 +8,7 @@ import torch
 from PIL import Image
 
 from asterism.nn.backbone import BackboneConfig, build_backbone
-from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
-from asterism.nn.localization import Localization
-from asterism.nn.reconstruction import ConceptDecoder, PixelReconstruction
 from asterism.ops.random import fold, generator
 
 COLOURS = {"blue": (30, 40, 200), "green": (30, 200, 40), "red": (200, 40, 30)}
@@ -35,13 +32,3 @@ def small_encoder(image_size: int = 16, seed: int = 0) -> Encoder:
             name="vit_tiny_patch16_224", image_size=image_size, patch_size=8, dim=16, depth=1, heads=2
         )
         return Encoder(build_backbone(config)).eval()
-
-
-def concept_encoder(seed: int = 0) -> ConceptEncoder:
-    """With two concepts and a decoder of pixels."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        shape = {"image_size": 16, "patch_size": 8, "dim": 16, "depth": 1, "heads": 2, "registers": 2}
-        backbone = build_backbone(BackboneConfig(name="vit_tiny_patch16_224", **shape))
-        decoder = PixelReconstruction(ConceptDecoder(16, dim=16, depth=1, heads=2), 8)
-        return ConceptEncoder(backbone, Localization(16, 1.0), decoder).eval()

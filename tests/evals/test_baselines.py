@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from asterism.evals import protocol_class, protocol_names
+from asterism.evals.bar import Bar
 from asterism.evals.baselines import PixelEncoder, PixelPatches, untrained
 from asterism.evals.cache import encoder_fingerprint
 from asterism.evals.knn import KnnConfig
@@ -12,7 +13,8 @@ from asterism.evals.parts import DataChoice
 from asterism.evals.result import Model
 from asterism.nn.concepts import ConceptEncoder
 from asterism.ops.random import generator
-from tests.evals.samples import concept_encoder, small_encoder
+from tests.concept_samples import concept_encoder
+from tests.evals.samples import small_encoder
 
 
 def test_pixels_are_the_image_itself() -> None:
@@ -69,7 +71,9 @@ DATA = {"backgrounds": "scenes:size=32,count=24", "video": "scenes:size=32,video
 
 
 @pytest.mark.parametrize("name", protocol_names())
-def test_every_protocol_has_baselines(name: str) -> None:
+def test_every_protocol_has_baselines_and_bars_that_fill(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bars: list[Bar] = []
+    monkeypatch.setattr(Bar, "__exit__", lambda bar, *error: bars.append(bar))
     config = protocol_class(name).Config.parse(SETTINGS.get(name, {}))
     choice = DataChoice(DATA.get(name, "scenes:size=32,count=24"))
     result = run_protocol(name, config, choice, concept_encoder(), Model("small"), baselines=True)
@@ -78,6 +82,8 @@ def test_every_protocol_has_baselines(name: str) -> None:
     assert any("no baseline of raw pixels" in note for note in result.notes) == without_pixels
     for values in result.baselines.values():
         assert values.keys() == result.values.keys()
+    assert len(bars) >= len(result.baselines) + 1
+    assert all(bar._done == bar._total for bar in bars), [(bar._title, bar._done, bar._total) for bar in bars]
 
 
 def test_pixels_have_no_baselines() -> None:

@@ -10,7 +10,8 @@ from asterism.evals.feature_networks import RandomConvolutions, feature_network
 from asterism.evals.parts import DataChoice
 from asterism.evals.reconstruction import Reconstruction, ReconstructionConfig
 from asterism.nn.concepts import ConceptEncoder
-from tests.evals.samples import concept_encoder, small_encoder, write_colours
+from tests.concept_samples import concept_encoder
+from tests.evals.samples import small_encoder, write_colours
 
 
 @pytest.fixture
