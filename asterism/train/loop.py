@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -132,9 +133,11 @@ class _Training:
         with self._threads_beside_workers(), monitor, StopRequest() as stop:
             batches = self._batches(start)
             for step in range(start, self.steps):
-                self._step(self._progress(step), batches, monitor)
-                signal_number = stop.received(self.fabric.device)
-                if saving.is_due(step + 1) or signal_number:
+                progress = self._progress(step)
+                micro_batches = self._gradients(progress, batches, monitor)
+                signal_number, late = self._agree(progress, micro_batches, stop.received, saving.is_late())
+                self._update(progress, sum(part.waited for part in micro_batches), monitor)
+                if saving.is_due(step + 1, late) or signal_number:
                     self._save(step + 1)
                 if knn is not None and knn.is_due(step + 1, self.steps, self.steps_per_epoch):
                     monitor.knn(step + 1, knn.accuracy(self.method.encoder().eval()))
@@ -147,21 +150,41 @@ class _Training:
                     )
         return self.run
 
-    def _step(self, progress: Progress, batches: Iterator[tuple[Batch, float]], monitor: Monitor) -> None:
-        """One optimiser step: micro-batches, clip, update, and what follows the update."""
-        lr = set_schedules(self.optimizer, self.recipe.optim, progress, self.batch_size)
+    def _gradients(
+        self, progress: Progress, batches: Iterator[tuple[Batch, float]], monitor: Monitor
+    ) -> list[_MicroBatch]:
+        """The micro-batches of a step, forward and backward."""
         # Nothing of ours draws from the global generator; this covers a dropout inside somebody's backbone.
         torch.manual_seed(fold(progress.seed, progress.step, self.fabric.global_rank) & 0xFFFFFFFF)
-        micro_batches, waited = self.recipe.trainer.accumulate, 0.0
-        for number in range(micro_batches):
-            batch, seconds = next(batches)
-            waited += seconds
-            with self.fabric.no_backward_sync(self.forward, enabled=number < micro_batches - 1):
+        count, made = self.recipe.trainer.accumulate, []
+        for number in range(count):
+            batch, waited = collectives.on_every_process(lambda: next(batches))
+            with self.fabric.no_backward_sync(self.forward, enabled=number < count - 1):
                 total = self.forward(batch, progress)
                 losses = self.objective.losses
-                _check_finite(losses, progress)
-                self.fabric.backward(total / micro_batches)
+                self.fabric.backward(total / count)
             monitor.micro_batch(losses)
+            made.append(_MicroBatch({name: value.detach().float() for name, value in losses.terms.items()}, waited))
+        return made
+
+    def _agree(
+        self, progress: Progress, micro_batches: list[_MicroBatch], signal_number: int, late: bool
+    ) -> tuple[int, bool]:
+        """What all processes must do alike after this step, by one collective: stop for a signal, save.
+
+        Raises in all of them, before the update, if the loss of one is not finite.
+        """
+        values = torch.stack([value for part in micro_batches for value in part.terms.values()])
+        wishes = torch.tensor([signal_number, late], device=values.device)
+        agreed = collectives.all_reduce_max(torch.cat([(~values.isfinite()).any()[None].long(), wishes]))
+        broken, signal_number, late_number = agreed.tolist()
+        if broken:
+            raise _not_finite(micro_batches, progress)
+        return signal_number, bool(late_number)
+
+    def _update(self, progress: Progress, waited: float, monitor: Monitor) -> None:
+        """Clip, change the weights, and what follows that."""
+        lr = set_schedules(self.optimizer, self.recipe.optim, progress, self.batch_size)
         frozen = list(self.method.frozen(progress))
         for parameter in frozen:
             parameter.grad = None
@@ -233,6 +256,14 @@ class _Training:
         monitor.say(describe(self.recipe, len(self.source), trained, self.fabric.device, self.fabric.world_size))
 
 
+@dataclass(frozen=True)
+class _MicroBatch:
+    """What is left of one: its loss terms, and the seconds that were spent waiting for its data."""
+
+    terms: dict[str, Tensor]
+    waited: float
+
+
 class _Objective(nn.Module):
     """A method's loss as a `forward`, which is what DDP and FSDP hook into."""
 
@@ -258,8 +289,11 @@ class _SaveSchedule:
         self._steps = steps
         self._last = time.monotonic()
 
-    def is_due(self, step: int) -> bool:
-        late = collectives.broadcast_object(time.monotonic() - self._last > self._seconds)
+    def is_late(self) -> bool:
+        """Whether it is long since the last one, by this process's clock."""
+        return time.monotonic() - self._last > self._seconds
+
+    def is_due(self, step: int, late: bool) -> bool:
         due = step % self._every == 0 or step == self._steps or late
         if due:
             self._last = time.monotonic()
@@ -273,17 +307,17 @@ def _export(recipe: Recipe, state: checkpoint.State, path: Path) -> None:
     method.encoder().save(path, step=state.step)
 
 
-def _check_finite(losses: Losses, progress: Progress) -> None:
-    """Stop before a non-finite loss reaches the weights."""
-    values = torch.stack([value.detach().float() for value in losses.terms.values()])
-    if int(collectives.all_reduce_sum((~values.isfinite()).any().int())):
-        broken = {n: v for n, v in zip(losses.terms, values.tolist(), strict=True) if not torch.tensor(v).isfinite()}
-        names = ", ".join(f"{name} = {value}" for name, value in broken.items()) or "a term of another process"
-        raise UserError(
-            f"the loss is not finite at step {progress.step}: {names}. The weights were not changed by this step; "
-            "the last checkpoint is good. Try a lower optim.lr, a longer optim.warmup_epochs, optim.clip=3 or "
-            "trainer.precision=32"
-        )
+def _not_finite(micro_batches: list[_MicroBatch], progress: Progress) -> UserError:
+    """Names the terms of the first micro-batch that has such."""
+    named = [
+        ", ".join(f"{name} = {float(value)}" for name, value in part.terms.items() if not value.isfinite())
+        for part in micro_batches
+    ]
+    return UserError(
+        f"the loss is not finite at step {progress.step}: {next(filter(None, named), 'a term of another process')}. "
+        "The weights were not changed by this step; the last checkpoint is good. Try a lower optim.lr, a longer "
+        "optim.warmup_epochs, optim.clip=3 or trainer.precision=32"
+    )
 
 
 def _check_gradient(norm: Tensor, progress: Progress) -> None:

@@ -5,10 +5,6 @@ from __future__ import annotations
 import signal
 from types import FrameType, TracebackType
 
-import torch
-
-from asterism.ops.collectives import all_reduce_max
-
 
 class StopRequest:
     """Remembers the first signal; a second Ctrl-C stops at once."""
@@ -31,9 +27,10 @@ class StopRequest:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
-    def received(self, device: torch.device) -> int:
-        """The signal's number once any process got one, else 0. A collective: all processes stop at the same step."""
-        return int(all_reduce_max(torch.tensor(self._received, device=device)))
+    @property
+    def received(self) -> int:
+        """The signal's number once this process got one, else 0."""
+        return self._received
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self._received and number == signal.SIGINT:

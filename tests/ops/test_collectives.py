@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from asterism.errors import UserError
 from asterism.ops import collectives
 from tests.distributed import run
 
@@ -81,6 +82,23 @@ def test_the_mean_has_the_gradient_of_the_average_loss() -> None:
     torch.stack([_loss(weight, part, mean) for part in rows]).mean().backward()
     for gradient in run(_gradient, rows):
         torch.testing.assert_close(gradient, weight.grad)
+
+
+def _mistake_on_rank_1() -> tuple[int, str]:
+    def action() -> int:
+        if collectives.rank() == 1:
+            raise UserError("the mask of 7.png is missing")
+        return 3
+
+    fine = collectives.on_every_process(lambda: 5 + collectives.rank())
+    with pytest.raises(UserError) as error:
+        collectives.on_every_process(action)
+    return fine, str(error.value)
+
+
+def test_a_mistake_of_the_user_in_one_process_is_raised_by_all() -> None:
+    assert run(_mistake_on_rank_1) == [(5, "the mask of 7.png is missing"), (6, "the mask of 7.png is missing")]
+    assert collectives.on_every_process(lambda: 4) == 4
 
 
 def _fail_on_rank_1() -> None:

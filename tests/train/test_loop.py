@@ -57,28 +57,63 @@ def test_a_run_leaves_everything_behind(tmp_path, method):
     assert encoder.encode(torch.zeros(2, 3, 16, 16, dtype=torch.uint8)).cls.shape == (2, 32)
 
 
-@pytest.mark.parametrize("method", ["dino", "mae"])
-def test_resuming_equals_never_having_stopped(tmp_path, method, monkeypatch):
-    recipe = tiny_recipe(method, checkpoint={"every_steps": 3, "keep_last": 5})
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing of ours catches it, so nothing is saved."""
+
+
+_FEW = {"memory": 32, "count": 8}
+STATEFUL = {
+    "dino": {},
+    "mae": {},
+    "ibot": {"patch_out_dim": 24},  # two centres, two heads
+    "sop": {},  # two memories, which wrap around, and lists of neighbours
+    "sove": {"images": _FEW | {"neighbours": 2, "search": "whole-memory", "neighbour_lists": None}},
+    "massl": {"images": _FEW | {"neighbours": 0, "anchors": "partition"}, "patches": None},
+    "flsl": {},
+    "cribo": {"neighbour_start": 0},  # the bank wraps around
+    "stellar": {},  # the warm-up ends after 3 of 6 steps
+}
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in ("dino", "mae") else pytest.param(n, marks=pytest.mark.slow) for n in STATEFUL]
+)
+def test_resuming_equals_never_having_stopped(tmp_path, name, monkeypatch):
+    """Stopped by a signal where STELLAR changes its phase, then killed between two checkpoints, then finished."""
+    method = {"sove": "sop", "massl": "sop"}.get(name, name)
+    changes = {"name": method, **METHODS[method], **STATEFUL[name]}
+    recipe = tiny_recipe(method, method=changes, checkpoint={"every_steps": 2, "keep_last": 5})
     whole = pretrain(recipe, tmp_path / "whole")
 
-    after_update = loop.method_class(method).after_update
+    kind = loop.method_class(method)
+    loss, after_update = kind.loss, kind.after_update
 
-    def interrupted(self, progress):
-        after_update(self, progress)
-        if progress.step == 3:
+    def stopped(self, batch, progress):
+        if progress.step == 2:
             os.kill(os.getpid(), signal.SIGTERM)
+        return loss(self, batch, progress)
 
+    def killed(self, progress):
+        after_update(self, progress)
+        if progress.step == 4:
+            raise Killed
+
+    parts = tmp_path / "parts"
     with monkeypatch.context() as patch:
-        patch.setattr(loop.method_class(method), "after_update", interrupted)
+        patch.setattr(kind, "loss", stopped)
         with pytest.raises(Interrupted, match="saved; go on with: asterism pretrain --resume") as stop:
-            pretrain(recipe, tmp_path / "parts")
-    assert stop.value.exit_code == 128 + signal.SIGTERM
-    assert checkpoint.steps(tmp_path / "parts" / "checkpoints") == [3, 4]
-    parts = resume(tmp_path / "parts")
-    assert losses(parts) == losses(whole)
-    same_files(whole.checkpoints / "last", parts.checkpoints / "last")
-    assert whole.weights.read_bytes() == parts.weights.read_bytes()
+            pretrain(recipe, parts)
+        assert stop.value.exit_code == 128 + signal.SIGTERM
+        assert checkpoint.steps(parts / "checkpoints") == [2, 3]
+        patch.undo()
+        patch.setattr(kind, "after_update", killed)
+        with pytest.raises(Killed):
+            resume(parts)
+    assert checkpoint.steps(parts / "checkpoints") == [2, 3, 4]
+    run = resume(parts)
+    assert losses(run) == losses(whole)
+    same_files(whole.checkpoints / "last", run.checkpoints / "last")
+    assert whole.weights.read_bytes() == run.weights.read_bytes()
 
 
 def test_accumulation_changes_neither_weights_nor_teacher_nor_centre(tmp_path):
