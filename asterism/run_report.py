@@ -177,10 +177,10 @@ def _curves(metrics: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """What tells whether training goes well; below, folded, all else that was logged."""
     logged = list(dict.fromkeys(key for records in metrics.values() for record in records for key in record))
     terms = tuple(key for key in logged if key.startswith(_TERM))
-    main = _CURVES | ({"Terms of the loss": terms} if len(terms) > len(metrics) else {})
-    known = {key for keys in (*main.values(), *_MORE_CURVES.values(), terms) for key in keys} | _NO_CURVE
+    alone = {"Terms of the loss": terms} if len(metrics) == 1 and len(terms) > 1 else {}
+    known = {key for keys in (*_CURVES.values(), *_MORE_CURVES.values(), terms) for key in keys} | _NO_CURVE
     more = _MORE_CURVES | {key.replace("_", " "): (key,) for key in logged if key not in known}
-    return _charts(main, metrics) + page.folded("More curves", _charts(more, metrics))
+    return _charts(_CURVES | alone, metrics) + page.folded("More curves", _charts(more, metrics))
 
 
 def _charts(curves: Mapping[str, Sequence[str]], metrics: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:

@@ -232,11 +232,11 @@ def _plane(look: Look) -> Section | None:
     shown = [
         tile
         for number, (image, own) in enumerate(zip(images, colors[: len(images)], strict=True), start=1)
-        for tile in (Tile(image, f"image {number}"), Tile(own, "its patches"))
+        for tile in (Tile(image, f"image {number}"), Tile(own, "patches"))
     ]
     return Section(
         "Patch tokens in the plane",
-        f'<div class="charts">{clouds}</div>{page.tiles(shown, 64)}',
+        f'<div class="charts clouds">{clouds}</div>{page.tiles(shown, 64)}',
         f"The patch tokens of {len(images)} images laid out by t-SNE, near where they are alike. A dot has the colour "
         "of its patch, shown below beside the image, and can be followed from layer to layer.",
     )

@@ -10,6 +10,7 @@ from asterism.errors import UserError
 from asterism.evals.result import Part, read_results
 from asterism.run_report import write_report
 from asterism.train.loop import pretrain
+from tests.browser import CHROMIUM, measured, printed
 from tests.train.tiny import tiny_recipe
 
 OF_EVERY_VIT = {
@@ -88,6 +89,11 @@ def pages(runs):
     return {name: Page(write_report([run.path]).read_text()) for name, run in runs.items()}
 
 
+@pytest.fixture(scope="module")
+def compared(runs):
+    return write_report([runs[name].path for name in ("dino", "stellar", "flsl")])
+
+
 def test_the_page_shows_scores_curves_and_pictures_and_needs_nothing_else(runs, pages):
     path = runs["dino"].path / "report.html"
     text, page = path.read_text(), pages["dino"]
@@ -117,7 +123,7 @@ def test_every_data_set_is_shown(runs):
 def test_what_only_some_methods_show(pages):
     assert {"visible patches", "reconstruction"} <= set(pages["mae"].columns)
     assert {"concepts", "reconstruction"} <= set(pages["stellar"].columns)
-    assert pages["stellar"].columns.count("reconstruction") == 2, "one gallery of two halves"
+    assert pages["stellar"].columns.count("reconstruction") == 2, "one gallery in two parts"
     assert {"What is where", "Concept by concept"} <= set(pages["stellar"].headings)
     assert {"layer 0", "layer 2", "head 1"} <= set(pages["flsl"].columns)
     assert {"objects of crop 1", "objects of crop 2", "an object of crop 1", "its like elsewhere"} <= set(
@@ -133,10 +139,9 @@ def test_all_that_was_logged_has_a_curve(runs):
     assert 'aria-label="bank filled"' in text
 
 
-def test_several_runs_side_by_side(runs):
-    path = write_report([runs[name].path for name in ("dino", "stellar", "flsl")])
-    assert path.name == "report-dino-stellar-flsl.html"
-    text = path.read_text()
+def test_several_runs_side_by_side(compared):
+    assert compared.name == "report-dino-stellar-flsl.html"
+    text = compared.read_text()
     page = Page(text)
     assert not page.open
     kinds = {"Components", "Attention", "Aggregated similarity", "Segmentations", "Tracked masks", "Nearest images"}
@@ -164,6 +169,28 @@ def test_the_best_run_is_stressed(runs, tmp_path):
     assert rows["knn, top1"] == ["60.00"]
     assert rows["knn, fid"] == ["40.00"]
     assert rows["knn, chosen_learning_rate"] == []
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here to look at pages with")
+@pytest.mark.parametrize(("kind", "width"), [("single", 390), ("single", 1280), ("compared", 390)])
+def test_a_browser_shows_it_whole(runs, pages, compared, tmp_path, kind, width):
+    seen = measured(compared if kind == "compared" else runs["dino"].path / "report.html", width, tmp_path)
+    assert seen.console == []
+    assert seen.found["width"] == width
+    assert seen.found["overflow"] <= 0  # beside a scroll bar it is less
+    assert seen.found["images"] > 50
+    assert seen.found["broken"] == 0
+    assert seen.found["cut"] == 0
+    assert seen.found["font"] >= 13  # pixels, in tables
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here to print pages with")
+def test_paper_shows_what_is_folded_too(runs, pages, tmp_path):
+    report = runs["stellar"].path / "report.html"
+    unfolded = tmp_path / "unfolded.html"
+    unfolded.write_text(report.read_text().replace("<details>", "<details open>"))
+    sheets = [len(re.findall(rb"/Type /Page\b", printed(path, tmp_path))) for path in (report, unfolded)]
+    assert 3 < sheets[0] == sheets[1] < 30
 
 
 def test_a_run_whose_data_is_gone_still_has_a_report(runs, tmp_path):

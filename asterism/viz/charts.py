@@ -13,6 +13,7 @@ Series = Sequence[tuple[float, float]]
 
 _WIDTH, _HEIGHT = 360, 200
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 12, 26
+_COLORS = 8  # of lines, in the style sheet
 _CLOUD, _DOT = 300, 4  # side of a cloud of dots and radius of a dot
 
 
@@ -51,10 +52,11 @@ def line_chart(title: str, series: Mapping[str, Series], reference: tuple[str, f
         )
     for number, line in enumerate(series.values()):
         path = " ".join(place(x, y) for x, y in _thin(line) if math.isfinite(y))
-        parts.append(f'<polyline class="line c{number % 6}" points="{path}"/>')
+        parts.append(f'<polyline class="line c{number % _COLORS}" points="{path}"/>')
     ends = {name: [y for _, y in line if math.isfinite(y)][-1:] for name, line in series.items()}
     keys = "".join(
-        f'<span class="key c{i % 6}">{escape(name)} {_end(end)}</span>' for i, (name, end) in enumerate(ends.items())
+        f'<span class="key c{i % _COLORS}">{escape(name)} {_end(end)}</span>'
+        for i, (name, end) in enumerate(ends.items())
     )
     legend = f'<p class="legend">{keys}</p>' if len(series) > 1 else ""
     last = "" if legend else _end(*ends.values())

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import colorsys
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from asterism.data.masks import palette
 from asterism.ops.psnr import psnr
 from asterism.viz.page import Tile
 from asterism.viz.pictures import Pictures, enlarge, to_uint8
 
-_GOLDEN_ANGLE = 0.381966  # of a turn: hues of neighbouring numbers lie far apart, however many there are
-_LEVELS = ((0.75, 1.0), (0.95, 0.75), (0.9, 0.95), (1.0, 0.55), (0.5, 0.85))  # saturation and value, in turns
+_NAMED = 10  # colours of masks that were chosen by eye
+_LEVELS = torch.tensor([0.1, 0.4, 0.7, 1.0])  # of red, green and blue in the colours after them
 
 
 def concept_colors(count: int) -> Float[Tensor, "{count} 3"]:
-    """A colour in [0, 1] for each concept; a concept keeps its colour in every picture."""
-    colors = []
-    for number in range(count):
-        saturation, value = _LEVELS[number % len(_LEVELS)]
-        colors.append(colorsys.hsv_to_rgb((0.58 + number * _GOLDEN_ANGLE) % 1, saturation, value))
-    return torch.tensor(colors)
+    """A colour in [0, 1] for each concept; a concept keeps its colour in every picture.
+
+    After the named ones, each is the one most unlike all before it.
+    """
+    chosen = torch.tensor(palette(_NAMED + 1)[1:]) / 255
+    others = torch.cartesian_prod(_LEVELS, _LEVELS, _LEVELS)
+    others = others[others.amax(dim=1) > 0.5]  # dark ones do not show over images
+    while len(chosen) < count:
+        farthest = torch.cdist(others, chosen).amin(dim=1).argmax()
+        chosen = torch.cat([chosen, others[farthest][None]])
+    return chosen[:count]
 
 
 def strongest_concepts(where: Float[Tensor, "b r rows columns"], images: Pictures) -> Pictures:
@@ -68,4 +72,4 @@ def at_size(made: Float[Tensor, "b 3 H W"], size: int) -> Float[Tensor, "b 3 {si
 def _tinted(color: Float[Tensor, "b 3 h w"], strength: Float[Tensor, "b 1 h w"], images: Pictures) -> Pictures:
     """Colour that keeps the lightness of the image visible; black and white elsewhere, darker than the image."""
     gray = images.cpu().float().mean(dim=1, keepdim=True) / 255
-    return to_uint8((1 - strength) * 0.55 * gray + strength * color * (0.45 + 0.55 * gray))
+    return to_uint8((1 - strength) * 0.55 * gray + strength * color * (0.6 + 0.4 * gray))

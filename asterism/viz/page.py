@@ -15,7 +15,7 @@ from jaxtyping import UInt8
 from PIL import Image, features
 from torch import Tensor
 
-_NARROW = 4  # columns of a gallery that leave room for a second half beside them
+_ABREAST = 8  # pictures beside each other in a wide window
 _STARS = (
     '<svg class="stars" viewBox="0 0 48 48" aria-hidden="true"><path d="M7 35 18 21 30 27 41 9"/>'
     '<circle cx="7" cy="35" r="2.6"/><circle cx="18" cy="21" r="3.4"/><circle cx="30" cy="27" r="2.6"/>'
@@ -93,13 +93,13 @@ def facts(values: Mapping[str, str]) -> str:
 
 
 def gallery(columns: Columns) -> str:
-    """One row per image, one named column per kind of picture; few columns stand beside each other in two halves."""
+    """One row per image, one named column per kind of picture; few columns leave room for parts beside each other."""
     if not columns:
         return ""
     count = len(next(iter(columns.values())))
-    half = -(-count // 2) if len(columns) <= _NARROW and count > 1 else count
-    parts = "".join(_gallery(columns, range(first, min(first + half, count))) for first in range(0, count, half))
-    return f'<div class="galleries">{parts}</div>'
+    each = -(-count // max(1, _ABREAST // len(columns)))
+    parts = "".join(_gallery(columns, range(first, min(first + each, count))) for first in range(0, count, each))
+    return f'<div class="galleries" style="--columns: {len(columns)}">{parts}</div>'
 
 
 def legend(colors: Mapping[str, tuple[int, int, int]]) -> str:
@@ -163,8 +163,7 @@ def _gallery(columns: Columns, rows: range) -> str:
         for row in rows
     )
     return (
-        f'<div class="scroll"><table class="gallery" style="--columns: {len(columns)}"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
+        f'<div class="scroll"><table class="gallery"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
     )
 
 

@@ -32,10 +32,10 @@ def test_a_section_without_a_body_is_not_there() -> None:
     assert "<nav" not in html, "two sections need no contents"
 
 
-def test_few_columns_stand_in_two_halves() -> None:
+def test_few_columns_stand_beside_each_other() -> None:
     pictures = torch.zeros(5, 3, 8, 8, dtype=torch.uint8)
     narrow, wide = (page.gallery({str(i): pictures for i in range(columns)}) for columns in (2, 5))
-    assert (narrow.count("<table"), narrow.count("<tr>"), narrow.count("<img")) == (2, 2 + 5, 10)
+    assert (narrow.count("<table"), narrow.count("<tr>"), narrow.count("<img")) == (3, 3 + 5, 10)
     assert (wide.count("<table"), wide.count("<tr>"), wide.count("<img")) == (1, 1 + 5, 25)
     assert 'alt="1, image 5"' in narrow
 

@@ -1,0 +1,62 @@
+"""Pages in headless Chromium: what it says about them, and how they are laid out."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+_QUIET = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --enable-logging=stderr --v=0 --virtual-time-budget=20000"
+)
+# A window has a least width, a frame has none; frames of files may not be looked into, so they tell.
+_FRAME = """<!doctype html><body style="margin:0">
+<script>addEventListener("message", event => {{ document.body.dataset.found = event.data }})</script>
+<iframe src="measured.html" width="{width}" height="2000" style="border:0"></iframe>"""
+_MEASURE = """<script>addEventListener("load", () => {
+  const images = [...document.images], tables = [...document.querySelectorAll("table:not(.gallery)")];
+  parent.postMessage(JSON.stringify({
+    width: innerWidth, overflow: document.documentElement.scrollWidth - innerWidth,
+    images: images.length, broken: images.filter(image => !image.naturalWidth).length,
+    font: Math.min(...tables.map(table => parseFloat(getComputedStyle(table).fontSize))),
+    cut: tables.filter(t => t.getClientRects().length && t.scrollWidth > t.parentElement.clientWidth
+      && getComputedStyle(t.parentElement).overflowX != "auto").length,
+  }), "*") })</script>"""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a page of some width looks like: numbers by name, and what the console says."""
+
+    found: dict[str, Any]
+    console: list[str]
+
+
+def measured(page: Path, width: int, folder: Path) -> Seen:
+    (folder / "measured.html").write_text(page.read_text().replace("</body>", _MEASURE + "</body>"))
+    (folder / "frame.html").write_text(_FRAME.format(width=width))
+    answer = _run(folder, "--window-size=1400,2000", "--dump-dom", (folder / "frame.html").as_uri())
+    found = re.search(r'data-found="([^"]*)"', answer.stdout)
+    assert found, answer.stderr
+    console = [line for line in answer.stderr.splitlines() if "CONSOLE" in line]
+    return Seen(json.loads(unescape(found.group(1))), console)
+
+
+def printed(page: Path, folder: Path) -> bytes:
+    """The page as PDF."""
+    target = folder / "page.pdf"
+    _run(folder, f"--print-to-pdf={target}", "--no-pdf-header-footer", page.as_uri())
+    return target.read_bytes()
+
+
+def _run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    assert CHROMIUM is not None
+    command = [CHROMIUM, *_QUIET.split(), f"--user-data-dir={folder / 'profile'}", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
