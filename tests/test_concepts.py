@@ -206,14 +206,15 @@ def test_a_run_with_concepts_is_reported_with_them_and_others_without(tmp_path: 
     encoder = run.encoder()
     assert isinstance(encoder, ConceptEncoder)
     text = asterism.report(run).read_text()
-    tiles = text.partition("<h2>Every concept</h2>")[2].partition("</section>")[0]
-    assert tiles.count("<img") == 4 * 4
-    assert "concept 3, " in tiles
+    rows = text.partition("<h2>Concept by concept</h2>")[2].partition("</section>")[0]
+    shown = rows.count("<figcaption>all concepts")
+    assert shown > 0
+    assert [rows.count(f"<figcaption>concept {token}, ") for token in range(5)] == [shown] * 4 + [0]
     assert "dB (PSNR, mean)" in text.partition("<h2>What is where</h2>")[2]
     page = asterism.concepts(run, ["photos/red/000.png"], "shown")
     assert page.is_file()
 
     other = pretrain(tiny_recipe("mae", **settings), tmp_path / "mae")
-    assert "<h2>Every concept</h2>" not in asterism.report(other).read_text()
+    assert "<h2>Concept by concept</h2>" not in asterism.report(other).read_text()
     with pytest.raises(UserError, match=r"a run of mae\) has no concepts"):
         asterism.concepts(other, ["photos/red/000.png"])
