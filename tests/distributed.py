@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-_SECONDS = 120
+_SECONDS = 400  # ends a deadlock; a busy machine needs its time
 
 # A server that has imported these once forks a clean process in milliseconds; spawning imports them every time.
 _context = multiprocessing.get_context("forkserver")
