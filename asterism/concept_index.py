@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asterism.data import BadImage, Sample, Source, open_source
 from asterism.errors import MissingExtra, UserError
-from asterism.evals.cache import encoder_fingerprint
-from asterism.nn.encoder import Encoder
+from asterism.indexed_images import IndexedImages, open_indexed_images
 from asterism.ops.concept_search import Matches, merge, nearest_by_concept, no_matches
 
 _PART = 1024  # images compared at a time
@@ -53,16 +51,7 @@ class ConceptIndex:
 
     def open_images(self, data: str | None = None) -> IndexedImages:
         """The images themselves: at `data`, or where they were when the file was made."""
-        path = data or self.facts.get("path")
-        if path is None:
-            raise UserError(f"{self.path} does not tell where its images are; name them by --data")
-        source = open_source(path, self.facts.get("split"))
-        if source.fingerprint != self.facts.get("fingerprint"):
-            raise UserError(
-                f"the images of {path} are not those that {self.path} was made of; name those by --data, "
-                "or embed these again"
-            )
-        return IndexedImages(source, self.keys)
+        return open_indexed_images(self.path, self.facts, self.keys, data)
 
     def _check(self, dim: int) -> None:
         shape = self._file.shape
@@ -76,35 +65,6 @@ class ConceptIndex:
                 f"{self.path} holds concepts of {shape[-1]} numbers, made by {self.facts.get('model')}, but this "
                 f"model's have {dim}; embed the images with the same model"
             )
-
-
-def check_encoder(path: Path, facts: Mapping[str, Any], encoder: Encoder) -> None:
-    """Refuse an index of another model: vectors of two models may have one width, but never one meaning."""
-    if facts.get("encoder") != encoder_fingerprint(encoder):
-        step = "" if facts.get("step") is None else f" at step {facts['step']}"
-        raise UserError(
-            f"{path} was made by another model ({facts.get('model')}{step}), so its vectors mean something else; embed "
-            "the images with this model, or name that one"
-        )
-
-
-class IndexedImages:
-    """Images by their row in an index. Rows follow the source, but images that could not be read have none."""
-
-    def __init__(self, source: Source, keys: Sequence[str]) -> None:
-        self._source = source
-        self._keys = keys
-        self._left_out = len(source) - len(keys)
-
-    def __getitem__(self, row: int) -> Sample:
-        for place in range(row, row + self._left_out + 1):
-            try:
-                sample = self._source[place]
-            except BadImage:
-                continue
-            if sample.key == self._keys[row]:
-                return sample
-        raise UserError(f"{self._keys[row]} cannot be read any more from {self._source.name}")
 
 
 class _File(ABC):

@@ -10,9 +10,10 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from asterism.concept_index import ConceptIndex, IndexedImages, check_encoder
+from asterism.concept_index import ConceptIndex
 from asterism.data.evaluation import center_square
 from asterism.errors import UserError
+from asterism.indexed_images import IndexedImages, check_encoder
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.pictures import Picture, square_picture
 from asterism.output_folder import filled, image_names

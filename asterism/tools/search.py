@@ -18,9 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from asterism.concept_index import IndexedImages, check_encoder
-from asterism.data import open_source
 from asterism.errors import MissingExtra, UserError
+from asterism.indexed_images import check_encoder, open_indexed_images
 from asterism.nn.encoder import Encoder
 from asterism.ops.neighbours import nearest
 from asterism.tools.contact_sheet import SUFFIXES, Tile, write_sheet
@@ -75,19 +74,6 @@ class ImageIndex:
             for values, places in zip(similarity.tolist(), rows.tolist(), strict=True)
         ]
 
-    def images(self, data: str | None) -> IndexedImages:
-        """The images themselves: at `data`, or where they were when the file was made."""
-        path = data or self.facts.get("path")
-        if path is None:
-            raise UserError(f"{self.path} does not tell where its images are; name them by --data")
-        source = open_source(path, self.facts.get("split"))
-        if source.fingerprint != self.facts.get("fingerprint"):
-            raise UserError(
-                f"the images of {path} are not those that {self.path} was made of; name those by --data, "
-                "or embed these again"
-            )
-        return IndexedImages(source, self.keys)
-
 
 def check_sheet(path: Path, overwrite: bool) -> Path:
     """Refuse a file that cannot or must not be written, before any work is done."""
@@ -106,7 +92,7 @@ def search_images(
     if not collection.keys:
         raise UserError(f"{index} holds no images; embed some")
     check_encoder(index, collection.facts, encoder)
-    images = collection.images(data)
+    images = open_indexed_images(index, collection.facts, collection.keys, data)
     pictures = [read_picture(path) for path in queries]
     vectors = encoder.eval().encode(list(queries)).cls.float().cpu()
     found = collection.nearest(vectors, count)
