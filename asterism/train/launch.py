@@ -14,7 +14,6 @@ from lightning_fabric.strategies.strategy import Strategy
 from torch.nn.parallel import DistributedDataParallel
 
 from asterism.errors import UserError
-from asterism.ops.collectives import on_first_process as on_first_process  # part of launching, for those who train
 from asterism.ops.sharding import shard
 from asterism.train.recipe import TrainerConfig
 

@@ -25,7 +25,7 @@ from asterism.nn.weights import load_weights_into
 from asterism.ops import collectives
 from asterism.ops.random import fold
 from asterism.train import checkpoint
-from asterism.train.launch import launch, on_first_process
+from asterism.train.launch import launch
 from asterism.train.monitor import Monitor
 from asterism.train.online_knn import OnlineKnn
 from asterism.train.optim import build_optimizer, clip_gradients, set_schedules
@@ -39,7 +39,7 @@ from asterism.types import Batch, Losses, Progress
 def pretrain(recipe: Recipe, out: Path, *, init: str | None = None, overwrite: bool = False) -> Run:
     """A new run in the folder `out`, with a backbone that starts from the weights `init` if given."""
     fabric = _launch(recipe)
-    on_first_process(lambda: check_free(out, overwrite))
+    collectives.on_first_process(lambda: check_free(out, overwrite))
     method = build_method(recipe)
     source = _open_data(recipe, method)
     recipe = resolve(recipe, len(source), fabric.device, fabric.world_size)
@@ -47,7 +47,7 @@ def pretrain(recipe: Recipe, out: Path, *, init: str | None = None, overwrite: b
         loaded = load_weights_into(method.backbone, init)
         method.backbone_was_loaded()
         fabric.print(f"Started from {init}: {loaded}")
-    run = on_first_process(lambda: create_run(out, recipe, overwrite))
+    run = collectives.on_first_process(lambda: create_run(out, recipe, overwrite))
     try:
         return _Training(fabric, recipe, source, method, run).train(0)
     except UserError:
