@@ -1,0 +1,29 @@
+"""Settings of colours reach the views of every method that has them."""
+
+from __future__ import annotations
+
+import pytest
+
+from asterism.methods import method_class, method_names
+from asterism.methods._colors import ColorsConfig
+from asterism.train.loop import build_method
+from asterism.types import ColorJitter
+from tests.train.tiny import tiny_recipe
+
+COLORED = [name for name in method_names() if issubclass(method_class(name).Config, ColorsConfig)]
+
+
+def test_all_methods_with_several_views_have_them() -> None:
+    assert set(COLORED) == set(method_names()) - {"mae", "vq"}
+
+
+@pytest.mark.parametrize("name", COLORED)
+def test_settings_reach_every_view_that_changes_colours(name: str) -> None:
+    jitter = ColorJitter(hue=0.02)
+    recipe = tiny_recipe(name)
+    changed = {"jitter": jitter, "grayscale": 0.03, "blur_sigma": (0.4, 0.5)}
+    views = build_method(recipe.model_copy(update={"method": recipe.method.model_copy(update=changed)})).views
+    colored = [view for view in views if view.blur > 0]
+    assert len(colored) >= 2
+    for view in colored:
+        assert (view.jitter, view.grayscale, view.blur_sigma) == (jitter, 0.03, (0.4, 0.5))
