@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -125,6 +126,7 @@ def main() -> None:
     for batch in options.batches:
         for name, work in parts(method, batch, device).items():
             rows[name].append(seconds(work, options.repeats, device))
+            print(f"batch {batch}, {name}: {rows[name][-1]:.2e} s", file=sys.stderr, flush=True)
     print(table(f"{options.backbone}, {device}", options.batches, rows))
     print(table("paper, A100", PAPER_BATCHES, PAPER))
     if options.plot is not None:

@@ -10,7 +10,6 @@ A study is a YAML file:
     runs:
       dino: {recipe: dino-cifar10}
       sop:  {recipe: sop-cifar10, settings: [method.images.count=256]}
-      warm: {recipe: stellar-scenes, init: mae}     # starts from that run of the study
     evaluations:
       - {name: on other images, data: other/, protocols: [knn], settings: [knn.k=20], show: [knn.top1_k20]}
 
@@ -30,7 +29,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +46,6 @@ class RunConfig(Config):
 
     recipe: str
     settings: tuple[str, ...] = ()
-    init: str | None = None  # the name of another run, or whatever `asterism pretrain --init` takes
-    minutes: float | None = None  # instead of the study's
     untrained: bool = False
 
 
@@ -60,8 +57,6 @@ class EvaluationConfig(Config):
     name: str | None = None  # put before the columns' names
     data: str | None = None
     settings: tuple[str, ...] = ()
-    train_split: str | None = None
-    test_split: str | None = None
 
 
 class StudyConfig(Config):
@@ -80,34 +75,23 @@ def main() -> None:
     study = StudyConfig.parse(read_yaml(options.study))
     options.out.mkdir(parents=True, exist_ok=True)
     chosen = options.only or list(study.runs)
-    for stage in (first_stage(study, chosen), second_stage(study, chosen)):
-        with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
-            tasks = [
-                pool.submit(one_run, study, name, seed, options.out, options.data)
-                for seed in study.seeds
-                for name in stage
-                if not record_path(options.out, name, seed).is_file()
-            ]
-            for task in wait(tasks).done:
-                task.result()
+    with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
+        tasks = [
+            pool.submit(one_run, study, name, seed, options.out, options.data)
+            for seed in study.seeds
+            for name in chosen
+            if not record_path(options.out, name, seed).is_file()
+        ]
+        for task in tasks:
+            task.result()
     print(table(study, options.out))
-
-
-def first_stage(study: StudyConfig, names: Sequence[str]) -> list[str]:
-    return [name for name in names if study.runs[name].init not in study.runs]
-
-
-def second_stage(study: StudyConfig, names: Sequence[str]) -> list[str]:
-    """Runs that start from others."""
-    return [name for name in names if study.runs[name].init in study.runs]
 
 
 def one_run(study: StudyConfig, name: str, seed: int, out: Path, data: str | None) -> None:
     """Train, evaluate, and leave a record."""
     run, folder = study.runs[name], run_path(out, name, seed)
     settings = [*study.settings, *run.settings, f"trainer.seed={seed}", "data.workers=0", "trainer.epochs=auto"]
-    init = str(run_path(out, run.init, seed)) if run.init in study.runs else run.init
-    steps = 1 if run.untrained else study.steps or steps_within(run, study.minutes, settings, data, init)
+    steps = 1 if run.untrained else study.steps or steps_within(run, study.minutes, settings, data)
     if run.untrained:
         settings += ["optim.lr=0", "optim.min_lr=0"]
     before = time.process_time()
@@ -115,7 +99,6 @@ def one_run(study: StudyConfig, name: str, seed: int, out: Path, data: str | Non
         recipe=run.recipe,
         data=data,
         out=folder,
-        init=init,
         overwrite=folder.exists(),
         overrides=[*settings, f"trainer.steps={steps}"],
     )
@@ -131,14 +114,7 @@ def one_run(study: StudyConfig, name: str, seed: int, out: Path, data: str | Non
 def measured(run: Run, part: EvaluationConfig) -> dict[str, float | None]:
     """The columns of one evaluation; empty where the run has no such thing, for example no concepts."""
     try:
-        results = evaluate(
-            run,
-            part.data,
-            part.protocols,
-            train_split=part.train_split,
-            test_split=part.test_split,
-            overrides=part.settings,
-        )
+        results = evaluate(run, part.data, part.protocols, overrides=part.settings)
     except UserError as error:
         print(f"{run.path}: {error}", flush=True)
         return {column_name(part, column): None for column in part.show}
@@ -149,12 +125,9 @@ def measured(run: Run, part: EvaluationConfig) -> dict[str, float | None]:
     return values
 
 
-def steps_within(
-    run: RunConfig, minutes: float | None, settings: Sequence[str], data: str | None, init: str | None
-) -> int:
+def steps_within(run: RunConfig, minutes: float | None, settings: Sequence[str], data: str | None) -> int:
     """How many steps the time allows, from the difference between a short run and a shorter one."""
-    allowed = run.minutes or minutes
-    assert allowed is not None, "a study needs minutes or steps"
+    assert minutes is not None, "a study needs minutes or steps"
     spent: dict[int, float] = {}
     for steps in (4, 5, 25):  # the first warms up and does not count
         with tempfile.TemporaryDirectory() as folder:
@@ -163,11 +136,10 @@ def steps_within(
                 recipe=run.recipe,
                 data=data,
                 out=Path(folder) / "run",
-                init=init,
                 overrides=[*settings, f"trainer.steps={steps}", "monitor.knn=null", "monitor.tensorboard=false"],
             )
             spent[steps] = time.process_time() - before
-    return max(1, round(allowed * 60 * 20 / (spent[25] - spent[5])))
+    return max(1, round(minutes * 60 * 20 / (spent[25] - spent[5])))
 
 
 def table(study: StudyConfig, out: Path) -> str:
@@ -198,7 +170,7 @@ def column_name(part: EvaluationConfig, column: str) -> str:
     return column if part.name is None else f"{part.name} {column}"
 
 
-def run_path(out: Path, name: str | None, seed: int) -> Path:
+def run_path(out: Path, name: str, seed: int) -> Path:
     return out / f"{name}-{seed}"
 
 
