@@ -276,14 +276,12 @@ def _heads(look: Look) -> Section | None:
 
 def _views(method: Method, recipe: Recipe, look: Look) -> Section:
     views = Views(method.views)
-    crops = []
-    for number, sample in enumerate(chosen_samples(look.source, _FEW)):
-        _, height, width = sample.image.shape
-        parameters = views.sample(height, width, fold(recipe.trainer.seed, number))
-        crops.append(views.apply(sample.image, parameters))
+    images = [sample.image for sample in chosen_samples(look.source, _FEW)]
+    keys = [fold(recipe.trainer.seed, number) for number in range(len(images))]
+    crops = views.apply(images, views.sample([(image.shape[1], image.shape[2]) for image in images], keys))
     return Section(
         "What the method was shown",
-        page.gallery({f"view {i + 1}": torch.stack(same) for i, same in enumerate(zip(*crops, strict=True))}),
+        page.gallery({f"view {i + 1}": same for i, same in enumerate(crops)}),
         "One image in a row, cut and coloured by chance as in training.",
         folded=True,
     )

@@ -95,15 +95,27 @@ def plot(batches: Sequence[int], rows: Mapping[str, Sequence[float]], title: str
         shapes.append(f'<line x1="{left}" x2="{width - right}" y1="{level}" y2="{level}" stroke="#ddd"/>')
         shapes.append(f'<text x="{left - 8}" y="{level + 4}" text-anchor="end">{10.0**power:g} s</text>')
     shapes += [f'<text x="{x(b)}" y="{height - 16}" text-anchor="middle">{b}</text>' for b in batches]
-    for colour, (name, values) in zip(colours, rows.items(), strict=True):
+    shapes.append(
+        f'<text x="{(left + width - right) / 2}" y="{height - 2}" text-anchor="middle">images per batch</text>'
+    )
+    names = apart([y(values[-1]) for values in rows.values()], distance=15)
+    for colour, level, (name, values) in zip(colours, names, rows.items(), strict=True):
         points = " ".join(f"{x(b):.1f},{y(v):.1f}" for b, v in zip(batches, values, strict=True))
         shapes.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        shapes.append(f'<text x="{width - right + 8}" y="{y(values[-1]) + 4:.1f}" fill="{colour}">{name}</text>')
+        shapes.append(f'<text x="{width - right + 8}" y="{level + 4:.1f}" fill="{colour}">{name}</text>')
     style = 'font-family="sans-serif" font-size="12"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" {style}>'
         f'<rect width="{width}" height="{height}" fill="white"/>{"".join(shapes)}</svg>'
     )
+
+
+def apart(levels: Sequence[float], distance: float) -> list[float]:
+    """The levels, pushed down where they would lie closer to the one above than `distance`."""
+    placed, above = list(levels), -math.inf
+    for index in sorted(range(len(levels)), key=levels.__getitem__):
+        above = placed[index] = max(levels[index], above + distance)
+    return placed
 
 
 @torch.no_grad()

@@ -131,8 +131,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     def ours(decoder: Callable[[bytes], Tensor]) -> Callable[[int], None]:
         def run(seed: int) -> None:
-            for number, image in enumerate(map(decoder, files)):
-                views.apply(image, views.sample(image.shape[1], image.shape[2], fold(seed, number)))
+            images = list(map(decoder, files))
+            keys = [fold(seed, number) for number in range(len(images))]
+            views.apply(images, views.sample([(image.shape[1], image.shape[2]) for image in images], keys))
 
         return run
 

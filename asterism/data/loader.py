@@ -5,7 +5,7 @@ Everything drawn is a function of (seed, epoch, image), so a run that goes on at
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from asterism.config import Config
+from asterism.data.kept import KeptImages
 from asterism.data.order import EpochOrder
 from asterism.data.segmented import VOID
 from asterism.data.source import BadImage, Sample, Source
@@ -28,6 +29,7 @@ from asterism.types import Batch, View
 
 _Positive = Annotated[float, Field(gt=0)]
 _LONGEST_RUN = 1000  # unreadable images in a row, after which it is the data and not the images
+_PIXELS_AT_ONCE = 1 << 22  # of the images that are held decoded: twelve megabytes
 
 
 class DataConfig(Config):
@@ -37,6 +39,9 @@ class DataConfig(Config):
     split: str | None = None  # None: the training part where there is one, else everything
     workers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"  # processes that cut views; 0: the training process
     prefetch: int = Field(2, ge=1)  # micro-batches that each worker keeps ready
+    keep_mb: float = Field(
+        0, ge=0
+    )  # megabytes of decoded images that each worker keeps in memory; 0: decode every time
     shuffle: bool = True
     max_bad_share: float = Field(0.05, ge=0, le=1)  # of the images; with more unreadable ones the run stops
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # of RGB in [0, 1], subtracted; ImageNet's by default
@@ -96,7 +101,7 @@ class Loader:
             )
         self._order = EpochOrder(len(source), batch_size, seed, shuffle=config.shuffle)
         self._requests = _Requests(self._order, range(start_step, steps), accumulate, rank, world_size)
-        self._tasks = _MicroBatches(source, views, seed)
+        self._tasks = _MicroBatches(source, views, seed, config.keep_mb)
         self._workers = max(1, cores() // world_size) if config.workers == "auto" else config.workers
         self._prefetch = config.prefetch
 
@@ -171,10 +176,11 @@ class _Requests:
 
 
 class _MicroBatches(Dataset[RawBatch | UserError]):
-    """Decodes and cuts: a pure function of the request, but for the memory of which images are bad."""
+    """Decodes and cuts: a pure function of the request, but for the memory of images and of which are bad."""
 
-    def __init__(self, source: Source, views: Views, seed: int) -> None:
+    def __init__(self, source: Source, views: Views, seed: int, keep_mb: float) -> None:
         self._source = source
+        self._images = KeptImages(source, keep_mb)
         self._views = views
         self._seed = seed
         self._bad: dict[int, BadImage] = {}
@@ -187,25 +193,29 @@ class _MicroBatches(Dataset[RawBatch | UserError]):
 
     def _prepare(self, request: _Request) -> RawBatch:
         keys = [fold(self._seed, request.epoch, drawn) for drawn in request.indices]
-        shown, pixels, segments, geometry = [], list[list[Tensor]](), list[list[Tensor]](), []
         bad: list[BadImage] = []
-        for drawn, key in zip(request.indices, keys, strict=True):
-            place, sample = self._readable(drawn, bad)
-            _, height, width = sample.image.shape
-            parameters = self._views.sample(height, width, key)
-            shown.append(place)
-            pixels.append(self._views.apply(sample.image, parameters))
+        shown = (self._readable(drawn, bad) for drawn in request.indices)
+        places, geometry = list[int](), list[Tensor]()
+        pixels, segments = list[list[Tensor]](), list[list[Tensor]]()
+        for group in _few_pixels(shown):
+            samples = [sample for _, sample in group]
+            first = len(places)
+            places += [place for place, _ in group]
+            sizes = [(sample.image.shape[1], sample.image.shape[2]) for sample in samples]
+            parameters = self._views.sample(sizes, keys[first : len(places)])
+            pixels.append(self._views.apply([sample.image for sample in samples], parameters))
             if self._views.with_labels:
-                segments.append(self._views.apply_labels(self._labels(sample), parameters))
+                labels = [self._labels(sample) for sample in samples]
+                segments.append(self._views.apply_labels(labels, parameters))
             geometry.append(self._views.geometry(parameters))
         return RawBatch(
-            views=tuple(torch.stack(view) for view in zip(*pixels, strict=True)),
+            views=tuple(torch.cat(view) for view in zip(*pixels, strict=True)),
             segments={
-                number: torch.stack(labels)
+                number: torch.cat(labels)
                 for number, labels in zip(self._views.with_labels, zip(*segments, strict=True), strict=True)
             },
-            geometry=torch.stack(geometry, dim=1),
-            index=torch.tensor(shown),
+            geometry=torch.cat(geometry, dim=1),
+            index=torch.tensor(places),
             keys=torch.tensor(keys),
             bad=bad,
             seen=request.seen,
@@ -225,7 +235,7 @@ class _MicroBatches(Dataset[RawBatch | UserError]):
             place = (drawn + step) % len(self._source)
             try:
                 if place not in self._bad:
-                    return place, self._source[place]
+                    return place, self._images[place]
             except BadImage as error:
                 self._bad[place] = error
             bad.append(self._bad[place])
@@ -233,3 +243,16 @@ class _MicroBatches(Dataset[RawBatch | UserError]):
             f"{len(bad)} images in a row of {self._source.name} cannot be read, the first: {bad[0]}. "
             "Check that the data is complete and accessible"
         )
+
+
+def _few_pixels(samples: Iterable[tuple[int, Sample]]) -> Iterator[list[tuple[int, Sample]]]:
+    """The samples in groups: many small images are made into views at once, large ones are let go soon."""
+    group, pixels = [], 0
+    for place, sample in samples:
+        group.append((place, sample))
+        pixels += sample.image[0].numel()
+        if pixels >= _PIXELS_AT_ONCE:
+            yield group
+            group, pixels = [], 0
+    if group:
+        yield group

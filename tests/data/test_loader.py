@@ -23,9 +23,9 @@ from tests.data.sources import Deadly, Deaf, Faulty, Numbered, Painted
 SPECS = (ViewSpec(size=12, jitter=ColorJitter(), blur=0.5), ViewSpec(size=8, scale=(0.05, 0.25), flip=1.0))
 
 
-def loader(source: Source, *, workers: int = 0, **options: int) -> Loader:
+def loader(source: Source, *, workers: int = 0, keep_mb: float = 0, **options: int) -> Loader:
     settings = {"batch_size": 8, "seed": 3, "steps": 6} | options
-    return Loader(source, Views(SPECS), DataConfig(path="x", workers=workers), **settings)
+    return Loader(source, Views(SPECS), DataConfig(path="x", workers=workers, keep_mb=keep_mb), **settings)
 
 
 def same(a: RawBatch, b: RawBatch) -> bool:
@@ -68,10 +68,10 @@ def test_what_a_batch_holds() -> None:
         for place in range(8):
             sample = source[int(batch.index[place])]
             views = Views(SPECS)
-            parameters = views.sample(16, 20, int(batch.keys[place]))
-            for view, expected in zip(batch.views, views.apply(sample.image, parameters), strict=True):
-                assert torch.equal(view[place], expected)
-            assert torch.equal(batch.geometry[:, place], views.geometry(parameters))
+            parameters = views.sample([(16, 20)], [int(batch.keys[place])])
+            for view, expected in zip(batch.views, views.apply([sample.image], parameters), strict=True):
+                assert torch.equal(view[place], expected[0])
+            assert torch.equal(batch.geometry[:, place], views.geometry(parameters)[:, 0])
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -277,7 +277,7 @@ def test_a_program_with_spawned_workers_that_ends_in_the_middle(tmp_path: Path) 
 def test_what_spawned_workers_are_given_can_be_pickled() -> None:
     source = Numbered(20, bad=[3])
     order = module.EpochOrder(20, 8, seed=3)
-    tasks = module._MicroBatches(source, Views(SPECS), seed=3)
+    tasks = module._MicroBatches(source, Views(SPECS), seed=3, keep_mb=1)
     request = next(iter(module._Requests(order, range(1, 2), accumulate=1, rank=0, world_size=1)))
     again, sent = pickle.loads(pickle.dumps((tasks, request)))
     assert same(pickle.loads(pickle.dumps(again[sent])), tasks[request])
@@ -316,3 +316,10 @@ def test_real_data(real_data: Path, name: str, split: str | None) -> None:
     assert all(same(a, b) for a, b in zip(alone, helped, strict=True))
     assert all(not batch.bad for batch in alone)
     assert len(set(torch.cat([batch.index for batch in alone]).tolist())) == 48
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_keeping_images_changes_nothing_but_the_reading(workers: int) -> None:
+    source = Numbered(20, bad=[3, 4, 19])
+    kept, read = list(loader(source, workers=workers, keep_mb=1)), list(loader(source, workers=workers))
+    assert all(map(same, kept, read))

@@ -21,8 +21,13 @@ def test_views_come_in_order_with_their_sizes() -> None:
     views = Views(SPECS)
     picture = photograph(0, 60, 80)
     for key in range(20):
-        crops = views.apply(picture, views.sample(60, 80, key))
-        assert [tuple(crop.shape) for crop in crops] == [(3, 32, 32), (3, 32, 32), (3, 16, 16), (3, 8, 8)]
+        crops = views.apply([picture], views.sample([(60, 80)], [key]))
+        assert [tuple(crop.shape) for crop in crops] == [
+            (1, 3, 32, 32),
+            (1, 3, 32, 32),
+            (1, 3, 16, 16),
+            (1, 3, 8, 8),
+        ]
         assert all(crop.dtype == torch.uint8 and crop.is_contiguous() for crop in crops)
 
 
@@ -31,8 +36,8 @@ def test_the_same_key_gives_the_same_pixels_and_leaves_the_image_alone() -> None
     picture = photograph(1, 60, 80)
     before = picture.clone()
     for key in range(10):
-        parameters = views.sample(60, 80, key)
-        first, second = views.apply(picture, parameters), views.apply(picture.contiguous(), parameters)
+        parameters = views.sample([(60, 80)], [key])
+        first, second = views.apply([picture], parameters), views.apply([picture.contiguous()], parameters)
         assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
     assert torch.equal(picture, before)
 
@@ -42,11 +47,31 @@ def test_tiny_long_and_grey_images(height: int, width: int) -> None:
     views = Views(SPECS)
     picture = torch.randint(0, 256, (1, height, width), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     for key in range(20):
-        parameters = views.sample(height, width, key)
-        for crop in views.apply(picture.expand(3, -1, -1), parameters):
-            spread = crop.int().amax(0) - crop.int().amin(0)
+        parameters = views.sample([(height, width)], [key])
+        for crop in views.apply([picture.expand(3, -1, -1)], parameters):
+            spread = crop.int().amax(1) - crop.int().amin(1)
             assert spread.max() <= 1  # grey stays grey
-        assert views.apply_labels(picture[0], parameters) == []  # none was asked for
+        assert views.apply_labels([picture[0]], parameters) == []  # none was asked for
+
+
+def test_the_views_of_an_image_are_the_same_in_any_company() -> None:
+    views = Views([*SPECS, ViewSpec(size=16, segments=True)])
+    pictures = [photograph(seed, 20 + 7 * seed, 90 - 5 * seed) for seed in range(12)]
+    labels = [picture[0] for picture in pictures]
+    parameters = views.sample([(picture.shape[1], picture.shape[2]) for picture in pictures], range(12))
+    made, cut, geometry = (
+        views.apply(pictures, parameters),
+        views.apply_labels(labels, parameters),
+        views.geometry(parameters),
+    )
+    for place, picture in enumerate(pictures):
+        alone = views.sample([(picture.shape[1], picture.shape[2])], [place])
+        assert alone == [parameters[place]]
+        for several, one in zip(
+            [*made, *cut], [*views.apply([picture], alone), *views.apply_labels([labels[place]], alone)], strict=True
+        ):
+            assert torch.equal(several[place], one[0])
+        assert torch.equal(geometry[:, place], views.geometry(alone)[:, 0])
 
 
 def test_a_nested_view_is_cut_from_the_original_pixels() -> None:
@@ -54,7 +79,7 @@ def test_a_nested_view_is_cut_from_the_original_pixels() -> None:
     checkers = (torch.arange(64)[:, None] + torch.arange(64)) % 2 * 255
     picture = checkers.to(torch.uint8).expand(3, -1, -1)
     views = Views([ViewSpec(size=8, scale=(1, 1)), ViewSpec(size=32, scale=(0.1, 0.1), inside=0)])
-    parent, child = views.apply(picture, views.sample(64, 64, 0))
+    parent, child = views.apply([picture], views.sample([(64, 64)], [0]))
     assert parent.float().std() < 10
     assert child.float().std() > 60
 
@@ -67,22 +92,22 @@ def test_geometry_says_where_the_pixels_came_from() -> None:
     views = Views([ViewSpec(size=32, scale=(0.1, 0.6)), ViewSpec(size=64, scale=(0.5, 1), inside=0)])
     flips = set()
     for key in range(12):
-        parameters = views.sample(height, width, key)
-        geometry = geometry_from_rows(views.geometry(parameters))
+        parameters = views.sample([(height, width)], [key])
+        geometry = geometry_from_rows(views.geometry(parameters)[:, 0])
         flips.update(geometry.flip.tolist())
         centers = patch_centers(geometry, (grid, grid))
-        for crop, expected in zip(views.apply(picture, parameters), centers, strict=True):
-            seen = torch.nn.functional.adaptive_avg_pool2d(crop[:2].float(), grid).flatten(1).T
+        for crop, expected in zip(views.apply([picture], parameters), centers, strict=True):
+            seen = torch.nn.functional.adaptive_avg_pool2d(crop[0, :2].float(), grid).flatten(1).T
             torch.testing.assert_close(seen, expected, rtol=0, atol=0.6)
     assert flips == {True, False}
 
 
 def test_geometry_rows_hold_the_image_size_and_the_crop() -> None:
     views = Views(SPECS)
-    parameters = views.sample(60, 80, 4)
+    parameters = views.sample([(60, 80)], [4])
     rows = views.geometry(parameters)
     assert rows.dtype == torch.float32
-    for row, view in zip(rows.tolist(), parameters, strict=True):
+    for row, view in zip(rows[:, 0].tolist(), parameters[0], strict=True):
         crop = view.crop
         assert row == [crop.top, crop.left, crop.height, crop.width, 60, 80, crop.flip]
 
@@ -92,8 +117,8 @@ def test_labels_lie_where_the_geometry_says() -> None:
     asking = ViewSpec(size=16, segments=True)
     views = Views([asking, ViewSpec(size=16), asking.model_copy(update={"scale": (0.05, 0.2)})])
     for key in range(8):
-        parameters = views.sample(60, 80, key)
-        centers = patch_centers(geometry_from_rows(views.geometry(parameters)), (16, 16))[[0, 2]]
-        for cut, points in zip(views.apply_labels(labels, parameters), centers, strict=True):
+        parameters = views.sample([(60, 80)], [key])
+        centers = patch_centers(geometry_from_rows(views.geometry(parameters)[:, 0]), (16, 16))[[0, 2]]
+        for cut, points in zip(views.apply_labels([labels], parameters), centers, strict=True):
             x, y = points.add(0.5 + 1e-4).floor().long().unbind(-1)  # centres between two pixels take the next one
-            assert torch.equal(cut.flatten(), labels[y, x])
+            assert torch.equal(cut[0].flatten(), labels[y, x])

@@ -8,17 +8,18 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional as TF
 
-from asterism.data.views import Colors
+from asterism.data.views import Colors, Views
 from asterism.data.views.color import (
     adjust_brightness,
     adjust_contrast,
     adjust_hue,
     adjust_saturation,
     luma,
-    recolor,
+    recolor_,
     solarize,
     to_uint8,
 )
+from asterism.types import ColorJitter, ViewSpec
 from tests.data.photographs import differences, from_pil, photograph, to_pil
 
 PICTURES = [photograph(seed, 72, 96) for seed in range(3)] + [
@@ -27,6 +28,12 @@ PICTURES = [photograph(seed, 72, 96) for seed in range(3)] + [
     torch.zeros(3, 8, 8, dtype=torch.uint8),
     torch.full((3, 8, 8), 255, dtype=torch.uint8),
 ]
+
+
+def recolored(picture: Tensor, colors: Colors) -> Tensor:
+    pixels = picture[None].clone()
+    recolor_(pixels, [colors])
+    return pixels[0]
 
 
 @pytest.mark.parametrize(
@@ -38,11 +45,11 @@ PICTURES = [photograph(seed, 72, 96) for seed in range(3)] + [
     ],
 )
 def test_blends_are_within_one_level_of_torchvision(
-    ours: Callable[[Tensor, float], Tensor], theirs: Callable[..., Tensor], factors: tuple[float, ...]
+    ours: Callable[[Tensor, list[float]], Tensor], theirs: Callable[..., Tensor], factors: tuple[float, ...]
 ) -> None:
     for picture in PICTURES:
         for factor in factors:
-            changed = to_uint8(ours(picture.float(), factor))
+            changed = to_uint8(ours(picture[None].float(), [factor]))[0]
             assert differences(changed, theirs(picture, factor)).max() <= 1
             assert differences(changed, from_pil(theirs(to_pil(picture), factor))).max() <= 1
 
@@ -50,14 +57,14 @@ def test_blends_are_within_one_level_of_torchvision(
 @pytest.mark.parametrize("factor", [-0.5, -0.4, -0.17, -0.1, 0.0, 0.04, 0.1, 1 / 6, 0.25, 0.35, 0.5])
 def test_hue_is_within_one_level_of_torchvision_on_tensors(factor: float) -> None:
     for picture in PICTURES:
-        turned = to_uint8(adjust_hue(picture.float(), factor))
+        turned = to_uint8(adjust_hue(picture[None].float(), [factor]))[0]
         assert differences(turned, TF.adjust_hue(picture, factor)).max() <= 1
 
 
 @pytest.mark.parametrize("factor", [-0.1, 0.05, 0.1])
 def test_hue_differs_from_pil_by_the_rounding_of_its_eight_bit_hsv(factor: float) -> None:
     for picture in PICTURES:
-        turned = to_uint8(adjust_hue(picture.float(), factor))
+        turned = to_uint8(adjust_hue(picture[None].float(), [factor]))[0]
         difference = differences(turned, from_pil(TF.adjust_hue(to_pil(picture), factor)))
         assert difference.mean() <= 2
         assert difference.max() <= 16
@@ -72,12 +79,12 @@ def test_hue_is_the_turn_of_hsv_pixel_by_pixel() -> None:
                 hue, saturation, value = colorsys.rgb_to_hsv(*(levels[:, row, column] / 255).tolist())
                 pixel = colorsys.hsv_to_rgb((hue + factor) % 1, saturation, value)
                 expected[:, row, column] = torch.tensor(pixel) * 255
-        torch.testing.assert_close(adjust_hue(levels.clone(), factor), expected, rtol=0, atol=1e-3)
+        torch.testing.assert_close(adjust_hue(levels[None].clone(), [factor])[0], expected, rtol=0, atol=1e-3)
 
 
 def test_grayscale_is_within_one_level_of_torchvision() -> None:
     for picture in PICTURES:
-        gray = recolor(picture, Colors(grayscale=True))
+        gray = recolored(picture, Colors(grayscale=True))
         assert differences(gray, TF.rgb_to_grayscale(picture, 3)).max() <= 1
         assert differences(gray, from_pil(TF.rgb_to_grayscale(to_pil(picture), 3))).max() <= 1
 
@@ -85,15 +92,15 @@ def test_grayscale_is_within_one_level_of_torchvision() -> None:
 @pytest.mark.parametrize("threshold", [0, 1, 100, 128, 255])
 def test_solarize_equals_torchvision(threshold: int) -> None:
     for picture in PICTURES:
-        assert torch.equal(solarize(picture, threshold), TF.solarize(picture, threshold))
-        assert torch.equal(solarize(picture, threshold), from_pil(TF.solarize(to_pil(picture), threshold)))
+        assert torch.equal(solarize(picture[None], [threshold])[0], TF.solarize(picture, threshold))
+        assert torch.equal(solarize(picture[None], [threshold])[0], from_pil(TF.solarize(to_pil(picture), threshold)))
 
 
 def test_adjustments_follow_their_order() -> None:
     adjustments = (("hue", 0.1), ("saturation", 1.2), ("contrast", 1.4), ("brightness", 0.7))
     picture = PICTURES[0]
-    forward = recolor(picture, Colors(adjustments))
-    backward = recolor(picture, Colors(adjustments[::-1]))
+    forward = recolored(picture, Colors(adjustments))
+    backward = recolored(picture, Colors(adjustments[::-1]))
     assert differences(forward, backward).max() > 8
 
     chained = picture
@@ -111,7 +118,7 @@ def test_every_change_together_follows_torchvision() -> None:
     colors = Colors((("contrast", 1.2),), grayscale=True, blur_sigma=1.0, solarize_threshold=128)
     chained = TF.rgb_to_grayscale(TF.adjust_contrast(picture, 1.2), 3)
     chained = TF.solarize(TF.gaussian_blur(chained, [7, 7], [1.0, 1.0]), 128)
-    difference = differences(recolor(picture, colors), chained)
+    difference = differences(recolored(picture, colors), chained)
     near_threshold = difference > 3  # a level on the other side of the threshold is inverted, so it jumps
     assert near_threshold.float().mean() < 0.02
 
@@ -119,12 +126,22 @@ def test_every_change_together_follows_torchvision() -> None:
 def test_no_change_of_colour_keeps_the_pixels_and_never_writes_to_them() -> None:
     picture = photograph(5, 20, 30)
     before = picture.clone()
-    assert torch.equal(recolor(picture, Colors()), before)
-    recolor(picture, Colors((("brightness", 0.5),), grayscale=True, blur_sigma=1.0, solarize_threshold=10))
+    assert torch.equal(recolored(picture, Colors()), before)
+    recolored(picture, Colors((("brightness", 0.5),), grayscale=True, blur_sigma=1.0, solarize_threshold=10))
     assert torch.equal(picture, before)
 
 
 def test_luma_weights_sum_to_a_full_level() -> None:
-    white = luma(torch.full((3, 2, 2), 255.0))
-    assert white.shape == (1, 2, 2)
-    torch.testing.assert_close(white, torch.full((1, 2, 2), 255 * 0.9999))
+    white = luma(torch.full((1, 3, 2, 2), 255.0))
+    torch.testing.assert_close(white, torch.full((1, 1, 2, 2), 255 * 0.9999))
+
+
+@pytest.mark.parametrize("size", [8, 32, 300])
+def test_a_view_does_not_depend_on_those_beside_it(size: int) -> None:
+    jitter = ViewSpec(size=size, jitter=ColorJitter(), grayscale=0.3, blur=0.5, blur_sigma=(0.1, 2.0), solarize=0.3)
+    pictures = torch.stack([photograph(seed, size, size) for seed in range(40)])
+    colors = [view.colors for (view,) in Views([jitter]).sample([(size, size)] * 40, range(40))]
+    together = pictures.clone()
+    recolor_(together, colors)
+    for picture, own, expected in zip(pictures, colors, together, strict=True):
+        assert torch.equal(recolored(picture, own), expected)

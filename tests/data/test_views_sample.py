@@ -18,7 +18,7 @@ DRAWS = 1000
 def sampled(spec: ViewSpec, height: int, width: int, count: int = DRAWS) -> list[ViewParameters]:
     """Many independent draws of one view: the views of a list have nothing in common but their image."""
     views = Views([spec] * 50)
-    return [view for key in range(count // 50) for view in views.sample(height, width, key)]
+    return [view for key in range(count // 50) for view in views.sample([(height, width)], [key])[0]]
 
 
 def assert_same_distribution(ours: list[float], theirs: list[float]) -> None:
@@ -130,20 +130,20 @@ def test_certain_and_impossible_events() -> None:
 def test_parameters_are_a_function_of_the_key_alone() -> None:
     specs = [ViewSpec(size=16, jitter=ColorJitter(), blur=0.5), ViewSpec(size=8)]
     state = torch.random.get_rng_state()
-    first = [Views(specs).sample(40, 50, key) for key in (0, 1, -5, 2**62)]
+    first = [Views(specs).sample([(40, 50)], [key])[0] for key in (0, 1, -5, 2**62)]
     torch.manual_seed(17)
-    second = [Views(specs).sample(40, 50, key) for key in (0, 1, -5, 2**62)]
+    second = [Views(specs).sample([(40, 50)], [key])[0] for key in (0, 1, -5, 2**62)]
     assert first == second
     torch.random.set_rng_state(state)
-    Views(specs).sample(40, 50, 3)
+    Views(specs).sample([(40, 50)], [3])
     assert torch.equal(torch.random.get_rng_state(), state)
     assert len(set(first)) == 4
 
 
 def test_a_view_does_not_depend_on_those_after_it() -> None:
     spec = ViewSpec(size=16, jitter=ColorJitter())
-    assert Views([spec]).sample(40, 50, 9)[0] == Views([spec, spec, spec]).sample(40, 50, 9)[0]
-    first, second, _ = Views([spec, spec, spec]).sample(40, 50, 9)
+    assert Views([spec]).sample([(40, 50)], [9])[0][0] == Views([spec, spec, spec]).sample([(40, 50)], [9])[0][0]
+    first, second, _ = Views([spec, spec, spec]).sample([(40, 50)], [9])[0]
     assert first != second
 
 
@@ -155,7 +155,7 @@ def test_nested_crops_lie_inside_and_crops_inside_the_image() -> None:
         ratio = tuple(sorted((draw.uniform(0.2, 4), draw.uniform(0.2, 4))))
         spec = ViewSpec(size=4, scale=scale, ratio=ratio)
         nested = [spec.model_copy(update={"inside": parent}) for parent in (0, 0, 1)]
-        views = Views([spec, *nested]).sample(height, width, key)
+        views = Views([spec, *nested]).sample([(height, width)], [key])[0]
         for view, parent in zip(views, (None, 0, 0, 1), strict=True):
             frame = (0, 0, height, width) if parent is None else _edges(views[parent])
             top, left, bottom, right = _edges(view)
@@ -166,7 +166,7 @@ def test_nested_crops_lie_inside_and_crops_inside_the_image() -> None:
 def test_nested_crops_take_their_share_of_the_parent() -> None:
     specs = [ViewSpec(size=8, scale=(0.3, 0.6), flip=1), ViewSpec(size=8, scale=(0.5, 0.7), inside=0, flip=0)]
     for key in range(60):
-        outer, inner = Views(specs).sample(400, 500, key)
+        outer, inner = Views(specs).sample([(400, 500)], [key])[0]
         share = inner.crop.height * inner.crop.width / (outer.crop.height * outer.crop.width)
         assert 0.48 < share < 0.72
         assert outer.crop.flip
@@ -177,7 +177,7 @@ def test_same_place_shares_crop_and_flip_but_not_colours() -> None:
     spec = ViewSpec(size=16, jitter=ColorJitter(probability=1), blur=1)
     views = Views([spec, spec.model_copy(update={"same_place": 0, "size": 8})])
     for key in range(50):
-        first, second = views.sample(60, 80, key)
+        first, second = views.sample([(60, 80)], [key])[0]
         assert first.crop == second.crop
         assert first.colors != second.colors
         assert (first.size, second.size) == (16, 8)

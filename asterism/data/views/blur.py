@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import zip_longest
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
@@ -11,13 +14,14 @@ from torch import Tensor
 _REACH = 3.0  # the kernel ends at this many standard deviations: 0.3 % of its mass is cut off
 
 
-def blur(levels: Float[Tensor, "c h w"], sigma: float) -> Float[Tensor, "c h w"]:
-    """Smoothed levels, the image continued by reflection.
+def blur(levels: Float[Tensor, "n c h w"], sigmas: Sequence[float]) -> Float[Tensor, "n c h w"]:
+    """Each image smoothed by its own sigma, continued by reflection.
 
     Equal to torchvision's `gaussian_blur` with the same number of taps. PIL's is another filter, three box blurs with
     the edge pixels repeated.
     """
-    weights = half_kernel(sigma, longest=min(levels.shape[1:]) - 1)
+    kernels = [half_kernel(sigma, longest=min(levels.shape[2:]) - 1) for sigma in sigmas]
+    weights = torch.tensor(list(zip_longest(*kernels, fillvalue=0.0)))[:, :, None, None, None].unbind()
     radius = len(weights) - 1
     padded = F.pad(levels, (radius, radius, radius, radius), mode="reflect")
     return _smooth_columns(_smooth_columns(padded, weights), weights)
@@ -31,12 +35,12 @@ def half_kernel(sigma: float, longest: int) -> list[float]:
     return [weight / total for weight in side]
 
 
-def _smooth_columns(levels: Float[Tensor, "c h w"], weights: list[float]) -> Float[Tensor, "c w smooth"]:
+def _smooth_columns(levels: Float[Tensor, "n c h w"], weights: Sequence[Tensor]) -> Float[Tensor, "n c w smooth"]:
     """Weighted sums down the columns, transposed, so that a second call smooths the rows and transposes back."""
     radius = len(weights) - 1
-    shifts = levels.unfold(1, levels.shape[1] - 2 * radius, 1).unbind(1)
+    shifts = levels.unfold(2, levels.shape[2] - 2 * radius, 1).unbind(2)
     total = shifts[radius] * weights[0]
     for distance in range(1, radius + 1):
-        total.add_(shifts[radius - distance], alpha=weights[distance])
-        total.add_(shifts[radius + distance], alpha=weights[distance])
+        total.addcmul_(shifts[radius - distance], weights[distance])
+        total.addcmul_(shifts[radius + distance], weights[distance])
     return total

@@ -1,4 +1,4 @@
-"""Colours of a view: planar float32 levels in [0, 255], rounded to uint8 once, at the end.
+"""Colours of views: planar float32 levels in [0, 255], rounded to uint8 once, at the end.
 
 torchvision rounds down to uint8 after every operation; here nothing is lost in between. Each operation alone agrees
 with torchvision's, on tensors and on PIL images, within 1 level (factors up to 2), with one exception: PIL turns hues
@@ -6,6 +6,11 @@ in 8-bit HSV, which is 1 to 2 levels off on average and up to 16. Solarize is eq
 """
 
 from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from typing import Any
 
 import torch
 from jaxtyping import Float, UInt8
@@ -18,45 +23,57 @@ _LUMA = (0.2989, 0.587, 0.114)  # ITU-R 601, the digits torchvision uses
 _PEAKS = (0.0, 2.0, -2.0)  # hues of red, green and blue, in sixths of the circle
 
 
-def recolor(pixels: UInt8[Tensor, "3 h w"], colors: Colors) -> UInt8[Tensor, "3 h w"]:
-    """The view in its drawn colours."""
-    if colors.adjustments or colors.grayscale or colors.blur_sigma is not None:
+def recolor_(pixels: UInt8[Tensor, "n 3 h w"], colors: Sequence[Colors]) -> None:
+    """Bring the views into their drawn colours, in place."""
+    if any(view.adjustments or view.grayscale or view.blur_sigma is not None for view in colors):
         levels = pixels.to(torch.float32)
-        for name, factor in colors.adjustments:
-            levels = _ADJUST[name](levels, factor)
-        if colors.grayscale:
-            levels = luma(levels)
-        if colors.blur_sigma is not None:
-            levels = blur(levels, colors.blur_sigma)
-        pixels = to_uint8(levels).expand(3, -1, -1).contiguous()
-    if colors.solarize_threshold is not None:
-        pixels = solarize(pixels, colors.solarize_threshold)
-    return pixels
+        for adjustments in zip_longest(*(view.adjustments for view in colors), fillvalue=(None, 0.0)):
+            for name in dict.fromkeys(name for name, _ in adjustments if name is not None):
+                factors = [factor if kind == name else None for kind, factor in adjustments]
+                levels = _change(levels, _ADJUST[name], factors)
+        levels = _change(levels, _gray, [view.grayscale or None for view in colors])
+        levels = _change(levels, blur, [view.blur_sigma for view in colors])
+        pixels.copy_(to_uint8(levels))
+    inverted = _change(pixels, solarize, [view.solarize_threshold for view in colors])
+    if inverted is not pixels:
+        pixels.copy_(inverted)
 
 
-def to_uint8(levels: Float[Tensor, "c h w"]) -> UInt8[Tensor, "c h w"]:
+def _change(views: Tensor, change: Callable[[Tensor, list[Any]], Tensor], settings: Sequence[float | None]) -> Tensor:
+    """The views, each changed by its setting, if it has one. A change may write into the tensor it is given."""
+    chosen = [place for place, setting in enumerate(settings) if setting is not None]
+    own = [setting for setting in settings if setting is not None]
+    if len(chosen) == len(views):
+        return change(views, own)
+    if chosen:
+        views[chosen] = change(views[chosen], own)
+    return views
+
+
+def to_uint8(levels: Float[Tensor, "n c h w"]) -> UInt8[Tensor, "n c h w"]:
     """Rounded levels. By way of int16, because torch turns float into uint8 one number at a time."""
     return levels.round_().to(torch.int16).to(torch.uint8)
 
 
-def adjust_brightness(levels: Float[Tensor, "3 h w"], factor: float) -> Float[Tensor, "3 h w"]:
+def adjust_brightness(levels: Float[Tensor, "n 3 h w"], factors: Sequence[float]) -> Float[Tensor, "n 3 h w"]:
     """Towards black, or away from it."""
-    return _in_range(levels.mul_(factor), factor)
+    return _in_range(levels.mul_(_each(factors)), factors)
 
 
-def adjust_contrast(levels: Float[Tensor, "3 h w"], factor: float) -> Float[Tensor, "3 h w"]:
+def adjust_contrast(levels: Float[Tensor, "n 3 h w"], factors: Sequence[float]) -> Float[Tensor, "n 3 h w"]:
     """Away from the mean grey level, or towards it."""
-    mean = sum(share * channel for share, channel in zip(_LUMA, levels.mean((1, 2)).tolist(), strict=True))
-    return _in_range(levels.mul_(factor).add_((1 - factor) * mean), factor)
+    means = [sum(map(operator.mul, _LUMA, channels)) for channels in levels.mean((2, 3)).tolist()]
+    shifts = [(1 - factor) * mean for factor, mean in zip(factors, means, strict=True)]
+    return _in_range(levels.mul_(_each(factors)).add_(_each(shifts)), factors)
 
 
-def adjust_saturation(levels: Float[Tensor, "3 h w"], factor: float) -> Float[Tensor, "3 h w"]:
+def adjust_saturation(levels: Float[Tensor, "n 3 h w"], factors: Sequence[float]) -> Float[Tensor, "n 3 h w"]:
     """Away from each pixel's grey level, or towards it."""
-    return _in_range(torch.lerp(luma(levels), levels, factor, out=levels), factor)
+    return _in_range(torch.lerp(luma(levels), levels, _each(factors), out=levels), factors)
 
 
-def adjust_hue(levels: Float[Tensor, "3 h w"], factor: float) -> Float[Tensor, "3 h w"]:
-    """Turn the hue by `factor` of a circle, keeping each pixel's largest level M and smallest m, as HSV does.
+def adjust_hue(levels: Float[Tensor, "n 3 h w"], factors: Sequence[float]) -> Float[Tensor, "n 3 h w"]:
+    """Turn each hue by `factor` of a circle, keeping each pixel's largest level M and smallest m, as HSV does.
 
     Count the hue h in sixths of the circle from red, −3 ≤ h ≤ 3, and let C = M − m. A channel that peaks at hue c (red
     0, green 2, blue −2) has the level m + C·clamp(2 − |h − c|, 0, 1), the distance taken around the circle: for any
@@ -64,11 +81,9 @@ def adjust_hue(levels: Float[Tensor, "3 h w"], factor: float) -> Float[Tensor, "
     C, so nothing is divided and greys need no care. A turn by a third of the circle only permutes the channels, which
     leaves at most one sixth to turn and keeps |x| ≤ 6.
     """
-    thirds = round(3 * factor)
-    turn = 6 * factor - 2 * thirds
-    offsets = torch.tensor([[[turn - _PEAKS[(channel - thirds) % 3]]] for channel in range(3)])
-    red, green, blue = levels
-    largest, smallest = levels.amax(0), levels.amin(0)
+    offsets = torch.tensor([_hue_offsets(factor) for factor in factors])[:, :, None, None]
+    red, green, blue = levels[:, :1], levels[:, 1:2], levels[:, 2:]
+    largest, smallest = levels.amax(1, keepdim=True), levels.amin(1, keepdim=True)
     chroma = largest - smallest
     hue = (largest - red).add_(green).add_(blue).sub_(smallest, alpha=2).copysign_(green - blue)
     torch.addcmul(hue, chroma, offsets, out=levels)
@@ -76,20 +91,36 @@ def adjust_hue(levels: Float[Tensor, "3 h w"], factor: float) -> Float[Tensor, "
     return torch.clamp(levels, smallest, largest, out=levels)
 
 
-def luma(levels: Float[Tensor, "3 h w"]) -> Float[Tensor, "1 h w"]:
-    red, green, blue = levels
-    return (red * _LUMA[0]).add_(green, alpha=_LUMA[1]).add_(blue, alpha=_LUMA[2])[None]
+def _hue_offsets(factor: float) -> list[float]:
+    """What a turn adds to the hue, less the hue at which red, green and blue peak after whole thirds of it."""
+    thirds = round(3 * factor)
+    turn = 6 * factor - 2 * thirds
+    return [turn - _PEAKS[(channel - thirds) % 3] for channel in range(3)]
 
 
-def solarize(pixels: UInt8[Tensor, "3 h w"], threshold: int) -> UInt8[Tensor, "3 h w"]:
-    """Invert the levels from `threshold` on: 255 − x is x with all bits flipped."""
-    flipped_bits = (pixels >= threshold).view(torch.uint8).neg_()  # 255 where inverted, else 0
+def luma(levels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 1 h w"]:
+    red, green, blue = levels[:, :1], levels[:, 1:2], levels[:, 2:]
+    return (red * _LUMA[0]).add_(green, alpha=_LUMA[1]).add_(blue, alpha=_LUMA[2])
+
+
+def _gray(levels: Float[Tensor, "n 3 h w"], _: Sequence[bool]) -> Float[Tensor, "n 1 h w"]:
+    return luma(levels)
+
+
+def solarize(pixels: UInt8[Tensor, "n 3 h w"], thresholds: Sequence[int]) -> UInt8[Tensor, "n 3 h w"]:
+    """Invert the levels from a threshold on: 255 − x is x with all bits flipped."""
+    flipped_bits = (pixels >= _each(thresholds)).view(torch.uint8).neg_()  # 255 where inverted, else 0
     return flipped_bits.bitwise_xor_(pixels)
 
 
-def _in_range(levels: Float[Tensor, "3 h w"], factor: float) -> Float[Tensor, "3 h w"]:
+def _each(values: Sequence[float]) -> Tensor | float:
+    """One number for each view, to be combined with its levels; of a single view the number itself, which is faster."""
+    return values[0] if len(values) == 1 else torch.tensor(values)[:, None, None, None]
+
+
+def _in_range(levels: Float[Tensor, "n 3 h w"], factors: Sequence[float]) -> Float[Tensor, "n 3 h w"]:
     """Only factors above 1 lead out of the range of levels: those below mix two levels that lie in it."""
-    return levels.clamp_(0, 255) if factor > 1 else levels
+    return levels.clamp_(0, 255) if max(factors) > 1 else levels
 
 
 _ADJUST = {

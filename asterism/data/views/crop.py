@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Shaped, UInt8
@@ -10,16 +12,17 @@ from torch import Tensor
 from asterism.data.views.sample import Crop
 
 
-def cut(image: UInt8[Tensor, "3 h w"], crop: Crop, size: int) -> UInt8[Tensor, "3 {size} {size}"]:
-    """The crop, resized by antialiased bicubic interpolation, mirrored where the crop says so.
+def cut(images: Sequence[UInt8[Tensor, "3 _ _"]], crops: Sequence[Crop], out: UInt8[Tensor, "n 3 size size"]) -> None:
+    """The crop of each image, resized by antialiased bicubic interpolation, mirrored where the crop says so.
 
     Equal to torchvision's `resized_crop` of a uint8 tensor. Against PIL, 99 % of the levels are within 1; where bicubic
     interpolation overshoots a hard edge, both clip between their two passes, but PIL's first pass goes down and torch's
     across.
     """
-    window = image[None, :, crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
-    resized = F.interpolate(interleaved(window), (size, size), mode="bicubic", antialias=True)[0].contiguous()
-    return resized.flip(-1) if crop.flip else resized
+    for image, crop, view in zip(images, crops, out, strict=True):
+        window = image[None, :, crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
+        resized = F.interpolate(interleaved(window), view.shape[1:], mode="bicubic", antialias=True)[0]
+        view.copy_(resized.flip(-1) if crop.flip else resized)
 
 
 def interleaved(images: UInt8[Tensor, "b 3 h w"]) -> UInt8[Tensor, "b 3 h w"]:

@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 
 from asterism.errors import UserError
-from asterism.ops.random import fold, uniform
+from asterism.ops.random import fold_each, uniform
 from asterism.types import ColorJitter, ViewSpec
 
 Adjustment = Literal["brightness", "contrast", "saturation", "hue"]
@@ -109,18 +109,28 @@ def _probabilities(spec: ViewSpec, jitter: ColorJitter) -> tuple[tuple[str, floa
     )
 
 
-def sample_views(specs: Sequence[ViewSpec], height: int, width: int, key: int) -> tuple[ViewParameters, ...]:
-    """The parameters of every view of an image of this size."""
-    keys = torch.tensor([fold(key, place) for place in range(len(specs))], dtype=torch.int64)
+def sample_views(
+    specs: Sequence[ViewSpec], sizes: Sequence[tuple[int, int]], keys: Sequence[int]
+) -> list[tuple[ViewParameters, ...]]:
+    """The parameters of every view of images of these sizes (height, width), each drawn from its key."""
+    each = torch.tensor(keys, dtype=torch.int64)
+    draws = uniform(torch.stack([fold_each(each, place) for place in range(len(specs))], dim=1).flatten(), _DRAWS)
+    rows = draws.view(len(keys), len(specs), _DRAWS).tolist()
+    return [_sample_image(specs, *size, own) for size, own in zip(sizes, rows, strict=True)]
+
+
+def _sample_image(
+    specs: Sequence[ViewSpec], height: int, width: int, draws: Sequence[Sequence[float]]
+) -> tuple[ViewParameters, ...]:
     views: list[ViewParameters] = []
-    for spec, draws in zip(specs, uniform(keys, _DRAWS).tolist(), strict=True):
+    for spec, row in zip(specs, draws, strict=True):
         if spec.same_place is not None:
             crop = views[spec.same_place].crop
         elif spec.inside is not None:
-            crop = sample_crop(spec, views[spec.inside].crop, draws)
+            crop = sample_crop(spec, views[spec.inside].crop, row)
         else:
-            crop = sample_crop(spec, Crop(0, 0, height, width, flip=False), draws)
-        views.append(ViewParameters(spec.size, height, width, crop, sample_colors(spec, draws)))
+            crop = sample_crop(spec, Crop(0, 0, height, width, flip=False), row)
+        views.append(ViewParameters(spec.size, height, width, crop, sample_colors(spec, row)))
     return tuple(views)
 
 

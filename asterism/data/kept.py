@@ -1,0 +1,39 @@
+"""Decoded images that stay in memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from asterism.data.source import Sample, Source
+
+
+class KeptImages:
+    """The images of a source by number; what is decoded first stays in memory, as much as `megabytes` hold.
+
+    An image that is kept is never given up for a later one: in shuffled passes each is asked for equally often, so
+    another choice would not spare more. Of masks only the classes of pixels are kept, in bytes. Every process that
+    cuts views keeps images of its own.
+    """
+
+    def __init__(self, source: Source, megabytes: float) -> None:
+        self._source = source
+        self._kept: dict[int, Sample] = {}
+        self._bytes_left = round(megabytes * 2**20)
+
+    def __getitem__(self, index: int) -> Sample:
+        kept = self._kept.get(index)
+        if kept is not None:
+            return kept
+        sample = self._source[index]
+        return self._keep(index, sample) if self._bytes_left > 0 else sample
+
+    def _keep(self, index: int, sample: Sample) -> Sample:
+        semantic = None if sample.semantic is None else sample.semantic.to(torch.uint8)
+        kept = replace(sample, semantic=semantic, instances=None, boxes=None)
+        needed = kept.image.nbytes + (0 if semantic is None else semantic.nbytes)
+        if needed <= self._bytes_left:
+            self._kept[index] = kept
+            self._bytes_left -= needed
+        return kept
