@@ -5,7 +5,8 @@
 Both sides start from the same images and end with uint8 tensors; where decoding counts, each side decodes as it does in
 training (Pillow, `asterism.data.decode`). The baseline comes in two forms: with torchvision's own GaussianBlur (9 × 9
 taps) and with PIL's, as the DINO code has it. Times are processor time; repetitions are interleaved, each draws anew,
-and the best of each side counts, so other work on the machine disturbs neither more than the other.
+and the best of each side counts, so other work on the machine disturbs neither more than the other. At the end,
+views of small images: made one image at a time, and together.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from PIL import Image, ImageFilter
 from torch import Tensor
 from torchvision.transforms import InterpolationMode, v2
 
+from asterism.data import Scenes
 from asterism.data.decode import decode
 from asterism.data.views import Views
 from asterism.ops.random import fold
@@ -34,11 +36,28 @@ LOCAL_VIEWS = 8
 OURS = "asterism"
 
 
-def our_views() -> Views:
-    first = ViewSpec(size=224, scale=GLOBAL_SCALE, jitter=ColorJitter(), grayscale=0.2, blur=1.0, blur_sigma=SIGMA)
+def our_views(size: int = 224, local_size: int = 96, local_views: int = LOCAL_VIEWS) -> Views:
+    first = ViewSpec(size=size, scale=GLOBAL_SCALE, jitter=ColorJitter(), grayscale=0.2, blur=1.0, blur_sigma=SIGMA)
     second = first.model_copy(update={"blur": 0.1, "solarize": 0.2})
-    local = first.model_copy(update={"size": 96, "scale": LOCAL_SCALE, "blur": 0.5})
-    return Views([first, second, *[local] * LOCAL_VIEWS])
+    local = first.model_copy(update={"size": local_size, "scale": LOCAL_SCALE, "blur": 0.5})
+    return Views([first, second, *[local] * local_views])
+
+
+def cut_views(views: Views, images: Sequence[Tensor], seed: int) -> None:
+    keys = [fold(seed, number) for number in range(len(images))]
+    views.apply(images, views.sample([(image.shape[1], image.shape[2]) for image in images], keys))
+
+
+def small_views(size: int, count: int = 64) -> dict[str, Callable[[int], None]]:
+    """Views of small images, cut one image at a time and several together."""
+    views, scenes = our_views(size, size // 2, 2), Scenes(size=size, count=count)
+    images = [scenes[number].image for number in range(count)]
+
+    def alone(seed: int) -> None:
+        for number, image in enumerate(images):
+            cut_views(views, [image], fold(seed, number))
+
+    return {"one image at a time": alone, OURS: lambda seed: cut_views(views, images, seed)}
 
 
 class PILBlur:
@@ -131,9 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     def ours(decoder: Callable[[bytes], Tensor]) -> Callable[[int], None]:
         def run(seed: int) -> None:
-            images = list(map(decoder, files))
-            keys = [fold(seed, number) for number in range(len(images))]
-            views.apply(images, views.sample([(image.shape[1], image.shape[2]) for image in images], keys))
+            cut_views(views, list(map(decoder, files)), seed)
 
         return run
 
@@ -156,6 +173,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{len(files)} images, mean size {width:.0f} × {height:.0f}; torch {torch.__version__}, one thread")
     report("decoding excluded", best_times(excluded, options.repeats), len(files))
     report("decoding included", best_times(included, options.repeats), len(files))
+    for size in (32, 64):
+        times = best_times(small_views(size), options.repeats)
+        report(f"2+2 views of images of {size} × {size} pixels, 64 of them together", times, 64)
 
 
 if __name__ == "__main__":
