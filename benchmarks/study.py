@@ -13,10 +13,10 @@ A study is a YAML file:
     evaluations:
       - {name: on other images, data: other/, protocols: [knn], settings: [knn.k=20], show: [knn.top1_k20]}
 
-Every run has one core and no data workers. How many steps fit into the time is measured at the start of each, in time
-of the processor, so that other work on the machine does not count. A finished run is not repeated, so that a study goes
-on where it was interrupted. An evaluation without `data` uses what the run was trained on. `untrained: true` in a run
-stands for the network as it was drawn.
+Every run has one core and no data workers. How many steps fit into the time is measured at the start of each, where it
+is fastest, so that other work on the machine, which only slows it down, counts little. A finished run is not repeated,
+so that a study goes on where it was interrupted. An evaluation without `data` uses what the run was trained on.
+`untrained: true` in a run stands for the network as it was drawn.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ from asterism import evaluate, pretrain
 from asterism.config import Config, read_yaml
 from asterism.errors import UserError
 from asterism.train.run import Run
+
+_STRETCHES, _STRETCH = 8, 10  # of steps, to measure their speed
 
 
 class RunConfig(Config):
@@ -126,20 +128,13 @@ def measured(run: Run, part: EvaluationConfig) -> dict[str, float | None]:
 
 
 def steps_within(run: RunConfig, minutes: float | None, settings: Sequence[str], data: str | None) -> int:
-    """How many steps the time allows, from the difference between a short run and a shorter one."""
+    """How many steps the time allows, at the speed of the fastest stretch of a short run."""
     assert minutes is not None, "a study needs minutes or steps"
-    spent: dict[int, float] = {}
-    for steps in (4, 5, 25):  # the first warms up and does not count
-        with tempfile.TemporaryDirectory() as folder:
-            before = time.process_time()
-            pretrain(
-                recipe=run.recipe,
-                data=data,
-                out=Path(folder) / "run",
-                overrides=[*settings, f"trainer.steps={steps}", "monitor.knn=null", "monitor.tensorboard=false"],
-            )
-            spent[steps] = time.process_time() - before
-    return max(1, round(minutes * 60 * 20 / (spent[25] - spent[5])))
+    short = [f"trainer.steps={_STRETCHES * _STRETCH}", f"monitor.log_every={_STRETCH}", "monitor.knn=null"]
+    with tempfile.TemporaryDirectory() as folder:
+        tried = pretrain(recipe=run.recipe, data=data, out=Path(folder) / "run", overrides=[*settings, *short])
+        fastest = max(record["images_per_second"] for record in tried.metrics())
+        return max(1, round(minutes * 60 * fastest / tried.config["trainer"]["batch_size"]))
 
 
 def table(study: StudyConfig, out: Path) -> str:
