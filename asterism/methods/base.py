@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import ClassVar
 
 from jaxtyping import Float
@@ -36,7 +37,9 @@ class Method(nn.Module, ABC):
     mean: Triple = IMAGENET_MEAN  # of RGB in [0, 1]: what was subtracted from the pixels; set from the data's settings
     std: Triple = IMAGENET_STD  # what then divided them
     skips_parameters: ClassVar[bool] = False  # in some steps a trained parameter has no part in the loss
-    collapse_loss: float | None = None  # the loss of uniform targets and predictions, ln K, where there is one
+    uniform_terms: Mapping[str, float] = MappingProxyType(
+        {}
+    )  # ln K of each term that is ln K when nothing is told apart
 
     def __init__(self, config: MethodConfig, backbone: BackboneConfig) -> None:
         super().__init__()

@@ -146,9 +146,9 @@ class Cribo(PrototypeDistillation[CriboConfig, LeveledPrototypeHead]):
         self.center = Center(config.out_dim, config.center_momentum)
         self.object_center = Center(config.object_out_dim, config.object_center_momentum)
         self.bank = self._new_bank() if config.neighbour_weight else None
-        if not config.neighbour_weight:  # else the sum depends on how many neighbours are believed
-            self.collapse_loss = config.image_weight * math.log(config.out_dim)
-            self.collapse_loss += config.object_weight * math.log(config.object_out_dim)
+        weights = {"image": config.image_weight, "objects": config.object_weight}
+        sizes = {"image": config.out_dim, "objects": config.object_out_dim}
+        self.uniform_terms = {term: math.log(sizes[term]) for term, weight in weights.items() if weight > 0}
 
     def _new_bank(self) -> ObjectBank:
         config = self.config

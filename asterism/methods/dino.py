@@ -49,7 +49,7 @@ class Dino(PrototypeDistillation[DinoConfig, PrototypeHead]):
         network = build_backbone(backbone)
         super().__init__(config, network, prototype_head(config, network.dim, config.out_dim))
         self.center = Center(config.out_dim, config.center_momentum)
-        self.collapse_loss = math.log(config.out_dim)
+        self.uniform_terms = {"dino": math.log(config.out_dim)}
         self.view_specs = multi_crop_views(config, self.backbone)
 
     @property

@@ -126,10 +126,7 @@ class Flsl(PrototypeDistillation[FlslConfig, PrototypeHead]):
         super().__init__(config, network, prototype_head(config, network.dim, config.out_dim))
         log_prior = prior_shares(config).log().float()
         self.register_buffer("log_prior", log_prior, persistent=False)  # follows from the settings
-        uniform = torch.full_like(log_prior, 1 / config.out_dim)
-        self.collapse_loss = config.inter_weight * math.log(config.out_dim) + config.volume_weight * float(
-            divergence(uniform, log_prior)
-        )
+        self.uniform_terms = {"inter": math.log(config.out_dim)}
         self._check_sizes()
         for reason in _reported_to_collapse(config):
             warnings.warn(f"{reason}; the authors of FLSL report that this collapses", UserWarning, stacklevel=2)

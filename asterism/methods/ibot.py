@@ -63,6 +63,11 @@ class IbotConfig(MultiCropConfig, PrototypeHeadConfig):
     def _something_to_learn(self) -> IbotConfig:
         if self.cls_weight == 0 and self.patch_weight == 0:
             raise ValueError("cls_weight and patch_weight are both 0; give at least one of them a positive weight")
+        if self.cls_weight == 0 and self.patch_out_dim is not None:
+            raise ValueError(
+                "cls_weight = 0 leaves only patches, which need no head of their own; leave out patch_out_dim, and set "
+                "out_dim"
+            )
         return self
 
 
@@ -72,7 +77,8 @@ class Ibot(PrototypeDistillation[IbotConfig, PrototypeHead]):
     Config: ClassVar[type[MethodConfig]] = IbotConfig
 
     def __init__(self, config: IbotConfig, backbone: BackboneConfig) -> None:
-        masking, own = config.patch_weight > 0, config.patch_out_dim
+        masking = config.patch_weight > 0
+        own = config.patch_out_dim if masking else None
         network = build_backbone(backbone.model_copy(update={"mask_token": masking}))
         super().__init__(config, network, prototype_head(config, network.dim, config.out_dim))
         self.masking = masking
@@ -80,9 +86,9 @@ class Ibot(PrototypeDistillation[IbotConfig, PrototypeHead]):
         self.patch_head = None if own is None else prototype_head(config, network.dim, own)
         self.teacher_patch_head = None if self.patch_head is None else Teacher(self.patch_head)
         self.patch_center = Center(own or config.out_dim, config.patch_center_momentum)
-        self.view_specs = multi_crop_views(config, self.backbone)
-        if not self.masking:
-            self.collapse_loss = config.cls_weight * math.log(config.out_dim)
+        self.view_specs = multi_crop_views(config, self.backbone, with_local=config.cls_weight > 0)
+        if config.cls_weight > 0:
+            self.uniform_terms = {"cls": math.log(config.out_dim)}
 
     @property
     def pairs(self) -> Sequence[tuple[nn.Module, Teacher[Any]]]:
@@ -101,7 +107,9 @@ class Ibot(PrototypeDistillation[IbotConfig, PrototypeHead]):
         keys = [fold_each(batch.keys, number) for number in range(len(views))]
 
         seen = encode_views(self.teacher_backbone, views[:GLOBAL_VIEWS])
-        tokens = encode_views(self.backbone, views, masks=[*masks, *[None] * config.local_views], drop_keys=keys)
+        tokens = encode_views(
+            self.backbone, views, masks=[*masks, *[None] * (len(views) - GLOBAL_VIEWS)], drop_keys=keys
+        )
 
         terms, metrics = {}, {}
         if config.cls_weight > 0:

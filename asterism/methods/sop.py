@@ -21,6 +21,7 @@ MaSSL is the case of one member per prototype and no patches; its tasks are the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
@@ -28,6 +29,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from asterism.config import Config
 from asterism.methods._multi_crop import GLOBAL_VIEWS, MultiCropConfig, multi_crop_views
@@ -72,7 +74,9 @@ class PrototypesConfig(Config):
     # beside-anchors: k rows that are no anchors, and the anchor; whole-memory: k rows, the anchor first among them
     contribution: Contribution = "similarity"  # what a support's vote counts (table 9)
     smoothing: float = Field(default=0.1, ge=0, lt=1)  # share of the anchor's vote that goes to other prototypes
-    neighbour_lists: int | None = Field(default=32, ge=1)  # entries per row kept up to date; None: search at every task
+    neighbour_lists: int | Literal["auto"] | None = "auto"
+    # entries per row of a list that is kept up to date, at least `neighbours`; auto: four times as many, 32 or more;
+    # None: search at every task. The prototypes are the same
 
     default_tasks: ClassVar[int] = 4
 
@@ -81,6 +85,10 @@ class PrototypesConfig(Config):
         if self.anchors == "partition":
             return self.memory // self.count
         return self.tasks or self.default_tasks
+
+    @property
+    def list_length(self) -> int | None:
+        return max(32, 4 * self.neighbours) if self.neighbour_lists == "auto" else self.neighbour_lists
 
     @model_validator(mode="after")
     def _memory_suffices(self) -> PrototypesConfig:
@@ -99,10 +107,10 @@ class PrototypesConfig(Config):
             )
         if self.search == "whole-memory" and self.neighbours == 0:
             raise ValueError("search: whole-memory counts the anchor among the neighbours; set neighbours to 1 or more")
-        if self.neighbour_lists is not None and self.neighbour_lists < self.neighbours:
+        if self.list_length is not None and self.list_length < max(1, self.neighbours):
             raise ValueError(
                 f"neighbour_lists of {self.neighbour_lists} entries cannot hold {self.neighbours} neighbours; "
-                f"use {4 * self.neighbours}, or null to search at every task"
+                f"use auto, or null to search at every task"
             )
         return self
 
@@ -125,8 +133,8 @@ class SopConfig(MultiCropConfig, TeacherConfig):
     # Tasks (table 7: either may be left out)
     images: PrototypesConfig | None = PrototypesConfig()
     patches: PatchPrototypesConfig | None = PatchPrototypesConfig()
-    cls_weight: float = Field(default=1.0, gt=0)  # λ1
-    patch_weight: float = Field(default=1.0, gt=0)  # λ2
+    cls_weight: float = Field(default=1.0, ge=0)  # λ1
+    patch_weight: float = Field(default=1.0, ge=0)  # λ2
     mask: MaskConfig = MaskConfig()  # of the student's large views, if there is a patch task (appendix C.3)
     global_token: Literal["cls", "mean-patch"] = "cls"  # what stands for an image (table C.2)
 
@@ -140,6 +148,12 @@ class SopConfig(MultiCropConfig, TeacherConfig):
     def _something_to_learn(self) -> SopConfig:
         if self.images is None and self.patches is None:
             raise ValueError("images and patches are both null; keep at least one of the tasks")
+        for name, weight, task in (
+            ("cls_weight", self.cls_weight, "images"),
+            ("patch_weight", self.patch_weight, "patches"),
+        ):
+            if weight == 0:
+                raise ValueError(f"{name} = 0 would compute a loss in vain; set {task}: null to leave the task out")
         return self
 
 
@@ -149,12 +163,17 @@ class Sop(SelfDistillation[SopConfig, ProjectionHead]):
     Config: ClassVar[type[MethodConfig]] = SopConfig
 
     def __init__(self, config: SopConfig, backbone: BackboneConfig) -> None:
-        network = build_backbone(backbone.model_copy(update={"mask_token": config.patches is not None}))
+        changes: dict[str, bool] = {"mask_token": config.patches is not None}
+        if config.global_token == "mean-patch":  # no loss would reach a class token, and people would read it
+            changes["class_token"] = False
+        network = build_backbone(backbone.model_copy(update=changes))
         head = ProjectionHead(network.dim, config.hidden_dim, config.embedding_dim, epsilon=1e-6)
         super().__init__(config, network, head)
         self.images = None if config.images is None else Organizer(config.images, config.embedding_dim)
         self.patches = None if config.patches is None else Organizer(config.patches, config.embedding_dim)
-        self.view_specs = multi_crop_views(config, self.backbone)
+        self.view_specs = multi_crop_views(config, self.backbone, with_local=config.images is not None)
+        if config.images is not None:
+            self.uniform_terms = {"cls": math.log(config.images.count)}
 
     @property
     def views(self) -> tuple[ViewSpec, ...]:
@@ -167,13 +186,15 @@ class Sop(SelfDistillation[SopConfig, ProjectionHead]):
         keys = [fold_each(batch.keys, number) for number in range(len(views))]
 
         seen = encode_views(self.teacher_backbone, views[:GLOBAL_VIEWS])
-        tokens = encode_views(self.backbone, views, masks=[*masks, *[None] * config.local_views], drop_keys=keys)
+        tokens = encode_views(
+            self.backbone, views, masks=[*masks, *[None] * (len(views) - GLOBAL_VIEWS)], drop_keys=keys
+        )
 
         terms: dict[str, Tensor] = {}
         metrics: dict[str, Tensor] = {}
         if self.images is not None:
-            teacher = self.teacher_head(self.image_tokens(seen))
-            student = self.head(self.image_tokens(tokens))
+            teacher = self.teacher_head(image_tokens(seen))
+            student = self.head(image_tokens(tokens))
             tasks = self.images.tasks(progress, _IMAGE_ANCHORS)
             terms["cls"], entropies = image_loss(teacher, student, tasks, self.temperatures(progress))
             metrics |= entropies | {"kl": terms["cls"].detach() - entropies["target_entropy"]}
@@ -192,7 +213,7 @@ class Sop(SelfDistillation[SopConfig, ProjectionHead]):
             terms=terms,
             weights={"cls": config.cls_weight, "patch": config.patch_weight},
             metrics=metrics,
-            embeddings=self.image_tokens(seen)[0],
+            embeddings=image_tokens(seen)[0],
         )
 
     def masks(self, batch: Batch) -> list[Bool[Tensor, "b n"] | None]:
@@ -203,11 +224,6 @@ class Sop(SelfDistillation[SopConfig, ProjectionHead]):
             draw_masks(self.config.mask, fold_each(batch.keys, _MASKS, number), self.backbone.grid_of(view.pixels))
             for number, view in enumerate(batch.views[:GLOBAL_VIEWS])
         ]
-
-    def image_tokens(self, views: list[Tokens]) -> Float[Tensor, "v b d"]:
-        if self.config.global_token == "mean-patch":
-            return torch.stack([view.patches.mean(dim=1) for view in views])
-        return image_tokens(views)
 
     def temperatures(self, progress: Progress) -> tuple[float, float]:
         """Of teacher and student."""
@@ -237,9 +253,7 @@ class Organizer(nn.Module):
         self.config = config
         self.memory = Memory(config.memory, dim)
         moving = config.neighbours > 0 and config.anchors in ("random", "fixed-places")
-        self.lists = (
-            NeighbourLists(config.memory, config.neighbour_lists) if moving and config.neighbour_lists else None
-        )
+        self.lists = NeighbourLists(config.memory, config.list_length) if moving and config.list_length else None
         self.register_buffer("fixed", self._drawn_once() if config.anchors == "fixed" else None)
 
     @torch.no_grad()
@@ -266,11 +280,9 @@ class Organizer(nn.Module):
         return organize(rows, supports, config.contribution, config.smoothing)
 
     def _drawn_once(self) -> Float[Tensor, "t k d"]:
-        """Anchors of every task, from the memory as it is at the start."""
+        """Anchors of every task, spread as the memory is at the start, but not in it: no row is its own neighbour."""
         config = self.config
-        return torch.stack(
-            [self.memory.rows[torch.randperm(config.memory)[: config.count]] for _ in range(config.task_count)]
-        )
+        return F.normalize(torch.randn(config.task_count, config.count, self.memory.rows.shape[1]), dim=-1)
 
     def remember(self) -> None:
         """Store what was collected during the step."""

@@ -22,7 +22,11 @@ _TILE = 2048  # rows of the memory that the new ones are compared with at a time
 
 
 class NeighbourLists(nn.Module):
-    """Lists of at most `length` neighbours for each of `size` rows. Empty at first: filled as rows are asked for."""
+    """Lists of at most `length` neighbours for each of `size` rows. Empty at first: filled as rows are asked for.
+
+    Asking writes to the lists, even in the middle of a step, but what they answer follows from the memory alone: they
+    are a cache, and micro-batches or a restart change nothing.
+    """
 
     index: Int[Tensor, "n m"]
     similarity: Float[Tensor, "n m"]  # −∞ where a list has no entry; in no order

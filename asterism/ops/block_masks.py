@@ -32,6 +32,8 @@ class MaskConfig(Config):
     @model_validator(mode="after")
     def _ranges_are_shares(self) -> MaskConfig:
         ratios, spreads = self.mixture
+        if not ratios:
+            raise ValueError("ratios is empty; give at least one share of an image's patches, or leave it out")
         if len(ratios) != len(spreads):
             raise ValueError(f"{len(ratios)} ratios and {len(spreads)} spreads; give one spread for each ratio")
         for ratio, spread in zip(ratios, spreads, strict=True):

@@ -14,15 +14,16 @@ _STD = 0.02
 class CollapseWatch:
     """Looks at each logged record; says something once per kind of collapse."""
 
-    def __init__(self, uniform_loss: float | None) -> None:
-        self._uniform = uniform_loss
-        self._losses: deque[float] = deque(maxlen=_PATIENCE)
+    def __init__(self, uniform_terms: Mapping[str, float]) -> None:
+        self._uniform = uniform_terms
+        self._losses: dict[str, deque[float]] = {name: deque(maxlen=_PATIENCE) for name in uniform_terms}
         self._low_spread = 0
         self._said: set[str] = set()
 
     def look(self, record: Mapping[str, float]) -> str | None:
         """A warning for the user, or None."""
-        self._losses.append(record["loss"])
+        for name, losses in self._losses.items():
+            losses.append(record[f"loss/{name}"])
         narrow = record.get("effective_rank", 99.0) < _RANK or record.get("feature_std", 1.0) < _STD
         self._low_spread = self._low_spread + 1 if narrow else 0
         if self._low_spread >= 5:
@@ -32,16 +33,18 @@ class CollapseWatch:
                 f"(effective rank {record.get('effective_rank', 0):.2f}, spread {record.get('feature_std', 0):.3f}). "
                 "Try a lower learning rate, a longer warm-up, a higher teacher momentum or a larger batch",
             )
-        if self._uniform is not None and len(self._losses) == _PATIENCE and self._is_flat(self._uniform):
-            return self._once(
-                "flat",
-                f"the loss stands at ln K = {self._uniform:.3f}: targets and predictions are uniform and nothing is "
-                "learned. Try a lower teacher temperature, a higher learning rate or fewer prototypes",
-            )
+        for name, uniform in self._uniform.items():
+            if self._is_flat(name, uniform):
+                return self._once(
+                    name,
+                    f"the loss {name!r} stands at ln K = {uniform:.3f}: targets and predictions are uniform, and "
+                    "nothing is learned. Try a lower teacher temperature, a higher learning rate or fewer prototypes",
+                )
         return None
 
-    def _is_flat(self, uniform: float) -> bool:
-        return all(abs(loss - uniform) < _FLAT * uniform for loss in self._losses)
+    def _is_flat(self, name: str, uniform: float) -> bool:
+        losses = self._losses[name]
+        return len(losses) == _PATIENCE and all(abs(loss - uniform) < _FLAT * uniform for loss in losses)
 
     def _once(self, kind: str, message: str) -> str | None:
         if kind in self._said:

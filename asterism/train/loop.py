@@ -127,7 +127,7 @@ class _Training:
         knn = OnlineKnn(self.recipe.monitor.knn, self.recipe.data) if first else None
         saving = _SaveSchedule(self.recipe.checkpoint, self.steps, self.steps_per_epoch)
         monitor = Monitor(
-            self.recipe.monitor, self.run.path if first else None, start, self.steps, self.method.collapse_loss
+            self.recipe.monitor, self.run.path if first else None, start, self.steps, self.method.uniform_terms
         )
         self._announce(monitor)
         with self._threads_beside_workers(), monitor, StopRequest() as stop:

@@ -37,7 +37,7 @@ class Monitor:
     """
 
     def __init__(
-        self, config: MonitorConfig, run: Path | None, start_step: int, steps: int, uniform_loss: float | None
+        self, config: MonitorConfig, run: Path | None, start_step: int, steps: int, uniform_terms: Mapping[str, float]
     ) -> None:
         self._every = config.log_every
         self._steps = steps
@@ -45,7 +45,7 @@ class Monitor:
         self._counts: dict[str, int] = {}
         self._embeddings: Tensor | None = None
         self._window = _Window()
-        self._watch = CollapseWatch(uniform_loss)
+        self._watch = CollapseWatch(uniform_terms)
         self._log = MetricsLog(run, start_step, config.tensorboard) if run is not None else None
         self._display = ProgressDisplay(start_step, steps) if run is not None else None
 

@@ -122,7 +122,7 @@ def test_metrics_tell_a_collapse_from_learning() -> None:
     method = _dino()
     losses = method.loss(random_batch(method, 3), PROGRESS)
     metrics = losses.metrics
-    assert method.collapse_loss == math.log(24)
+    assert method.uniform_terms == {"dino": math.log(24)}
     assert 0 < metrics["target_entropy"] < math.log(24)
     assert 0 < metrics["prediction_entropy"] <= math.log(24) + 1e-5
     torch.testing.assert_close(metrics["kl"] + metrics["target_entropy"], losses.total.detach())

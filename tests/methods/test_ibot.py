@@ -119,12 +119,33 @@ def test_a_shared_head_is_saved_once() -> None:
     assert not any(name.startswith(("patch_head", "teacher_patch_head")) for name in names)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"patch_out_dim": 12},
+        {"patch_out_dim": 12, "patch_weight": 0},
+        {"patch_weight": 0},
+        {"cls_weight": 0, "local_views": 5},
+    ],
+)
+def test_no_trained_parameter_lies_idle(changes: dict[str, Any]) -> None:
+    method = _ibot(**changes)
+    assert len(method.views) == 2 + (0 if changes.get("cls_weight") == 0 else method.config.local_views)
+    method.loss(random_batch(method, 4), PROGRESS).total.backward()
+    assert all(p.grad is not None for p in method.parameters() if p.requires_grad)
+
+
+def test_a_head_for_patches_alone_is_the_usual_one() -> None:
+    with pytest.raises(UserError, match="leave out patch_out_dim"):
+        IbotConfig.parse({"cls_weight": 0, "patch_out_dim": 12})
+
+
 def test_terms_can_be_left_out() -> None:
     images = _ibot(patch_weight=0)
     batch = random_batch(images, 2)
     assert set(images.loss(batch, PROGRESS).terms) == {"cls"}
     assert images.backbone.mask_token is None
-    assert images.collapse_loss == math.log(24)
+    assert images.uniform_terms == {"cls": math.log(24)}
     patches = _ibot(cls_weight=0)
     losses = patches.loss(batch, PROGRESS)
     assert set(losses.terms) == {"patch"}

@@ -123,7 +123,7 @@ def test_one_view_with_a_flip_and_no_colours() -> None:
 def test_the_encoder_is_what_is_kept() -> None:
     method = _mae()
     assert method.encoder().backbone is method.backbone
-    assert method.collapse_loss is None
+    assert not method.uniform_terms
 
 
 @pytest.mark.parametrize(

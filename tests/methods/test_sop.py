@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from asterism.errors import UserError
-from asterism.methods.sop import Organizer, PrototypesConfig, Sop, SopConfig
+from asterism.methods.sop import Organizer, PrototypesConfig, Sop, SopConfig, one_patch
 from asterism.nn.backbone import BackboneConfig
 from asterism.ops import collectives
 from asterism.ops.random import fold, generator
 from asterism.train.recipe import load_recipe, recipe_names
-from asterism.types import Batch, Progress
+from asterism.types import Batch, Progress, Tokens
 from tests.distributed import run
 from tests.methods.batches import TINY, random_batch, rows
 
@@ -45,23 +45,35 @@ def _sop(backbone: BackboneConfig = TINY, **changes: Any) -> Sop:
 
 
 def _slow_prototypes(organizer: Organizer, use: int, task: int) -> tuple[Tensor, Tensor]:
-    """D and Y of the default form, written out."""
+    """D and Y, written out."""
     config, memory = organizer.config, organizer.memory.rows
     K = config.count
-    anchors = torch.randperm(config.memory, generator=generator(fold(3, use, 7, task)))[:K].tolist()
+    if organizer.fixed is None:
+        anchors = torch.randperm(config.memory, generator=generator(fold(3, use, 7, task)))[:K].tolist()
+    else:
+        anchors = list(range(config.memory, config.memory + K))
+        memory = torch.cat([memory, organizer.fixed[task]])
     D, Y = [], []
     for i, anchor in enumerate(anchors):
-        others = [j for j in range(config.memory) if j not in anchors]
-        others.sort(key=lambda j: -float(memory[j] @ memory[anchor]))
-        for member in [*others[: config.neighbours], anchor]:
-            w = 0.9 if member == anchor else max(float(memory[member] @ memory[anchor]), 1 / K)
+        near = sorted(range(len(memory)), key=lambda j: -float(memory[j] @ memory[anchor]))
+        if config.search == "whole-memory":
+            members = near[: config.neighbours]
+        else:
+            members = [*[j for j in near if j not in anchors][: config.neighbours], anchor]
+        for member in members:
+            w = 1 - config.smoothing if member == anchor else max(float(memory[member] @ memory[anchor]), 1 / K)
+            if config.contribution == "constant":
+                w = 1 - config.smoothing
+            rest = 0.0 if config.contribution in ("block-diagonal", "one-hot") else (1 - w) / (K - 1)
+            own = 1.0 if config.contribution == "one-hot" else w
             D.append(memory[member])
-            Y.append([w if column == i else (1 - w) / (K - 1) for column in range(K)])
+            Y.append([own if column == i else rest for column in range(K)])
     return torch.stack(D), torch.tensor(Y)
 
 
 def _probabilities(u: Tensor, D: Tensor, Y: Tensor, temperature: float) -> Tensor:
-    return torch.softmax(u @ D.T / temperature, dim=-1) @ Y
+    p = torch.softmax(u @ D.T / temperature, dim=-1) @ Y
+    return p / p.sum(dim=-1, keepdim=True)  # changes only block-diagonal contributions, which do not add up to one
 
 
 def _slow_terms(method: Sop, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
@@ -69,28 +81,48 @@ def _slow_terms(method: Sop, batch: Batch, temperature: float) -> tuple[Tensor, 
     tokens = [method.backbone(view.pixels, mask=mask) for view, mask in zip(batch.views, masks, strict=True)]
     seen = [method.teacher_backbone(view.pixels) for view in batch.views[:2]]
     images, (cls, patch) = len(batch.keys), (torch.zeros(()), torch.zeros(()))
-    for task in range(2):
+    tasks = method.images.config.task_count
+    for task in range(tasks):
         D, Y = _slow_prototypes(method.images, 0x52, task)
         for i in (0, 1):
             q = _probabilities(method.teacher_head(seen[i].cls), D, Y, temperature)
             for j in range(4):
                 if i != j:
                     p = _probabilities(method.head(tokens[j].cls), D, Y, 0.1)
-                    cls = cls - (q * p.log()).sum() / (2 * 6 * images)
-    D, Y = _slow_prototypes(method.patches, 0x53, 0)
-    for i in (0, 1):
-        q = _probabilities(method.teacher_head(seen[i].patches), D, Y, temperature)
-        p = _probabilities(method.head(tokens[i].patches), D, Y, 0.1)
-        crossed = -(q * p.log()).sum(dim=-1)
-        for image in range(images):
-            if masks[i][image].any():
-                patch = patch + crossed[image][masks[i][image]].mean() / (2 * images)
+                    cls = cls - (q * p.log()).sum() / (tasks * 6 * images)
+    tasks = method.patches.config.task_count
+    for task in range(tasks):
+        D, Y = _slow_prototypes(method.patches, 0x53, task)
+        for i in (0, 1):
+            q = _probabilities(method.teacher_head(seen[i].patches), D, Y, temperature)
+            p = _probabilities(method.head(tokens[i].patches), D, Y, 0.1)
+            crossed = -(q * p.log()).sum(dim=-1)
+            for image in range(images):
+                if masks[i][image].any():
+                    patch = patch + crossed[image][masks[i][image]].mean() / (tasks * 2 * images)
     return cls, patch
 
 
-@pytest.mark.parametrize("lists", [6, None])
-def test_losses_and_gradients_are_those_of_the_slow_loops(lists: int | None) -> None:
-    method = _sop(images=IMAGES | {"neighbour_lists": lists}, cls_weight=0.7, patch_weight=1.5)
+FORMS: list[dict[str, Any]] = [
+    {"search": search, "contribution": contribution, "smoothing": 0.2}
+    for search in ("beside-anchors", "whole-memory")
+    for contribution in ("similarity", "constant", "block-diagonal", "one-hot")
+]
+
+
+@pytest.mark.parametrize(
+    ("images", "patches"),
+    [
+        ({}, {}),
+        ({"neighbour_lists": None}, {}),
+        ({"neighbour_lists": "auto"}, {"tasks": 2, "neighbours": 2}),
+        ({"anchors": "fixed"}, {"anchors": "fixed", "neighbours": 1}),
+        *[(form, {}) for form in FORMS],
+        *[({}, form | {"neighbours": 2, "tasks": 2}) for form in FORMS[1::3]],
+    ],
+)
+def test_losses_and_gradients_are_those_of_the_slow_loops(images: dict[str, Any], patches: dict[str, Any]) -> None:
+    method = _sop(images=IMAGES | images, patches=PATCHES | patches, cls_weight=0.7, patch_weight=1.5)
     batch = random_batch(method, 4)
     temperature = 0.04 + 0.03 * 7 / (30 * 4 - 1)  # step 7 of a warm-up of 30 epochs of 4 steps
     cls, patch = _slow_terms(method, batch, temperature)
@@ -205,10 +237,58 @@ def test_every_ablation_learns(changes: dict[str, Any]) -> None:
     assert all(not value.requires_grad for value in losses.metrics.values())
 
 
-def test_the_mean_patch_can_stand_for_the_image() -> None:
+def test_the_mean_patch_can_stand_for_the_image_in_training_and_in_use() -> None:
     method = _sop(global_token="mean-patch")
-    tokens = method.teacher_backbone(random_batch(method, 2).views[0].pixels)
-    assert torch.equal(method.image_tokens([tokens])[0], tokens.patches.mean(dim=1))
+    pixels = random_batch(method, 2).views[0].pixels
+    tokens = method.teacher_backbone(pixels)
+    assert tokens.cls is None
+    assert torch.equal(method.loss(random_batch(method, 2), PROGRESS).embeddings, tokens.patches.mean(dim=1))
+    features = method.encoder()(pixels)
+    torch.testing.assert_close(features.cls, features.patches.mean(dim=1))
+
+
+def test_the_patch_that_is_stored_is_any_with_equal_chance() -> None:
+    keys = torch.tensor([fold(5, number) for number in range(4000)])
+    places = torch.arange(8.0).view(1, 8, 1).expand(4000, -1, -1)
+    tokens = Tokens(cls=None, registers=torch.zeros(4000, 0, 1), patches=places, grid=(2, 4))
+    counts = one_patch(tokens, keys).long().flatten().bincount(minlength=8)
+    assert (counts - 500).abs().max() < 4.5 * math.sqrt(4000 / 8 * 7 / 8)
+
+
+def test_masks_are_those_of_the_settings() -> None:
+    batch = random_batch(_sop(), 6)
+    hidden = torch.cat(_sop(mask={"shape": "random", "ratios": [0.5]}).masks(batch)).sum(dim=1)
+    assert hidden.tolist() == [hidden[0].item()] * 12
+    assert 0 < hidden[0] < _sop().masks(batch)[0].shape[1]
+    blocks = torch.cat(_sop(mask={"ratios": [0.0]}).masks(batch))
+    assert not blocks.any()
+
+
+def test_the_teacher_follows_from_0_994_on() -> None:
+    method = _sop()
+    before = [p.clone() for _, teacher in method.pairs for p in teacher.parameters()]
+    method.loss(random_batch(method, 2), PROGRESS)
+    method.after_update(PROGRESS)
+    momentum = 1 - 0.006 * (math.cos(math.pi * 7 / 40) + 1) / 2
+    students = [p for student, _ in method.pairs for p in student.parameters()]
+    after = [p for _, teacher in method.pairs for p in teacher.parameters()]
+    for old, new, student in zip(before, after, students, strict=True):
+        torch.testing.assert_close(new, momentum * old + (1 - momentum) * student)
+
+
+def test_fixed_anchors_are_not_their_own_neighbours() -> None:
+    method = _sop(images=IMAGES | {"anchors": "fixed"})
+    for prototypes in method.images.tasks(PROGRESS, 1):
+        supports, anchors = prototypes.members[:-1], prototypes.members[-1]
+        assert (supports * anchors).sum(dim=-1).max() < 1 - 1e-4
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_patches_alone_need_no_small_views(form: dict[str, Any]) -> None:
+    method = _sop(images=None, patches=PATCHES | form | {"neighbours": 2}, local_views=5)
+    assert len(method.views) == 2
+    assert not method.uniform_terms
+    assert method.loss(random_batch(method, 2), PROGRESS).total.isfinite()
 
 
 def test_swin_learns_from_images_and_patches() -> None:
@@ -223,6 +303,7 @@ def test_metrics_tell_how_full_the_memory_is_and_how_sure_teacher_and_student_ar
     method.images.memory.push(torch.zeros(10, 8))
     metrics = method.loss(random_batch(method, 2), PROGRESS).metrics
     assert metrics["memory_filled"] == 0.25
+    assert method.uniform_terms == {"cls": math.log(8)}
     assert 0 < metrics["target_entropy"] < math.log(8)
     assert 0 < metrics["prediction_entropy"] <= math.log(8) + 1e-5
 
@@ -242,7 +323,11 @@ def test_more_anchors_than_stored_rows_are_drawn_from_the_random_ones() -> None:
         ({"images": {"anchors": "partition"}}, "set neighbours: 0"),
         ({"images": {"anchors": "partition", "neighbours": 0, "tasks": 2}}, "leave out tasks"),
         ({"images": {"search": "whole-memory", "neighbours": 0}}, "set neighbours to 1 or more"),
-        ({"images": {"neighbours": 40}}, "neighbour_lists of 32 entries cannot hold 40"),
+        ({"images": {"neighbours": 40, "neighbour_lists": 32}}, "neighbour_lists of 32 entries cannot hold 40"),
+        ({"images": {"neighbour_lists": 0}}, "neighbour_lists of 0 entries"),
+        ({"cls_weight": 0}, "set images: null"),
+        ({"patch_weight": 0}, "set patches: null"),
+        ({"mask": {"ratios": []}}, "ratios is empty"),
         ({"images": None, "patches": None}, "keep at least one of the tasks"),
     ],
 )
@@ -285,26 +370,58 @@ def test_recipes_are_valid(name: str) -> None:
     assert recipe.method.name == ("ibot" if name.startswith("ibot") else "sop")
 
 
+PUBLISHED = {  # memory, count, neighbours and tasks of images; the same of patches; momentum, epochs of the warm-up
+    "sop": ((65536, 4096, 8, 4), (8192, 512, 0, 1)),
+    "sove": ((65536, 8192, 8, 4), (8192, 512, 0, 1)),
+    "massl": ((131072, 16384, 0, 8), None),
+}
+
+
+@pytest.mark.parametrize("name", [n for n in recipe_names() if n.split("-")[0] in PUBLISHED and "imagenet" in n])
+def test_published_recipes_have_the_papers_numbers(name: str) -> None:
+    method = load_recipe(name, values={"data": {"path": "photos"}}).method
+    assert isinstance(method, SopConfig)
+    parts = [
+        None if part is None else (part.memory, part.count, part.neighbours, part.task_count)
+        for part in (method.images, method.patches)
+    ]
+    assert tuple(parts) == PUBLISHED[name.split("-")[0]]
+    assert (method.embedding_dim, method.hidden_dim) == (256, 2048)
+    assert (method.student_temp, method.warmup_teacher_temp, method.teacher_temp) == (0.1, 0.04, 0.07)
+    assert method.warmup_teacher_temp_epochs == (30 if "vits" in name or "swin" in name else 50)
+    assert (method.cls_weight, method.patch_weight) == (1, 1)
+    if not name.startswith("massl"):
+        assert method.momentum == 0.994
+        assert (method.images.search, method.images.contribution, method.images.anchors) == (
+            "beside-anchors",
+            "similarity",
+            "random",
+        )
+
+
 @pytest.mark.parametrize(
     "override",
     [
-        "images.count=1024",
-        "images.memory=8192",
-        "patches.memory=1024",
-        "images.contribution=one-hot",
+        *[f"images.count={count}" for count in (1024, 16384)],
+        *[f"images.memory={rows}" for rows in (8192, 98304)],
+        *[f"patches.memory={rows}" for rows in (1024, 16384)],
+        *[f"images.contribution={form}" for form in ("one-hot", "constant", "block-diagonal")],
+        "images.search=whole-memory",
         "global_token=mean-patch",
         "mask.shape=random",
         "images=null",
         "patches=null",
-        "images.anchors=fixed",
-        "images.tasks=1",
-        "momentum=0.992",
-        "images.neighbours=16",
+        *[f"{part}.anchors={kind}" for part in ("images", "patches") for kind in ("fixed", "fixed-places")],
+        *[f"images.tasks={tasks}" for tasks in (1, 2)],
+        "patches.tasks=2",
+        *[f"momentum={momentum}" for momentum in (0.992, 0.996)],
+        *[f"images.neighbours={count}" for count in (1, 16, 64)],
         "patches.neighbours=8",
         "patches.count=256",
     ],
 )
 def test_an_ablation_is_one_override(override: str) -> None:
-    assert (
-        load_recipe("sop-imagenet-vits16", [f"method.{override}"]).method != load_recipe("sop-imagenet-vits16").method
-    )
+    usual, changed = (load_recipe("sop-imagenet-vits16", words).method for words in ([], [f"method.{override}"]))
+    assert changed != usual
+    small = {"embedding_dim": 2, "hidden_dim": 4, "local_views": 0}
+    assert Sop(changed.model_copy(update=small), TINY).views

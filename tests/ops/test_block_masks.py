@@ -103,6 +103,7 @@ def test_shapes_have_the_published_ratios_unless_told_otherwise() -> None:
         ({"ratios": [0.1], "spreads": [0.2]}, "leaves"),
         ({"ratios": [0.9, 0.1], "spreads": [0.2]}, "one spread for each ratio"),
         ({"shape": "blocks"}, "shape"),
+        ({"ratios": []}, "ratios is empty"),
     ],
 )
 def test_impossible_ratios_are_refused(values: dict[str, object], message: str) -> None:
