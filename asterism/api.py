@@ -78,9 +78,21 @@ def pretrain(
     return loop.pretrain(load_recipe(name, changes), folder, overwrite=overwrite, init=weights)
 
 
-def load(model: PathLike) -> Encoder:
-    """The encoder of a run, of a weights file (ours, MAE, DINO, iBOT, DINOv2, HF ViT-MAE), or of a timm name."""
-    return load_encoder(os.fspath(model))
+def load(
+    model: PathLike,
+    *,
+    tokenizer: PathLike | None = None,
+    heads: int | None = None,
+    decoder_heads: int | None = None,
+    name: str | None = None,
+) -> Encoder:
+    """The encoder of a run, of a weights file (ours, MAE, DINO, iBOT, DINOv2, HF ViT-MAE, STELLAR), or of a timm name.
+
+    The rest is for files that do not tell. tokenizer: the file or `vq` run whose codes a STELLAR decoder predicts.
+    heads: of the network; decoder_heads: of its decoder. name: the timm model that the weights belong to.
+    """
+    place = None if tokenizer is None else os.fspath(tokenizer)
+    return load_encoder(os.fspath(model), tokenizer=place, heads=heads, decoder_heads=decoder_heads, name=name)
 
 
 def evaluate(
@@ -161,6 +173,7 @@ def concepts(
     index: PathLike | None = None,
     data: PathLike | None = None,
     neighbours: int = 5,
+    tokenizer: PathLike | None = None,
     overwrite: bool = False,
     device: str = "auto",
 ) -> Path:
@@ -168,13 +181,14 @@ def concepts(
 
     images: paths, PIL images, arrays or tensors. index: a file that `embed` wrote with the same model; the page then
     shows, for every single concept, the nearest of its images. data: where these are now, if they have moved.
+    tokenizer: as in `load`.
     """
     from asterism.concept_page import open_collection, write_concepts  # bring the drawing libraries
 
     if not images:
         raise UserError("name at least one image")
     folder = check_folder(Path(out), overwrite)
-    encoder, name = _concept_encoder(model, device)
+    encoder, name = _concept_encoder(model, device, tokenizer)
     place = None if data is None else os.fspath(data)
     collection = None if index is None else open_collection(Path(index), place, encoder, neighbours)
     return write_concepts(encoder, images, folder, name, collection)
@@ -188,6 +202,7 @@ def reconstruct(
     drop: Sequence[int] = (),
     move: Mapping[int, tuple[int, int]] | None = None,
     swap: Picture | None = None,
+    tokenizer: PathLike | None = None,
     overwrite: bool = False,
     device: str = "auto",
 ) -> list[Path]:
@@ -195,6 +210,7 @@ def reconstruct(
 
     drop: concepts to leave out; the others share their places. move: concepts whose maps go (down, right) by cells of
     the patch grid. swap: an image whose concepts are put in the places of these images' concepts.
+    tokenizer: as in `load`.
     For tensors instead of files: `encoder.reconstruct(features.sparse, features.where)` and `asterism.ops.factors`.
     """
     from asterism.reconstructions import Edit, Move, write_reconstructions  # bring the drawing libraries
@@ -202,7 +218,7 @@ def reconstruct(
     if not images:
         raise UserError("name at least one image")
     folder = check_folder(Path(out), overwrite)
-    encoder, _ = _concept_encoder(model, device)
+    encoder, _ = _concept_encoder(model, device, tokenizer)
     moves = tuple(Move(token, down, right) for token, (down, right) in (move or {}).items())
     return write_reconstructions(encoder, images, folder, Edit(swap, tuple(drop), moves))
 
@@ -299,8 +315,12 @@ def _subject(model: PathLike | Run | Encoder, device: str) -> _Subject:
     return _Subject(encoder.to(place), Model(name, encoder.step), path if (path / "config.yaml").is_file() else None)
 
 
-def _concept_encoder(model: PathLike | Run | Encoder, device: str) -> tuple[ConceptEncoder, str]:
+def _concept_encoder(
+    model: PathLike | Run | Encoder, device: str, tokenizer: PathLike | None
+) -> tuple[ConceptEncoder, str]:
     """An encoder that knows concepts, and its name; others are told apart by what they are."""
+    if tokenizer is not None and not isinstance(model, Run | Encoder):
+        model = load(model, tokenizer=tokenizer)
     subject = _subject(model, device)
     if isinstance(subject.encoder, ConceptEncoder):
         return subject.encoder.eval(), subject.model.name

@@ -266,6 +266,10 @@ def concepts(
         "concepts"
     ),
     neighbours: Annotated[int, typer.Option(min=1, help="Images shown for each concept.")] = 5,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The tokenizer whose codes the model predicts, if its file lacks it."),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace earlier pictures in --out.")] = False,
     device: Device = "auto",
 ) -> None:
@@ -290,6 +294,7 @@ def concepts(
             index=index,
             data=data,
             neighbours=neighbours,
+            tokenizer=tokenizer,
             overwrite=overwrite,
             device=device,
         )
@@ -313,6 +318,10 @@ def reconstruct(
     swap: Annotated[
         Path | None, typer.Option(metavar="OTHER", help="Put this image's concepts in the places of each IMAGE.")
     ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The tokenizer whose codes the model predicts, if its file lacks it."),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace earlier pictures in --out.")] = False,
     device: Device = "auto",
 ) -> None:
@@ -334,7 +343,15 @@ def reconstruct(
     if len(moves) < len(move or []):
         raise UserError(f"--move {' --move '.join(move or [])} moves a concept twice; give one place for each")
     for path in api.reconstruct(
-        model, images, out, drop=_tokens(drop), move=moves, swap=swap, overwrite=overwrite, device=device
+        model,
+        images,
+        out,
+        drop=_tokens(drop),
+        move=moves,
+        swap=swap,
+        tokenizer=tokenizer,
+        overwrite=overwrite,
+        device=device,
     ):
         print(path)
 

@@ -36,7 +36,7 @@ class Edit:
     move: tuple[Move, ...] = ()
 
     def __bool__(self) -> bool:
-        return self != Edit()
+        return self.swap is not None or bool(self.drop or self.move)
 
 
 def write_reconstructions(encoder: ConceptEncoder, images: Sequence[Picture], out: Path, edit: Edit) -> list[Path]:

@@ -106,6 +106,12 @@ def test_an_official_checkpoint_is_shown_and_reconstructed(golden: Path) -> None
 # --- reconstruct ----------------------------------------------------------------------------------------------------
 
 
+def test_the_other_image_of_a_swap_may_be_an_array() -> None:
+    other = np.asarray(Image.open("photos/green/000.png").convert("RGB"))
+    written = asterism.reconstruct("concepts.safetensors", ["photos/red/000.png"], "made", swap=other)
+    assert [path.name for path in written] == ["000.reconstruction.png", "000.edited.png"]
+
+
 def test_reconstructions_of_edited_factors() -> None:
     result = call(
         *("reconstruct", "concepts.safetensors", "photos/red/000.png", "--out", "made", "--drop", "0"),

@@ -23,12 +23,12 @@ batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
 from pydantic import Field, model_validator
-from torch import Tensor
+from torch import Tensor, nn
 
 from asterism.config import Config
 from asterism.errors import UserError
@@ -71,7 +71,7 @@ class ReconstructionConfig(Config):
     target: Literal["pixels", "codes"] = "pixels"
     tokenizer: str | None = None  # for codes: a `vq` run, or the file of a MaskGIT-VQGAN
     image_size: int | None = Field(default=None, gt=0)  # pixels per side that the tokenizer sees; None: the view's own
-    weight: float | Literal["auto"] = "auto"  # auto: 10 for pixels, 0.05 for codes
+    weight: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"  # auto: 10 for pixels, 0.05 for codes
     decoder_dim: int = Field(default=512, gt=0)
     decoder_depth: int = Field(default=6, gt=0)  # blocks
     decoder_heads: int = Field(default=8, gt=0)
@@ -85,6 +85,8 @@ class ReconstructionConfig(Config):
             )
         if self.target == "pixels" and self.tokenizer is not None:
             raise ValueError("a tokenizer is given, but target: pixels does not use it; write target: codes")
+        if self.target == "pixels" and self.image_size is not None:
+            raise ValueError("image_size is what a tokenizer sees, and target: pixels has none; leave it out")
         return self
 
     @property
@@ -106,6 +108,12 @@ class FocusConfig(Config):
 
     probability: float = Field(default=0.5, ge=0, le=1)
     sigma: tuple[float, float] = (0.1, 0.5)  # width of the bell as a share of the grid's side
+
+    @model_validator(mode="after")
+    def _a_range(self) -> FocusConfig:
+        if not 0 < self.sigma[0] <= self.sigma[1]:
+            raise ValueError(f"sigma = {list(self.sigma)} must be two rising numbers above 0")
+        return self
 
 
 class WarmupConfig(Config):
@@ -177,6 +185,8 @@ class Stellar(Method):
         self.class_vocabulary = None if config.class_vocabulary is None else _vocabulary(dim, config.class_vocabulary)
         self.reconstruction = self._reconstruction()
         self._check()
+        for part, used in self._parts_in_use():
+            part.requires_grad_(used)  # several processes wait for the gradient of every trained parameter
         if config.warmup is not None:
             # Differs from the paper: the teacher's localisation is never used, so the teacher has none.
             self.teacher_backbone = Teacher(self.backbone)
@@ -352,6 +362,19 @@ class Stellar(Method):
         used = weights.align or weights.koleo_masked or (weights.cls_masked and self.class_vocabulary is not None)
         return self.config.masked_views if used else 0
 
+    def _parts_in_use(self) -> list[tuple[nn.Module, bool]]:
+        """The parts beside backbone and decoder, and whether a term of the loss reaches them."""
+        weights = self.config.weights
+        concepts = weights.cluster or (weights.align and self.masked_views)
+        parts: list[tuple[nn.Module, bool]] = [
+            (self.localization, self.reconstruction is not None),
+            (self.vocabulary, bool(concepts)),
+        ]
+        if self.class_vocabulary is not None:
+            classes = weights.cls_cluster or (weights.cls_masked and self.masked_views) or self.local_views
+            parts.append((self.class_vocabulary, bool(classes)))
+        return parts
+
     @property
     def term_weights(self) -> dict[str, float]:
         weights = self.config.weights.model_dump()
@@ -388,8 +411,15 @@ class Stellar(Method):
     def _check(self) -> None:
         """Refuse what cannot work, with the setting to change."""
         config, backbone = self.config, self.backbone
-        if self.reconstruction is None and not any(config.weights.model_dump().values()):
+        in_use = any(used for _, used in self._parts_in_use())
+        spread = config.weights.koleo or (config.weights.koleo_masked and self.masked_views)
+        if not in_use and not spread:
             raise UserError("every term of the loss is off; give method.reconstruction or some of method.weights")
+        if config.masked_views == 0 and config.weights.align:
+            raise UserError(
+                "method.masked_views = 0 leaves nothing to align; raise it, or switch the term off by "
+                "method.weights.align=0"
+            )
         if not backbone.takes_masks:
             raise UserError("stellar needs a backbone that can skip patches: choose a timm vit_*")
         if config.class_vocabulary is not None and not backbone.has_cls:
@@ -412,14 +442,17 @@ class Stellar(Method):
                 f"{config.vocabulary.prototypes}: balanced targets could not tell the concepts of one image apart"
             )
         if config.tokens < 2 and (config.weights.koleo or config.weights.koleo_masked):
-            raise UserError("a single concept has no other to keep its distance from; set method.weights.koleo=0")
+            raise UserError(
+                "a single concept has no other to keep its distance from; set method.weights.koleo=0 and "
+                "method.weights.koleo_masked=0"
+            )
         ratios = {"method.mask_ratio": config.mask_ratio}
         if config.warmup is not None:
             ratios["method.warmup.mask_ratio"] = config.warmup.mask_ratio
             if self.masked_views < TAUGHT:
                 raise UserError(
-                    f"method.warmup lets a teacher see the second masked view, but there are {self.masked_views}; "
-                    "raise method.masked_views"
+                    f"method.warmup lets a teacher see the second masked view, but {self.masked_views} are in use; "
+                    "raise method.masked_views, and keep a term that uses them (align, cls_masked or koleo_masked)"
                 )
         for name, ratio in ratios.items():
             if keep_count(side * side, ratio) == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from jaxtyping import Float
@@ -49,6 +50,7 @@ class Hints:
     heads: int | None = None
     name: str | None = None  # the timm model the weights belong to
     decoder_heads: int | None = None  # of STELLAR's decoder
+    tokenizer: str | Path | None = None  # whose codes STELLAR's decoder predicts, where the file does not hold it
 
 
 def architecture_of(

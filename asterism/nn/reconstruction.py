@@ -140,10 +140,13 @@ class CodeReconstruction(Reconstruction):
 
     @torch.no_grad()
     def codes(self, images: Float[Tensor, "b 3 h w"], grid: Grid) -> Int[Tensor, "b n"]:
+        """What is to be predicted, in full precision: rounding would choose other codes."""
+        images = images.float()
         if self.image_size is not None and images.shape[-1] != self.image_size:
             size = (self.image_size, self.image_size)
             images = F.interpolate(images, size=size, mode="bicubic", antialias=True).clamp(0, 1)
-        codes = self._frozen().encode(images)
+        with torch.autocast(images.device.type, enabled=False):
+            codes = self._frozen().encode(images)
         if codes.shape[1:] != grid:
             raise grid_mismatch(grid, (codes.shape[1], codes.shape[2]), self._frozen().factor)
         return codes.flatten(1)
@@ -167,8 +170,8 @@ class CodeReconstruction(Reconstruction):
     def _frozen(self) -> Tokenizer:
         if self.tokenizer is None:
             raise UserError(
-                "these weights predict the codes of a tokenizer that did not come with them; load them with "
-                "tokenizer=, the file of the tokenizer"
+                "these weights predict the codes of a tokenizer that did not come with them; give its file: "
+                "--tokenizer FILE, or asterism.load(..., tokenizer=FILE)"
             )
         return self.tokenizer
 

@@ -16,7 +16,7 @@ from asterism.nn.encoder_weights import EncoderWeights, Hints, architecture_of
 from asterism.nn.localization import Localization
 from asterism.nn.reconstruction import CodeReconstruction, ConceptDecoder, PixelReconstruction, Reconstruction
 from asterism.nn.tokenizer import Tokenizer
-from asterism.nn.tokenizer_files import load_tensors, rebuild_tokenizer, vqgan_shape
+from asterism.nn.tokenizer_files import load_tensors, load_tokenizer, rebuild_tokenizer, vqgan_shape
 from asterism.nn.transformers_names import from_transformers
 
 _TEMPERATURE = 0.06  # of the localisation; not in the files
@@ -86,7 +86,7 @@ def _reconstruction(
         pixels = PixelReconstruction(decoder, patch)
         load_part(pixels.head, tensors, "reconstruction_head.")
         return pixels
-    tokenizer = _tokenizer(file, tensors)
+    tokenizer = _tokenizer(file, tensors, hints)
     factor = 16 if tokenizer is None else tokenizer.factor
     codes = CodeReconstruction(decoder, len(head), tokenizer, None if factor == patch else grid * factor)
     load_part(codes.head, tensors, "reconstruction_head.")
@@ -112,11 +112,11 @@ def _decoder(file: CheckpointFile, tensors: Mapping[str, Tensor], hints: Hints) 
     return decoder
 
 
-def _tokenizer(file: CheckpointFile, tensors: Mapping[str, Tensor]) -> Tokenizer | None:
+def _tokenizer(file: CheckpointFile, tensors: Mapping[str, Tensor], hints: Hints) -> Tokenizer | None:
     prefix = "tokenizer."
     own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
     if not own:
-        return None
+        return None if hints.tokenizer is None else load_tokenizer(hints.tokenizer)
     tokenizer = rebuild_tokenizer({"kind": "maskgit-vqgan", **vqgan_shape(own, file.path)})
     load_tensors(tokenizer, own, file.path)
     return tokenizer

@@ -37,8 +37,16 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
         path = path / FILE_NAME
         if not path.is_file():
             raise UserError(f"{source} holds no {FILE_NAME}; give a run of `asterism pretrain vq`, or a weight file")
+    if not path.exists():
+        raise UserError(
+            f"there is no tokenizer at {source}; train one on your images by `asterism pretrain vq`, or give the file "
+            "of the public MaskGIT-VQGAN weights (maskgit-vqgan-imagenet-f16-256.bin)"
+        )
     file = read_checkpoint(path)
-    tokenizer = rebuild_tokenizer(_description(file))
+    try:
+        tokenizer = rebuild_tokenizer(_description(file))
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path} is a tokenizer of another shape: {error}") from None
     load_tensors(tokenizer, _without_prefix(file.tensors), path)
     return tokenizer.requires_grad_(False).eval()
 
@@ -78,6 +86,8 @@ def vqgan_shape(tensors: Mapping[str, Tensor], path: Path) -> dict[str, Any]:
         raise UserError(
             f"{path} is no tokenizer that we know: it lacks the tensor {error.args[0]!r} of a MaskGIT-VQGAN"
         ) from None
+    if any(size % width for size in widths):
+        raise UserError(f"{path} is a tokenizer of another shape: levels of {widths} channels after a first of {width}")
     return {
         "width": width,
         "multipliers": [w // width for w in widths],

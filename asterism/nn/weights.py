@@ -27,6 +27,7 @@ def load_encoder(
     which: Literal["teacher", "student"] = "teacher",
     heads: int | None = None,
     decoder_heads: int | None = None,
+    tokenizer: str | Path | None = None,
     family: str | None = None,
     name: str | None = None,
     image_size: int | None = None,
@@ -36,11 +37,11 @@ def load_encoder(
     """The encoder of a run folder, a weight file, a transformers folder, or a timm model name (its published weights).
 
     which: which network of a checkpoint that holds both. heads: attention heads, where the file does not tell, and
-    decoder_heads those of a STELLAR decoder.
+    decoder_heads those of a STELLAR decoder. tokenizer: whose codes such a decoder predicts; published files lack it.
     family: how to read the file, instead of recognising it. name: the timm model that a file of timm belongs to.
     image_size, mean, std: instead of those the weights come with.
     """
-    weights = _weights(source, which, Hints(heads, name, decoder_heads), family)
+    weights = _weights(source, which, Hints(heads, name, decoder_heads, tokenizer), family)
     backbone = rebuild_backbone(weights.architecture)
     report = _load(backbone, weights, str(source))
     if report.fresh:

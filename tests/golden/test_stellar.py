@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
 
+import asterism
 from asterism.errors import UserError
 from asterism.methods.stellar import ReconstructionConfig, Stellar, StellarConfig, VocabularyConfig, Weights
 from asterism.nn.backbone import BackboneConfig
@@ -258,6 +259,21 @@ def test_a_tokenizer_inside_an_official_checkpoint_decodes_its_codes(golden: Pat
     encoder = _load_file(tmp_path / "stellar.safetensors", v.params)
     features = encoder.encode(v["in_image"])
     made = encoder.reconstruct(features.sparse, features.where)
+    codes = v["out_recon_logits"].argmax(dim=-1).view(-1, *features.grid)
+    with torch.no_grad():
+        torch.testing.assert_close(made, vqgan.decode(codes), rtol=0, atol=1e-5)
+
+
+def test_a_tokenizer_beside_an_official_checkpoint_decodes_its_codes(golden: Path, tmp_path: Path) -> None:
+    v = read(golden / "stellar" / "forward_tiny.npz")
+    vqgan = MaskGitVqgan(width=32, multipliers=(1, 1), blocks=1, channels=4, vocabulary=v.params["vq_vocabulary"])
+    torch.save(vqgan.state_dict(), tmp_path / "vqgan.bin")
+    heads = {"heads": v.params["num_attention_heads"], "decoder_heads": v.params["decoder_num_attention_heads"]}
+    path = golden / "checkpoints" / "stellar_tiny_vq.safetensors"
+    features = asterism.load(path, **heads).encode(v["in_image"])
+    with pytest.raises(UserError, match="--tokenizer FILE"):
+        asterism.load(path, **heads).reconstruct(features.sparse, features.where)
+    made = asterism.load(path, tokenizer=tmp_path / "vqgan.bin", **heads).reconstruct(features.sparse, features.where)
     codes = v["out_recon_logits"].argmax(dim=-1).view(-1, *features.grid)
     with torch.no_grad():
         torch.testing.assert_close(made, vqgan.decode(codes), rtol=0, atol=1e-5)

@@ -19,11 +19,12 @@ from asterism.methods.stellar import (
     Weights,
 )
 from asterism.methods.vq import Vq, VqConfig
+from asterism.nn.backbone import BackboneConfig
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.weights import load_encoder, load_weights_into
 from asterism.ops import assignment, collectives
 from asterism.ops.koleo import koleo
-from asterism.types import Batch, Losses, Progress
+from asterism.types import Batch, ColorJitter, Losses, Progress
 from tests.distributed import run
 from tests.methods.batches import TINY, random_batch, rows
 
@@ -157,6 +158,21 @@ def test_views() -> None:
     assert [spec.size for spec in local] == [8, 8]
 
 
+def test_the_published_views() -> None:
+    method = Stellar(StellarConfig(), BackboneConfig(name="vit_base_patch16_224", depth=1))
+    clean, *masked = method.views[:9]
+    local = method.views[9:]
+    assert method.config.localization_temp == 0.06
+    assert (len(masked), len(local)) == (8, 8)
+    assert {view.size for view in (clean, *masked)} == {224}
+    assert {view.scale for view in (clean, *masked)} == {(0.36, 1.0)}
+    assert {(view.size, view.scale) for view in local} == {(96, (0.06, 0.36))}
+    assert {view.flip for view in method.views} == {0.5}
+    for view in (*masked, *local):
+        assert view.jitter == ColorJitter(brightness=0.4, contrast=0.4, saturation=0.2, hue=0.1, probability=0.8)
+        assert (view.grayscale, view.blur, view.blur_sigma) == (0.2, 0.5, (0.1, 2.0))
+
+
 def test_masks_belong_to_the_image_and_the_view() -> None:
     method = _stellar()
     batch = random_batch(method, 4)
@@ -189,6 +205,7 @@ def test_terms_can_be_switched_off(changes: dict[str, Any], gone: set[str], view
     losses = method.loss(batch, PROGRESS)
     assert set(losses.terms) == set(_stellar().term_weights) - gone
     losses.total.backward()
+    assert all(p.grad is not None for p in method.parameters() if p.requires_grad), "no trained parameter lies idle"
 
 
 def test_warm_up_ends_where_it_should() -> None:
@@ -326,7 +343,20 @@ def test_codes_of_a_tokenizer_of_our_own_as_target(tmp_path: Path) -> None:
             {"vocabulary": VocabularyConfig(prototypes=3)},
             "method.tokens = 4 is more than method.vocabulary.prototypes = 3",
         ),
-        ({"tokens": 1}, "method.weights.koleo=0"),
+        ({"tokens": 1}, "method.weights.koleo=0 and method.weights.koleo_masked=0"),
+        ({"masked_views": 0}, "method.masked_views = 0 leaves nothing to align"),
+        (
+            {
+                "reconstruction": None,
+                "class_vocabulary": None,
+                "weights": Weights(cluster=0, align=0, koleo=0, koleo_masked=0),
+            },
+            "every term .* is off",
+        ),
+        (
+            {"warmup": WarmupConfig(), "weights": Weights(align=0, cls_masked=0, koleo_masked=0)},
+            "0 are in use.*keep a term that uses them",
+        ),
         (
             {"reconstruction": None, "weights": Weights(**dict.fromkeys(Weights.model_fields, 0))},
             "every term .* is off",
@@ -368,6 +398,26 @@ def test_codes_need_a_tokenizer_and_pixels_none() -> None:
         StellarConfig.parse({"reconstruction": {"target": "codes"}})
     with pytest.raises(UserError, match="target: codes"):
         StellarConfig.parse({"reconstruction": {"target": "pixels", "tokenizer": "runs/vq"}})
+    with pytest.raises(UserError, match="image_size is what a tokenizer sees"):
+        StellarConfig.parse({"reconstruction": {"image_size": 64}})
+
+
+def test_advice_about_a_single_concept_helps() -> None:
+    method = _stellar(tokens=1, weights=Weights(koleo=0, koleo_masked=0))
+    assert method.loss(random_batch(method, 2), PROGRESS).total.isfinite()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"reconstruction": {"weight": -3}}, "weight"),
+        ({"focus": {"sigma": [0.5, 0.1]}}, "two rising numbers above 0"),
+        ({"focus": {"sigma": [0, 0]}}, "two rising numbers above 0"),
+    ],
+)
+def test_values_out_of_range_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        StellarConfig.parse(values)
 
 
 @pytest.mark.parametrize("warm", [False, True])

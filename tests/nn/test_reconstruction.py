@@ -76,6 +76,15 @@ def test_the_tokenizer_sees_images_of_its_own_size_and_stays_frozen() -> None:
     assert not any(p.requires_grad for p in module.tokenizer.parameters())
 
 
+def test_codes_do_not_change_in_half_precision() -> None:
+    module = _codes()
+    images = torch.rand(16, 3, 16, 24, generator=torch.Generator().manual_seed(2))
+    exact = module.codes(images, (8, 12))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not module.tokenizer.encode(images).flatten(1).equal(exact), "the images must be able to tell"
+        assert module.codes(images, (8, 12)).equal(exact)
+
+
 def test_a_tokenizer_of_another_vocabulary_is_refused() -> None:
     with pytest.raises(UserError, match="5 codes, the decoder predicts 7"):
         CodeReconstruction(_decoder(), 7, _codes().tokenizer)

@@ -5,6 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 from asterism.errors import UserError
+from asterism.nn.encoder import METADATA_KEY
 from asterism.nn.tokenizer_files import load_tokenizer, save_tokenizer
 from asterism.nn.vqgan import MaskGitVqgan
 
@@ -51,6 +52,27 @@ def test_a_tokenizer_of_another_shape_is_named(tmp_path: Path) -> None:
         load_tokenizer(path)
     with pytest.raises(UserError, match="asterism pretrain vq"):
         load_tokenizer(tmp_path)
+    with pytest.raises(UserError, match=r"no tokenizer at .*nowhere\.bin; train one"):
+        load_tokenizer(tmp_path / "nowhere.bin")
+
+
+@pytest.mark.parametrize(
+    ("tensors", "metadata"),
+    [
+        ({"encoder.conv_in.weight": torch.zeros(48, 3, 3, 3)}, None),
+        ({"quantize.embedding.weight": torch.zeros(6)}, None),
+        ({"encoder.down.1.block.0.conv1.weight": torch.zeros(33, 32, 3, 3)}, None),
+        ({}, '{"kind": "patches"}'),
+        ({}, "no JSON"),
+    ],
+)
+def test_files_that_make_no_tokenizer_are_named(
+    tmp_path: Path, tensors: dict[str, torch.Tensor], metadata: str | None
+) -> None:
+    path = tmp_path / "x.safetensors"
+    save_file(_vqgan().state_dict() | tensors, path, None if metadata is None else {METADATA_KEY: metadata})
+    with pytest.raises(UserError, match=r"x\.safetensors is a tokenizer of another shape"):
+        load_tokenizer(path)
 
 
 def test_images_that_do_not_divide_into_codes_are_refused() -> None:
