@@ -304,14 +304,16 @@ class _Subject:
     run: Path | None  # its run folder, if it has one
 
 
-def _subject(model: PathLike | Run | Encoder, device: str) -> _Subject:
+def _subject(model: PathLike | Run | Encoder, device: str, tokenizer: PathLike | None = None) -> _Subject:
     if isinstance(model, Encoder):
+        if tokenizer is not None:
+            raise UserError("an encoder that is loaded already has its tokenizer; give it to asterism.load instead")
         encoder = model if device == "auto" else model.to(_device(device))
         return _Subject(encoder, Model(type(model).__name__, encoder.step), None)
     place = _device(device)
     path = _path_of(model)
     name = str(model) if isinstance(model, str) else str(path)
-    encoder = PixelEncoder() if name == "pixels" else load(name)
+    encoder = PixelEncoder() if name == "pixels" else load(name, tokenizer=tokenizer)
     return _Subject(encoder.to(place), Model(name, encoder.step), path if (path / "config.yaml").is_file() else None)
 
 
@@ -319,9 +321,7 @@ def _concept_encoder(
     model: PathLike | Run | Encoder, device: str, tokenizer: PathLike | None
 ) -> tuple[ConceptEncoder, str]:
     """An encoder that knows concepts, and its name; others are told apart by what they are."""
-    if tokenizer is not None and not isinstance(model, Run | Encoder):
-        model = load(model, tokenizer=tokenizer)
-    subject = _subject(model, device)
+    subject = _subject(model, device, tokenizer)
     if isinstance(subject.encoder, ConceptEncoder):
         return subject.encoder.eval(), subject.model.name
     if subject.run is not None:

@@ -112,6 +112,23 @@ def test_the_other_image_of_a_swap_may_be_an_array() -> None:
     assert [path.name for path in written] == ["000.reconstruction.png", "000.edited.png"]
 
 
+@pytest.mark.parametrize("verb", ["concepts", "reconstruct"])
+def test_a_tokenizer_reaches_the_model_and_is_never_ignored(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = (verb, "concepts.safetensors", "photos/red/000.png", "--out", "made", "--tokenizer", "vqgan.bin")
+    result = call(*words)
+    assert result.exit_code == 2
+    assert "concepts.safetensors does not need a tokenizer beside it" in result.stderr
+    asked = []
+
+    def load(source: str, **hints: object) -> ConceptEncoder:
+        asked.append((source, hints["tokenizer"]))
+        return concept_encoder()
+
+    monkeypatch.setattr("asterism.api.load_encoder", load)
+    assert call(*words).exit_code == 0
+    assert asked == [("concepts.safetensors", "vqgan.bin")]
+
+
 def test_reconstructions_of_edited_factors() -> None:
     result = call(
         *("reconstruct", "concepts.safetensors", "photos/red/000.png", "--out", "made", "--drop", "0"),

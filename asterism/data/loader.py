@@ -39,9 +39,7 @@ class DataConfig(Config):
     split: str | None = None  # None: the training part where there is one, else everything
     workers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"  # processes that cut views; 0: the training process
     prefetch: int = Field(2, ge=1)  # micro-batches that each worker keeps ready
-    keep_mb: float = Field(
-        0, ge=0
-    )  # megabytes of decoded images that each worker keeps in memory; 0: decode every time
+    keep_mb: float = Field(0, ge=0)  # megabytes of decoded images that each worker keeps; 0: decode every time
     shuffle: bool = True
     max_bad_share: float = Field(0.05, ge=0, le=1)  # of the images; with more unreadable ones the run stops
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # of RGB in [0, 1], subtracted; ImageNet's by default

@@ -23,11 +23,8 @@ class MultiCropConfig(ColorsConfig):
     solarize: float = Field(default=0.2, ge=0, le=1)  # probability, of the second large view
 
 
-def multi_crop_views(config: MultiCropConfig, backbone: Backbone, *, with_local: bool = True) -> tuple[ViewSpec, ...]:
-    """The two large views, of which the second is rarely blurred and sometimes solarised, then the small ones.
-
-    Small views say something about whole images alone: a method that compares only patches does without.
-    """
+def multi_crop_views(config: MultiCropConfig, backbone: Backbone) -> tuple[ViewSpec, ...]:
+    """The two large views, of which the second is rarely blurred and sometimes solarised, then the small ones."""
     patch = backbone.patch_size
     large = config.global_size or backbone.image_size
     small = config.local_size or max(patch, round(large * 3 / 7 / patch) * patch)
@@ -41,4 +38,4 @@ def multi_crop_views(config: MultiCropConfig, backbone: Backbone, *, with_local:
                 f"views of {view.size} pixels do not divide into patches of {patch}; set method.global_size and "
                 f"method.local_size to multiples of {patch}"
             )
-    return (first, second, *[local] * (config.local_views if with_local else 0))
+    return (first, second, *[local] * config.local_views)

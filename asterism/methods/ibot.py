@@ -86,9 +86,11 @@ class Ibot(PrototypeDistillation[IbotConfig, PrototypeHead]):
         self.patch_head = None if own is None else prototype_head(config, network.dim, own)
         self.teacher_patch_head = None if self.patch_head is None else Teacher(self.patch_head)
         self.patch_center = Center(own or config.out_dim, config.patch_center_momentum)
-        self.view_specs = multi_crop_views(config, self.backbone, with_local=config.cls_weight > 0)
+        self.view_specs = multi_crop_views(config, self.backbone)
         if config.cls_weight > 0:
             self.uniform_terms = {"cls": math.log(config.out_dim)}
+        else:
+            self.view_specs = self.view_specs[:GLOBAL_VIEWS]  # small views tell of whole images alone
 
     @property
     def pairs(self) -> Sequence[tuple[nn.Module, Teacher[Any]]]:

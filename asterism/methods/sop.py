@@ -171,9 +171,11 @@ class Sop(SelfDistillation[SopConfig, ProjectionHead]):
         super().__init__(config, network, head)
         self.images = None if config.images is None else Organizer(config.images, config.embedding_dim)
         self.patches = None if config.patches is None else Organizer(config.patches, config.embedding_dim)
-        self.view_specs = multi_crop_views(config, self.backbone, with_local=config.images is not None)
+        self.view_specs = multi_crop_views(config, self.backbone)
         if config.images is not None:
             self.uniform_terms = {"cls": math.log(config.images.count)}
+        else:
+            self.view_specs = self.view_specs[:GLOBAL_VIEWS]  # small views tell of whole images alone
 
     @property
     def views(self) -> tuple[ViewSpec, ...]:

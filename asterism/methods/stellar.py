@@ -439,7 +439,8 @@ class Stellar(Method):
         if config.tokens > config.vocabulary.prototypes:
             raise UserError(
                 f"method.tokens = {config.tokens} is more than method.vocabulary.prototypes = "
-                f"{config.vocabulary.prototypes}: balanced targets could not tell the concepts of one image apart"
+                f"{config.vocabulary.prototypes}: balanced targets could not tell the concepts of one image apart; "
+                "lower the first, or raise the second"
             )
         if config.tokens < 2 and (config.weights.koleo or config.weights.koleo_masked):
             raise UserError(

@@ -51,6 +51,8 @@ def convert(file: CheckpointFile, hints: Hints, family: str | None) -> EncoderWe
                 f"{file.path} is not a checkpoint of a known family ({', '.join(f.name for f in FAMILIES)}); "
                 f"its tensors are called {names} …"
             )
+    if hints.tokenizer is not None and chosen.name != "stellar":
+        raise stellar_weights.no_tokenizer_needed(file.path)
     return chosen.convert(file, hints)
 
 

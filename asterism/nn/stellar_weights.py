@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from torch import Tensor
 
@@ -83,6 +84,8 @@ def _reconstruction(
     decoder = _decoder(file, tensors, hints)
     head = tensors["reconstruction_head.weight"]
     if head.ndim == 4:
+        if hints.tokenizer is not None:
+            raise no_tokenizer_needed(file.path)
         pixels = PixelReconstruction(decoder, patch)
         load_part(pixels.head, tensors, "reconstruction_head.")
         return pixels
@@ -91,6 +94,13 @@ def _reconstruction(
     codes = CodeReconstruction(decoder, len(head), tokenizer, None if factor == patch else grid * factor)
     load_part(codes.head, tensors, "reconstruction_head.")
     return codes
+
+
+def no_tokenizer_needed(source: str | Path) -> UserError:
+    return UserError(
+        f"{source} does not need a tokenizer beside it: it makes no images, makes them of pixels, or holds its own; "
+        "leave out --tokenizer"
+    )
 
 
 def _decoder(file: CheckpointFile, tensors: Mapping[str, Tensor], hints: Hints) -> ConceptDecoder:
@@ -117,6 +127,8 @@ def _tokenizer(file: CheckpointFile, tensors: Mapping[str, Tensor], hints: Hints
     own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
     if not own:
         return None if hints.tokenizer is None else load_tokenizer(hints.tokenizer)
+    if hints.tokenizer is not None:
+        raise no_tokenizer_needed(file.path)
     tokenizer = rebuild_tokenizer({"kind": "maskgit-vqgan", **vqgan_shape(own, file.path)})
     load_tensors(tokenizer, own, file.path)
     return tokenizer

@@ -17,6 +17,7 @@ from asterism.nn.encoder import Encoder, Triple
 from asterism.nn.encoder_weights import EncoderWeights, Hints
 from asterism.nn.families import convert
 from asterism.nn.positions import Resampling, resample, table_layout
+from asterism.nn.stellar_weights import no_tokenizer_needed
 
 _MAY_DIFFER = {"cls_token", "reg_token", "mask_token"}  # a network is useful with or without them
 
@@ -88,6 +89,8 @@ def _weights(source: str | Path, which: str, hints: Hints, family: str | None) -
     path = Path(source)
     if path.exists() or path.suffix in SUFFIXES or len(path.parts) > 1:
         return convert(read_checkpoint(path, which), hints, family)
+    if hints.tokenizer is not None:
+        raise no_tokenizer_needed(source)
     return _published_weights(str(source))
 
 
