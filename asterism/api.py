@@ -13,21 +13,22 @@ import torch
 
 from asterism.config import with_overrides
 from asterism.data import open_source
-from asterism.embeddings import Written, check_target, write_embeddings
+from asterism.data.evaluation.labelled import DataChoice
 from asterism.errors import UserError, unknown
 from asterism.evals import protocol_class
 from asterism.evals.base import ProtocolConfig
-from asterism.evals.baselines import PixelEncoder
 from asterism.evals.measure import run_protocol
-from asterism.evals.parts import DataChoice
-from asterism.evals.result import Model, Result
+from asterism.evals.result import Result
+from asterism.images.pictures import Picture
+from asterism.index.write import Written, check_target, write_embeddings
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
-from asterism.nn.pictures import Picture
-from asterism.nn.weights import load_encoder
+from asterism.nn.pixel_encoder import PixelEncoder
+from asterism.nn.weights.load import load_encoder
 from asterism.ops.collectives import join_processes, on_first_process
-from asterism.output_folder import check_folder
+from asterism.tools.output_folder import check_folder
 from asterism.train.run import Run, open_run
+from asterism.types import Model
 
 if TYPE_CHECKING:
     from asterism.tools.search import Neighbour
@@ -160,7 +161,7 @@ def embed(
 
 def report(*runs: PathLike | Run) -> Path:
     """Write one self-contained page with curves and pictures, and return its path; several runs are compared on it."""
-    from asterism.run_report import write_report  # brings the drawing libraries
+    from asterism.reporting.write import write_report  # brings the drawing libraries
 
     return write_report([open_run(_path_of(run)).path for run in runs])
 
@@ -183,7 +184,7 @@ def concepts(
     shows, for every single concept, the nearest of its images. data: where these are now, if they have moved.
     tokenizer: as in `load`.
     """
-    from asterism.concept_page import open_collection, write_concepts  # bring the drawing libraries
+    from asterism.tools.concepts import open_collection, write_concepts  # bring the drawing libraries
 
     if not images:
         raise UserError("name at least one image")
@@ -213,7 +214,7 @@ def reconstruct(
     tokenizer: as in `load`.
     For tensors instead of files: `encoder.reconstruct(features.sparse, features.where)` and `asterism.ops.factors`.
     """
-    from asterism.reconstructions import Edit, Move, write_reconstructions  # bring the drawing libraries
+    from asterism.tools.reconstruct import Edit, Move, write_reconstructions  # bring the drawing libraries
 
     if not images:
         raise UserError("name at least one image")
@@ -237,9 +238,9 @@ def track(
     """Follow the objects of a painted first frame through a video; writes masks, overlays and a moving picture.
 
     video: a folder of frames. mask: an image of the first frame's size, with a value or colour for every object.
-    Settings are those of `asterism.evals.mask_tracking.Tracking`, for example `radius=8`.
+    Settings are those of `asterism.features.mask_tracking.Tracking`, for example `radius=8`.
     """
-    from asterism.evals.mask_tracking import Tracking
+    from asterism.features.mask_tracking import Tracking
     from asterism.tools.track import track_video
 
     changes = with_overrides({"first_mask": "shares"}, [*_as_overrides(settings), *overrides])

@@ -491,7 +491,7 @@ def list_entries(
     from rich.console import Console
     from rich.table import Table
 
-    from asterism.listing import entries
+    from asterism.tools.choices import entries
 
     table = Table("name", "what it is", box=None, pad_edge=False, header_style="bold")
     table.columns[0].no_wrap = True

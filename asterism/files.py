@@ -1,8 +1,10 @@
-"""Files that appear whole or not at all."""
+"""Writing files safely: whole or not at all, and by one process at a time."""
 
 from __future__ import annotations
 
+import importlib
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,18 +12,60 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path to write to; at the end its file takes the place of `path` in one move. After an error nothing changed."""
+    """A temporary file that takes the place of `path` in one move. After an error nothing has changed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.touch()
-    mode = temporary.stat().st_mode
+    handle, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
     try:
         yield temporary
-        temporary.chmod(mode)  # safetensors makes files that only their owner can read
+        temporary.chmod(0o666 & ~_umask())  # temporary files are private; results are as readable as any other file
         flush(temporary)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """A reader sees the old file or the new one, never a part of it."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def filling(folder: Path) -> Iterator[Path]:
+    """A temporary folder whose files move to `folder` when all went well.
+
+    Files of the same names are replaced; other files in `folder` stay.
+    """
+    with scratch_folder(folder) as temporary:
+        yield temporary
+        for file in sorted(temporary.rglob("*")):
+            target = folder / file.relative_to(temporary)
+            if file.is_file():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                file.replace(target)
+
+
+@contextmanager
+def scratch_folder(near: Path) -> Iterator[Path]:
+    """A private folder on the file system of `near`, deleted at the end."""
+    near.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{near.name[:100]}.", dir=near.parent) as name:
+        yield Path(name)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Holds the lock file `path`; other processes of this machine wait for it. It is released even by a crash."""
+    fcntl = importlib.import_module("fcntl")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = os.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def flush(path: Path) -> None:
@@ -31,3 +75,9 @@ def flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -105,6 +105,14 @@ class Tokens:
 
 
 @dataclass(frozen=True)
+class Model:
+    """Which encoder it is: the name people gave, and how long it was trained."""
+
+    name: str
+    step: int | None = None  # optimiser steps behind its weights; None where unknown
+
+
+@dataclass(frozen=True)
 class Features:
     """What an encoder says about images: what is there (cls, sparse) and where (patches, where)."""
 

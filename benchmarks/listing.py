@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from asterism.data.decode import SUFFIXES
-from asterism.data.listing import list_images
+from asterism.data.sources.listing import list_images
+from asterism.images.decode import SUFFIXES
 
 Result = TypeVar("Result")
 _PER_FOLDER = 1000

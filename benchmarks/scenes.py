@@ -13,7 +13,7 @@ import time
 
 import torch
 
-from asterism.data.scenes import Scenes
+from asterism.data.sources.scenes import Scenes
 
 ROUNDS = 9
 SCENES = 300

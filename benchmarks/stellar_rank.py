@@ -22,9 +22,8 @@ from torch import Tensor
 from asterism.data import Source, Subset, evaluation_batches, open_source
 from asterism.errors import UserError
 from asterism.nn.concepts import ConceptEncoder
-from asterism.nn.weights import load_encoder
+from asterism.nn.weights.load import load_encoder
 from asterism.ops.patches import patchify, unpatchify
-from asterism.ops.principal import principal_basis, project, rank_approximation
 from asterism.ops.psnr import psnr
 from asterism.train.run import open_run
 from asterism.viz.concepts import at_size
@@ -76,7 +75,7 @@ def compare(encoder: ConceptEncoder, held_out: Source, training: Source) -> dict
         described = {
             "model": at_size(made, images.shape[-1]),
             "own": unpatchify(rank_approximation(patches, rank), features.grid, side).clamp(0, 1),
-            "shared": unpatchify(project(patches, *basis), features.grid, side).clamp(0, 1),
+            "shared": unpatchify(described_by(patches, *basis), features.grid, side).clamp(0, 1),
         }
         for name, pixels in described.items():
             scores[name].append(psnr(pixels, images))
@@ -92,6 +91,31 @@ def pictures(source: Source, encoder: ConceptEncoder) -> Iterator[Images]:
 def pooled(decibels: Float[Tensor, " n"]) -> float:
     """PSNR of the mean error."""
     return float(-10 * (10 ** (-decibels / 10)).mean().log10())
+
+
+def rank_approximation(rows: Float[Tensor, "*b m d"], rank: int) -> Float[Tensor, "*b m d"]:
+    """Each matrix of rows by its own mean and its own first `rank` components."""
+    mean = rows.mean(dim=-2, keepdim=True)
+    u, s, vh = torch.linalg.svd(rows - mean, full_matrices=False)
+    return mean + (u[..., :rank] * s[..., None, :rank]) @ vh[..., :rank, :]
+
+
+def principal_basis(rows: Float[Tensor, "m d"], rank: int) -> tuple[Float[Tensor, " d"], Float[Tensor, "k d"]]:
+    """The mean of the rows and their first `rank` components, as orthonormal rows, the largest first.
+
+    Many rows, few channels: the eigenvectors of the covariance, which is summed in double precision.
+    """
+    mean = rows.double().mean(dim=0)
+    centred = rows.double() - mean
+    _, vectors = torch.linalg.eigh(centred.T @ centred)
+    return mean.to(rows), vectors.flip(1)[:, :rank].T.to(rows)
+
+
+def described_by(
+    rows: Float[Tensor, "*b m d"], mean: Float[Tensor, " d"], basis: Float[Tensor, "k d"]
+) -> Float[Tensor, "*b m d"]:
+    """Rows as a basis can describe them."""
+    return mean + (rows - mean) @ basis.T @ basis
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python benchmarks/views.py --images photos/ --count 16 --repeats 5
 
 Both sides start from the same images and end with uint8 tensors; where decoding counts, each side decodes as it does in
-training (Pillow, `asterism.data.decode`). The baseline comes in two forms: with torchvision's own GaussianBlur (9 × 9
+training (Pillow, `asterism.images.decode`). The baseline comes in two forms: with torchvision's own GaussianBlur (9 × 9
 taps) and with PIL's, as the DINO code has it. Times are processor time; repetitions are interleaved, each draws anew,
 and the best of each side counts, so other work on the machine disturbs neither more than the other. At the end,
 views of small images: made one image at a time, and together.
@@ -26,8 +26,8 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode, v2
 
 from asterism.data import Scenes
-from asterism.data.decode import decode
 from asterism.data.views import Views
+from asterism.images.decode import decode
 from asterism.ops.random import fold
 from asterism.types import ColorJitter, ViewSpec
 

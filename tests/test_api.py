@@ -77,8 +77,8 @@ def _evaluated(labelled: Path, home: Path) -> dict[str, float]:
     """As a process of several does it: features go to one cache, the first process writes the result."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(home / "cache"))
-        patch.setattr("asterism.evals.cache.WORTH_KEEPING", 1)
-        patch.setattr("asterism.evals.features.WORTH_KEEPING", 1)
+        patch.setattr("asterism.features.cache.WORTH_KEEPING", 1)
+        patch.setattr("asterism.features.extract.WORTH_KEEPING", 1)
         settings = {"k": [3], "batch_size": 2, "workers": 0}
         result = asterism.evaluate(small_encoder(), labelled, "knn", out=home / "eval", device="cpu", knn=settings)[
             "knn"

@@ -15,8 +15,8 @@ from typer.testing import CliRunner, Result
 from asterism import api, cli
 from asterism.errors import Interrupted, UserError
 from asterism.evals import protocol_names
-from asterism.listing import KINDS, entries
 from asterism.methods import method_names
+from asterism.tools.choices import KINDS, entries
 from asterism.train.run import Run
 from tests.evals.samples import small_encoder, write_colours
 
@@ -379,7 +379,7 @@ def raising(error: BaseException) -> Callable[..., None]:
 
 def test_a_full_disk_is_said_in_plain_words(labelled: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = everything_here()
-    monkeypatch.setattr("asterism.embeddings.np.savez", raising(OSError(28, "No space left on device")))
+    monkeypatch.setattr("asterism.index.write.np.savez", raising(OSError(28, "No space left on device")))
     said = refused(call("embed", weights, "--data", labelled, "--out", "vectors.npz"))
     assert said.startswith("Error: the disk is full")
     assert everything_here() == before

@@ -15,9 +15,9 @@ import asterism
 from asterism import cli
 from asterism.errors import UserError
 from asterism.nn.concepts import ConceptEncoder
-from asterism.nn.weights import load_encoder
+from asterism.nn.weights.load import load_encoder
 from asterism.ops import factors
-from asterism.reconstructions import Edit, Move, edited
+from asterism.tools.reconstruct import Edit, Move, edited
 from asterism.train.loop import pretrain
 from asterism.types import Features
 from tests.concept_samples import TOKENS, concept_encoder, write_photos
@@ -196,8 +196,14 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
     "unreadable move": (("reconstruct", *ONE, "--move", "1:2"), "cannot read --move 1:2; give TOKEN:DY,DX"),
     "moved twice": (("reconstruct", *ONE, "--move", "1:0,2", "--move", "1:2,0"), "moves a concept twice"),
     "missing index": (("concepts", *ONE, "--index", "no.parquet"), "there is no index no.parquet"),
-    "index without concepts": (("concepts", *ONE, "--index", "plain.npz"), "plain.npz holds no concepts"),
-    "index of another model": (("concepts", *ONE, "--index", "wide.npz"), "holds concepts of 24 numbers"),
+    "index without concepts": (
+        ("concepts", *ONE, "--index", "plain.npz"),
+        "plain.npz was made by another model (Encoder)",
+    ),
+    "index of another model": (
+        ("concepts", *ONE, "--index", "wide.npz"),
+        "wide.npz was made by another model (ConceptEncoder)",
+    ),
     "index of another model as wide": (("concepts", *ONE, "--index", "other.npz"), "was made by another model"),
     "output is a file": (("concepts", *ONE, "--out", "broken.png"), "broken.png is a file"),
 }

@@ -10,35 +10,33 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from asterism.data.bad_images import BadImageLog
-    from asterism.data.catalog import dataset_names
-    from asterism.data.evaluation import EvaluationBatch, evaluation_batches
+    from asterism.data.evaluation.batches import EvaluationBatch, evaluation_batches
     from asterism.data.loader import DataConfig, Loader, RawBatch, to_batch
-    from asterism.data.open import open_source
-    from asterism.data.scenes import Scenes
-    from asterism.data.source import BadImage, Sample, Source
-    from asterism.data.subset import Subset
+    from asterism.data.sources.catalog import dataset_names
+    from asterism.data.sources.open import open_source
+    from asterism.data.sources.scenes import Scenes
+    from asterism.data.sources.source import Sample, Source
+    from asterism.data.sources.subset import Subset
     from asterism.data.views import Views
 
 _HOMES = {
-    "BadImage": "source",
     "BadImageLog": "bad_images",
     "DataConfig": "loader",
-    "EvaluationBatch": "evaluation",
+    "EvaluationBatch": "evaluation.batches",
     "Loader": "loader",
     "RawBatch": "loader",
-    "Sample": "source",
-    "Scenes": "scenes",
-    "Source": "source",
-    "Subset": "subset",
+    "Sample": "sources.source",
+    "Scenes": "sources.scenes",
+    "Source": "sources.source",
+    "Subset": "sources.subset",
     "Views": "views",
-    "dataset_names": "catalog",
-    "evaluation_batches": "evaluation",
-    "open_source": "open",
+    "dataset_names": "sources.catalog",
+    "evaluation_batches": "evaluation.batches",
+    "open_source": "sources.open",
     "to_batch": "loader",
 }
 
 __all__ = [
-    "BadImage",
     "BadImageLog",
     "DataConfig",
     "EvaluationBatch",

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from asterism.data.source import BadImage
 from asterism.errors import UserError
+from asterism.images.bad_image import BadImage
 
 _FIRST_LOOK = 1000  # images; a share of fewer says little, as bad images come in clusters
 

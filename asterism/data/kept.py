@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from asterism.data.source import Sample, Source
+from asterism.data.sources.source import Sample, Source
 
 
 class KeptImages:

@@ -19,15 +19,15 @@ from pydantic import Field
 from torch import Tensor
 
 from asterism.data import Scenes, Source, open_source
-from asterism.data.imagenet9 import NONE, Variations, from_imagenet, open_imagenet9, scene_variations
+from asterism.data.evaluation.labelled import DataChoice, Parts, labels_of
+from asterism.data.sources.imagenet9 import NONE, Variations, from_imagenet, open_imagenet9, scene_variations
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import concept_baselines
-from asterism.evals.classifier import GridConfig, Setting, check_classes, choose_classifier
-from asterism.evals.cropped import PooledConfig, pooled_vectors
-from asterism.evals.features import Extracted, count_unreadable
-from asterism.evals.heads import linear_layer
-from asterism.evals.parts import DataChoice, Parts, labels_of
+from asterism.evals.probes.classifier import GridConfig, Setting, check_classes, choose_classifier
+from asterism.evals.probes.heads import linear_layer
+from asterism.evals.settings.cropped import PooledConfig, pooled_vectors
+from asterism.features.extract import Extracted, count_unreadable
 from asterism.nn.encoder import Encoder
 from asterism.ops.neighbours import nearest, votes
 

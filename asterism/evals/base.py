@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from asterism.config import Config
+from asterism.data.evaluation.labelled import DataChoice, Parts, open_labelled
 from asterism.evals.baselines import whole_image_baselines
-from asterism.evals.features import Workers
-from asterism.evals.parts import DataChoice, Parts, open_labelled
+from asterism.features.extract import Workers
 from asterism.nn.encoder import Encoder
 
 

@@ -17,20 +17,20 @@ from pydantic import Field
 from torch import Tensor
 
 from asterism.data import Source, Subset
-from asterism.data.boxes import BoxedBatch, boxed_batches, with_boxes
+from asterism.data.evaluation.labelled import DataChoice, Parts, open_labelled
+from asterism.data.sources.boxes import BoxedBatch, boxed_batches, with_boxes
 from asterism.errors import UserError
-from asterism.evals.bar import Bar
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import patch_baselines
-from asterism.evals.cache import stored
-from asterism.evals.cropped import CroppedConfig
-from asterism.evals.feature_files import Block, Stored
-from asterism.evals.features import count_unreadable, helpers, origin
-from asterism.evals.parts import DataChoice, Parts, open_labelled
-from asterism.evals.voting import VotingConfig
+from asterism.evals.settings.cropped import CroppedConfig
+from asterism.evals.settings.voting import VotingConfig
+from asterism.features.cache import stored
+from asterism.features.extract import count_unreadable, helpers, origin
+from asterism.features.rows import Block, Stored
 from asterism.nn.encoder import Encoder
 from asterism.ops.box_cells import boxes_in_square, boxes_in_squashed_square, largest_box_cells
 from asterism.ops.neighbours import clip_neighbours, nearest, votes
+from asterism.viz.bar import Bar
 
 _TOP = 5
 

@@ -17,12 +17,13 @@ from jaxtyping import Float
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from asterism.data.segmented import VOID, nearest_multiple
+from asterism.data.evaluation.labelled import DataChoice
+from asterism.data.evaluation.segmented import SegmentedParts, drawn_images, open_segmented_parts
+from asterism.data.sources.segmented import VOID, nearest_multiple
 from asterism.errors import UserError
-from asterism.evals.bar import Bar
 from asterism.evals.base import Evaluation, ProtocolConfig
-from asterism.evals.baselines import patch_baselines, patch_side
-from asterism.evals.dense_tokens import (
+from asterism.evals.baselines import patch_baselines
+from asterism.features.dense_tokens import (
     PatchLabels,
     labelled_tokens,
     mask_of,
@@ -30,15 +31,15 @@ from asterism.evals.dense_tokens import (
     sizes_of,
     tokens_and_masks,
 )
-from asterism.evals.feature_files import Stored
-from asterism.evals.features import count_unreadable
-from asterism.evals.parts import DataChoice
-from asterism.evals.segmented_parts import SegmentedParts, drawn_images, open_segmented_parts
+from asterism.features.extract import count_unreadable
+from asterism.features.rows import Stored
 from asterism.nn.encoder import Encoder
+from asterism.nn.pixel_encoder import patch_side
 from asterism.ops.neighbours import nearest_in_parts, votes
 from asterism.ops.patch_labels import mean_of_neighbours
 from asterism.ops.random import fold
 from asterism.ops.segmentation_metrics import confusion, scores
+from asterism.viz.bar import Bar
 
 _QUERIES = 8192  # patches searched for at a time, all of whose neighbours are held
 

@@ -14,16 +14,16 @@ from typing import Any
 
 import torch
 
-from asterism.evals.bar import Bar
+from asterism.data.evaluation.labelled import Parts
 from asterism.evals.base import Evaluation
 from asterism.evals.baselines import concept_baselines
-from asterism.evals.cropped import PooledConfig, pooled_vectors
-from asterism.evals.features import count_unreadable
-from asterism.evals.few_labels import FewLabelsConfig, labelled_part
-from asterism.evals.parts import Parts
-from asterism.evals.voting import VotingConfig
+from asterism.evals.settings.cropped import PooledConfig, pooled_vectors
+from asterism.evals.settings.few_labels import FewLabelsConfig, labelled_part
+from asterism.evals.settings.voting import VotingConfig
+from asterism.features.extract import count_unreadable
 from asterism.nn.encoder import Encoder
 from asterism.ops.neighbours import clip_neighbours, knn_accuracy
+from asterism.viz.bar import Bar
 
 
 class KnnConfig(FewLabelsConfig, PooledConfig, VotingConfig):

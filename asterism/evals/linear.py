@@ -20,15 +20,15 @@ from pydantic import Field
 from torch import Tensor
 
 from asterism.data import Source
+from asterism.data.evaluation.labelled import Parts
 from asterism.evals.base import Evaluation
-from asterism.evals.baselines import PixelEncoder
-from asterism.evals.classifier import GridConfig, Setting, check_classes, probe
-from asterism.evals.cropped import CroppedConfig
-from asterism.evals.features import Extracted, count_unreadable, extract_from_images
-from asterism.evals.few_labels import FewLabelsConfig, labelled_part
-from asterism.evals.heads import linear_layer
-from asterism.evals.parts import Parts
+from asterism.evals.probes.classifier import GridConfig, Setting, check_classes, probe
+from asterism.evals.probes.heads import linear_layer
+from asterism.evals.settings.cropped import CroppedConfig
+from asterism.evals.settings.few_labels import FewLabelsConfig, labelled_part
+from asterism.features.extract import Extracted, count_unreadable, extract_from_images
 from asterism.nn.encoder import Encoder
+from asterism.nn.pixel_encoder import PixelEncoder
 
 _LAYERS = 4
 _LARGE = 768  # channels from which on the last class token and the mean patch are used

@@ -19,21 +19,22 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asterism.data.segmented import VOID, square
+from asterism.data.evaluation.labelled import DataChoice
+from asterism.data.evaluation.segmented import SegmentedParts, drawn_images, open_segmented_parts
+from asterism.data.sources.segmented import VOID, square
 from asterism.errors import UserError
-from asterism.evals.bar import Bar
 from asterism.evals.base import Evaluation, ProtocolConfig
-from asterism.evals.baselines import patch_baselines, patch_side
-from asterism.evals.classifier import GridConfig
-from asterism.evals.dense_tokens import mask_of, pixels_from_patches, sizes_of, tokens_and_masks
-from asterism.evals.feature_files import Stored
-from asterism.evals.features import count_unreadable
-from asterism.evals.heads import best, linear_layer, train_heads
-from asterism.evals.parts import DataChoice
-from asterism.evals.segmented_parts import SegmentedParts, drawn_images, open_segmented_parts
+from asterism.evals.baselines import patch_baselines
+from asterism.evals.probes.classifier import GridConfig
+from asterism.evals.probes.heads import best, linear_layer, train_heads
+from asterism.features.dense_tokens import mask_of, pixels_from_patches, sizes_of, tokens_and_masks
+from asterism.features.extract import count_unreadable
+from asterism.features.rows import Stored
 from asterism.nn.encoder import Encoder
+from asterism.nn.pixel_encoder import patch_side
 from asterism.ops.random import fold
 from asterism.ops.segmentation_metrics import SegmentationScores, confusion, scores
+from asterism.viz.bar import Bar
 
 _POWER = 0.9  # of the polynomial decay
 

@@ -16,14 +16,14 @@ import torch
 from pydantic import Field, field_validator
 from torch import nn
 
+from asterism.data.evaluation.labelled import Parts
 from asterism.evals.base import Evaluation
 from asterism.evals.baselines import concept_baselines
-from asterism.evals.classifier import GridConfig, Setting, check_classes, probe
-from asterism.evals.cropped import PooledConfig, pooled_vectors
-from asterism.evals.features import Feature, count_unreadable
-from asterism.evals.few_labels import FewLabelsConfig, labelled_part
-from asterism.evals.heads import linear_layer
-from asterism.evals.parts import Parts
+from asterism.evals.probes.classifier import GridConfig, Setting, check_classes, probe
+from asterism.evals.probes.heads import linear_layer
+from asterism.evals.settings.cropped import PooledConfig, pooled_vectors
+from asterism.evals.settings.few_labels import FewLabelsConfig, labelled_part
+from asterism.features.extract import Feature, count_unreadable
 from asterism.nn.encoder import Encoder
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 
+from asterism.data.evaluation.labelled import DataChoice
 from asterism.evals import protocol_class
 from asterism.evals.base import ProtocolConfig
-from asterism.evals.parts import DataChoice
-from asterism.evals.result import Model, Result, part
+from asterism.evals.result import Result, data_used
 from asterism.nn.encoder import Encoder
+from asterism.types import Model
 
 _WITHOUT_PIXELS = "no baseline of raw pixels: they have no concepts, which are measured here"
 
@@ -34,8 +35,8 @@ def run_protocol(
         values=values,
         constants=evaluation.constants(encoder),
         model=model,
-        train=part(evaluation.parts.train),
-        test=part(evaluation.parts.test),
+        train=data_used(evaluation.parts.train),
+        test=data_used(evaluation.parts.test),
         seconds=round(seconds, 3),
         baselines={title: dict(evaluation.measure(other)) for title, other in others.items()},
         notes=(*evaluation.notes(), *([_WITHOUT_PIXELS] if others and "pixels" not in others else [])),

@@ -18,19 +18,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asterism.data import evaluation_batches, open_source
-from asterism.data.splits import UnknownSplit
+from asterism.data.evaluation.labelled import DataChoice, Parts
+from asterism.data.sources.splits import UnknownSplit
 from asterism.errors import UserError
-from asterism.evals.bar import Bar
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import concept_baselines
-from asterism.evals.feature_networks import FeatureNetwork, NetworkName, feature_network
-from asterism.evals.features import helpers
-from asterism.evals.parts import DataChoice, Parts
+from asterism.features.extract import helpers
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
+from asterism.nn.feature_networks import FeatureNetwork, NetworkName, feature_network
 from asterism.ops.frechet import Moments, frechet_distance
 from asterism.ops.psnr import psnr
 from asterism.ops.structural_similarity import SMALLEST_SIDE, ssim
+from asterism.viz.bar import Bar
 
 _MOST_DB = 100.0  # of an exact copy, whose ratio is infinite; 8-bit images that differ stay below 100
 

@@ -13,21 +13,14 @@ from typing import Any
 
 from asterism.data import Source
 from asterism.errors import UserError
-from asterism.files import replacing
+from asterism.files import write_text
+from asterism.types import Model
 
 _PACKAGES = ("asterism", "torch", "torchvision", "timm")
 
 
 @dataclass(frozen=True)
-class Model:
-    """Which encoder was measured."""
-
-    name: str
-    step: int | None = None  # optimiser steps behind its weights; None where nobody recorded them
-
-
-@dataclass(frozen=True)
-class Part:
+class DataUsed:
     """Which images were used."""
 
     name: str
@@ -43,8 +36,8 @@ class Result:
     values: Mapping[str, float]
     constants: Mapping[str, Any]
     model: Model
-    train: Part
-    test: Part
+    train: DataUsed
+    test: DataUsed
     seconds: float
     baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # same protocol and data, other encoders
     notes: tuple[str, ...] = ()
@@ -59,7 +52,7 @@ class Result:
         path = next(path for name in names if self._may_replace(path := folder / f"{name}.json"))
         content = asdict(self)
         del content["path"]
-        write_atomically(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
         return replace(self, path=path)
 
     def _may_replace(self, path: Path) -> bool:
@@ -69,8 +62,8 @@ class Result:
             return True  # nothing is there, or nothing that a report could show
 
 
-def part(source: Source) -> Part:
-    return Part(source.name, len(source), source.fingerprint)
+def data_used(source: Source) -> DataUsed:
+    return DataUsed(source.name, len(source), source.fingerprint)
 
 
 def read_results(folder: Path) -> list[Result]:
@@ -78,16 +71,10 @@ def read_results(folder: Path) -> list[Result]:
     return [_read(path) for path in sorted(folder.glob("*.json"))]
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """A reader sees the old file or the new one, never a part."""
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
 def _read(path: Path) -> Result:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        parts = {name: Part(**content[name]) for name in ("train", "test")}
+        parts = {name: DataUsed(**content[name]) for name in ("train", "test")}
         records = parts | {"model": Model(**content["model"]), "notes": tuple(content["notes"]), "path": path}
         return Result(**content | records)
     except (ValueError, TypeError, KeyError) as error:

@@ -19,19 +19,20 @@ from pydantic import Field, field_validator
 from torch import Tensor
 from torch.nn import functional as F
 
-from asterism.data import BadImage, Source
-from asterism.data.landmarks import GroundTruth, ground_truth_file, open_landmarks, read_ground_truth
-from asterism.data.segmented import nearest_multiple
+from asterism.data import Source
+from asterism.data.evaluation.labelled import DataChoice, Parts, labels_of, open_labelled
+from asterism.data.sources.landmarks import GroundTruth, ground_truth_file, open_landmarks, read_ground_truth
+from asterism.data.sources.segmented import nearest_multiple
 from asterism.errors import UserError
-from asterism.evals.bar import Bar
 from asterism.evals.base import Evaluation, ProtocolConfig
-from asterism.evals.baselines import patch_side
-from asterism.evals.cache import stored
-from asterism.evals.feature_files import Block
-from asterism.evals.features import origin
-from asterism.evals.parts import DataChoice, Parts, labels_of, open_labelled
+from asterism.features.cache import stored
+from asterism.features.extract import origin
+from asterism.features.rows import Block
+from asterism.images.bad_image import BadImage
 from asterism.nn.encoder import Encoder
+from asterism.nn.pixel_encoder import patch_side
 from asterism.ops.retrieval import RetrievalScores, retrieval_scores
+from asterism.viz.bar import Bar
 
 _QUERIES = 256  # ranked at a time
 

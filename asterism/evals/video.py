@@ -1,6 +1,6 @@
 """Masks carried through videos with frozen patch features: whether the same thing looks the same a moment later.
 
-The protocol of DINO on DAVIS (see `asterism.evals.mask_tracking`): the true mask of the first frame is given. J is the
+The protocol of DINO on DAVIS (see `features/mask_tracking.py`): the true mask of the first frame is given. J is the
 overlap of regions, F the agreement of outlines within ⌈0.008 · diagonal⌉ pixels; both are means over the frames of each
 object without the first and the last one, then over objects. Nothing is learnt.
 """
@@ -16,17 +16,18 @@ from jaxtyping import Float, Int64, UInt8
 from pydantic import Field
 from torch import Tensor
 
-from asterism.data import BadImage, Subset
-from asterism.data.masks import VOID
-from asterism.data.videos import VideoSource, first_videos, open_videos
+from asterism.data import Subset
+from asterism.data.evaluation.labelled import DataChoice, Parts
+from asterism.data.sources.videos import VideoSource, first_videos, open_videos
 from asterism.errors import UserError
-from asterism.evals.bar import Bar
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import patch_baselines
-from asterism.evals.mask_tracking import Tracking, follow_masks, input_size
-from asterism.evals.parts import DataChoice, Parts
+from asterism.features.mask_tracking import Tracking, follow_masks, input_size
+from asterism.images.bad_image import BadImage
+from asterism.images.masks import VOID
 from asterism.nn.encoder import Encoder
 from asterism.ops.video_metrics import TOLERANCE, boundary_similarity, region_similarity
+from asterism.viz.bar import Bar
 
 _RECALL = 0.5  # a frame counts as found above this J or F
 _FEWEST_FRAMES = 3  # the first is given and the last does not count

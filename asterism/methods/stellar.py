@@ -46,7 +46,7 @@ from asterism.nn.reconstruction import (
     grid_mismatch,
 )
 from asterism.nn.teacher import Teacher
-from asterism.nn.tokenizer_files import load_tokenizer
+from asterism.nn.tokenizers.saved import load_tokenizer
 from asterism.nn.vocabulary import Vocabulary
 from asterism.ops import assignment, collectives
 from asterism.ops.koleo import koleo

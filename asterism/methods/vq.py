@@ -23,9 +23,9 @@ from torch.nn import functional as F
 from asterism.methods.base import Method, MethodConfig
 from asterism.nn.backbone import BackboneConfig, build_backbone
 from asterism.nn.encoder import Encoder
-from asterism.nn.patch_tokenizer import PatchCodes, PatchTokenizer
 from asterism.nn.reconstruction import ConceptDecoder
-from asterism.nn.tokenizer_files import FILE_NAME, save_tokenizer
+from asterism.nn.tokenizers.patches import PatchCodes, PatchTokenizer
+from asterism.nn.tokenizers.saved import FILE_NAME, save_tokenizer
 from asterism.ops.pixels import denormalise, normalise
 from asterism.ops.random import fold_each
 from asterism.types import Batch, Losses, Progress, ViewSpec

@@ -126,7 +126,7 @@ def build_backbone(config: BackboneConfig) -> Backbone:
 
     backbone: Backbone = swin.build(config) if family_of(config.name) == "swin" else vit.build(config)
     if config.pretrained:
-        from asterism.nn.weights import load_weights_into
+        from asterism.nn.weights.load import load_weights_into
 
         load_weights_into(backbone, config.name)
     return backbone

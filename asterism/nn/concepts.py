@@ -13,11 +13,11 @@ from torch import Tensor
 
 from asterism.errors import UserError
 from asterism.nn.backbone import Backbone
-from asterism.nn.checkpoint_file import read_checkpoint
-from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, METADATA_KEY, Encoder, Triple, write_atomically
+from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, METADATA_KEY, Encoder, Triple, write_safetensors
 from asterism.nn.localization import Localization
 from asterism.nn.reconstruction import CodeReconstruction, ConceptDecoder, PixelReconstruction, Reconstruction
-from asterism.nn.tokenizer_files import rebuild_tokenizer
+from asterism.nn.tokenizers.saved import rebuild_tokenizer
+from asterism.nn.weights.checkpoint_file import read_checkpoint
 from asterism.types import Features
 
 
@@ -66,7 +66,7 @@ class ConceptEncoder(Encoder):
         if self.reconstruction is not None:
             tensors |= {f"reconstruction.{name}": t for name, t in self.reconstruction.state_dict().items()}
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        write_atomically(concepts_file(path), tensors, {METADATA_KEY: json.dumps(description)})
+        write_safetensors(concepts_file(path), tensors, {METADATA_KEY: json.dumps(description)})
         return path
 
 

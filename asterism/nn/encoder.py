@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from asterism.errors import UserError
 from asterism.files import replacing
+from asterism.images.pictures import Picture, square_picture
 from asterism.nn.backbone import Backbone
-from asterism.nn.pictures import Picture, square_picture
 from asterism.types import Features
 
 Triple = tuple[float, float, float]
@@ -107,11 +107,11 @@ class Encoder(nn.Module):
         }
         network = self.backbone.network
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
-        write_atomically(path, tensors, {METADATA_KEY: json.dumps(description)})
+        write_safetensors(path, tensors, {METADATA_KEY: json.dumps(description)})
         return path
 
 
-def write_atomically(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     """The file appears whole or not at all, and an older one stays until then."""
     with replacing(path) as temporary:
         save_file(tensors, temporary, metadata)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from asterism.errors import UserError
 from asterism.nn.positions import Grid
-from asterism.nn.tokenizer import Tokenizer
+from asterism.nn.tokenizers.base import Tokenizer
 
 
 class FourierPositions(nn.Module):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -14,6 +13,7 @@ from jaxtyping import UInt8
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 from torch import Tensor
 
+from asterism.files import replacing
 from asterism.tools.files import to_pillow
 from asterism.viz.page import page
 
@@ -35,16 +35,11 @@ class Tile:
 
 def write_sheet(rows: Sequence[Sequence[Tile]], path: Path, title: str) -> None:
     """The file appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with replacing(path) as temporary:
         if path.suffix.lower() == ".png":
             _drawn(rows).save(temporary, format="PNG")
         else:
             temporary.write_text(_written(rows, title), encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _written(rows: Sequence[Sequence[Tile]], title: str) -> str:

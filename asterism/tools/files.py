@@ -8,9 +8,9 @@ from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor
 
-from asterism.data import BadImage
-from asterism.data.decode import decode
 from asterism.errors import UserError
+from asterism.images.bad_image import BadImage
+from asterism.images.decode import decode
 
 
 def read_picture(path: Path) -> UInt8[Tensor, "3 h w"]:

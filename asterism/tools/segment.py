@@ -19,17 +19,17 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from asterism.data import BadImage
-from asterism.data.davis import list_frames
-from asterism.data.decode import SUFFIXES, decode
-from asterism.data.masks import VOID, read_mask, save_mask, white_as_object
+from asterism.data.sources.davis import list_frames
 from asterism.errors import UserError
-from asterism.evals.bar import Bar
-from asterism.evals.mask_tracking import FrameSize, input_size, patch_features
+from asterism.features.mask_tracking import FrameSize, input_size, patch_features
+from asterism.images.bad_image import BadImage
+from asterism.images.decode import SUFFIXES, decode
+from asterism.images.masks import VOID, read_mask, save_mask, white_as_object
 from asterism.nn.encoder import Encoder
 from asterism.ops.neighbours import nearest
 from asterism.ops.propagation import class_shares
 from asterism.tools.files import read_picture, save_picture
+from asterism.viz.bar import Bar
 from asterism.viz.mask_overlay import overlay
 
 

@@ -15,13 +15,13 @@ from jaxtyping import Int64
 from PIL import Image, features
 from torch import Tensor
 
-from asterism.data.davis import list_frames
-from asterism.data.masks import read_mask, save_mask, white_as_object
+from asterism.data.sources.davis import list_frames
 from asterism.errors import UserError
-from asterism.evals.bar import Bar
-from asterism.evals.mask_tracking import Tracking, follow_masks
+from asterism.features.mask_tracking import Tracking, follow_masks
+from asterism.images.masks import read_mask, save_mask, white_as_object
 from asterism.nn.encoder import Encoder
 from asterism.tools.files import read_picture, save_picture
+from asterism.viz.bar import Bar
 from asterism.viz.mask_overlay import overlay
 
 _MOST_WIDTH = 640  # pixels of the moving picture

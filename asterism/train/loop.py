@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from asterism.config import with_overrides
 from asterism.data import BadImageLog, Loader, Source, Views, open_source, to_batch
-from asterism.data.segmented_layouts import open_segmented
+from asterism.data.sources.segmented_layouts import open_segmented
 from asterism.data.workers import cores
 from asterism.errors import Interrupted, UserError
 from asterism.methods import method_class
 from asterism.methods.base import Method
-from asterism.nn.weights import load_weights_into
+from asterism.nn.weights.load import load_weights_into
 from asterism.ops import collectives
 from asterism.ops.random import fold
 from asterism.train import checkpoint

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from asterism.config import Config
 from asterism.ops.collectives import all_reduce_sum, world_size
+from asterism.ops.spread import effective_rank, feature_std
 from asterism.train.collapse import CollapseWatch
 from asterism.train.metrics import MetricsLog
 from asterism.train.online_knn import OnlineKnnConfig
 from asterism.train.progress import ProgressDisplay
-from asterism.train.spread import effective_rank, feature_std
 from asterism.types import Losses
 
 

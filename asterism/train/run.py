@@ -16,7 +16,7 @@ import torch
 
 from asterism.config import read_yaml, write_yaml
 from asterism.errors import UserError
-from asterism.nn.weights import load_encoder
+from asterism.nn.weights.load import load_encoder
 from asterism.train.metrics import read_metrics
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from asterism.data.masks import palette
+from asterism.images.palette import palette
 from asterism.ops.psnr import psnr
 from asterism.viz.page import Tile
 from asterism.viz.pictures import Pictures, enlarge, to_uint8

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
-from asterism.data.masks import palette
+from asterism.images.palette import palette
 from asterism.ops.video_metrics import boundaries, dilated
 
 _TINT = 0.45  # share of the colour inside an object

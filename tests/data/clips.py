@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from asterism.data.masks import save_mask
+from asterism.images.masks import save_mask
 
 SIZE = (24, 32)
 

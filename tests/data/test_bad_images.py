@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from asterism.data.bad_images import BadImageLog
-from asterism.data.source import BadImage
 from asterism.errors import UserError
+from asterism.images.bad_image import BadImage
 
 
 def bad(*numbers: int, reason: str = "truncated") -> list[BadImage]:

@@ -4,7 +4,7 @@ import torch
 
 from asterism.data import Scenes
 from asterism.data.kept import KeptImages
-from asterism.data.source import Sample
+from asterism.data.sources.source import Sample
 
 
 class Counted(Scenes):

@@ -13,12 +13,12 @@ from torch.utils.data import DataLoader
 
 from asterism.data import DataConfig, Loader, RawBatch, Source, Views, open_source, to_batch, workers
 from asterism.data import loader as module
-from asterism.data.segmented import VOID
+from asterism.data.sources.segmented import VOID
 from asterism.errors import UserError
 from asterism.ops.geometry import patch_centers
 from asterism.ops.random import fold
 from asterism.types import ColorJitter, ViewSpec
-from tests.data.sources import Deadly, Deaf, Faulty, Numbered, Painted
+from tests.data.sample_sources import Deadly, Deaf, Faulty, Numbered, Painted
 
 SPECS = (ViewSpec(size=12, jitter=ColorJitter(), blur=0.5), ViewSpec(size=8, scale=(0.05, 0.25), flip=1.0))
 
@@ -250,7 +250,7 @@ import multiprocessing
 import torch
 from asterism.data import DataConfig, Loader, Views
 from asterism.types import ViewSpec
-from tests.data.sources import Numbered
+from tests.data.sample_sources import Numbered
 
 def first(workers):
     config = DataConfig(path="x", workers=workers)

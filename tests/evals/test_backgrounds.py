@@ -6,13 +6,13 @@ import pytest
 import torch
 from PIL import Image
 
-from asterism.data.imagenet9 import CLASSES
+from asterism.data.evaluation.labelled import DataChoice
+from asterism.data.sources.imagenet9 import CLASSES
 from asterism.errors import UserError
 from asterism.evals.backgrounds import Backgrounds, BackgroundsConfig, branch_accuracy, class_map
-from asterism.evals.baselines import PixelEncoder
 from asterism.evals.measure import run_protocol
-from asterism.evals.parts import DataChoice
-from asterism.evals.result import Model
+from asterism.nn.pixel_encoder import PixelEncoder
+from asterism.types import Model
 
 
 def write(folder: Path, brightness: int) -> None:

@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 
 from asterism.data import Subset
+from asterism.data.evaluation.labelled import DataChoice, Parts, labels_of
 from asterism.errors import UserError
 from asterism.evals import protocol_class
 from asterism.evals.base import Evaluation
-from asterism.evals.baselines import PixelEncoder
-from asterism.evals.parts import DataChoice, Parts, labels_of
+from asterism.nn.pixel_encoder import PixelEncoder
 from tests.evals.samples import small_encoder, write_colours
 from tests.evals.segmented_samples import write_camvid
 

@@ -3,16 +3,17 @@ from __future__ import annotations
 import pytest
 import torch
 
+from asterism.data.evaluation.labelled import DataChoice
 from asterism.evals import protocol_class, protocol_names
-from asterism.evals.bar import Bar
-from asterism.evals.baselines import PixelEncoder, PixelPatches, untrained
-from asterism.evals.cache import encoder_fingerprint
+from asterism.evals.baselines import untrained
 from asterism.evals.knn import KnnConfig
 from asterism.evals.measure import run_protocol
-from asterism.evals.parts import DataChoice
-from asterism.evals.result import Model
+from asterism.features.fingerprint import encoder_fingerprint
 from asterism.nn.concepts import ConceptEncoder
+from asterism.nn.pixel_encoder import PixelEncoder, PixelPatches
 from asterism.ops.random import generator
+from asterism.types import Model
+from asterism.viz.bar import Bar
 from tests.concept_samples import concept_encoder
 from tests.evals.samples import small_encoder
 

@@ -8,15 +8,16 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from asterism.data.evaluation.labelled import DataChoice
 from asterism.errors import UserError
-from asterism.evals import cache, features
 from asterism.evals.base import ProtocolConfig
-from asterism.evals.baselines import PixelEncoder
 from asterism.evals.bbox_knn import BboxKnn, BboxKnnConfig, point_accuracy
 from asterism.evals.measure import run_protocol
-from asterism.evals.parts import DataChoice
-from asterism.evals.result import Model
+from asterism.features import cache
+from asterism.features import extract as extraction
+from asterism.nn.pixel_encoder import PixelEncoder
 from asterism.ops.box_cells import boxes_in_square, largest_box_cells
+from asterism.types import Model
 from tests.evals.samples import small_encoder, write_colours
 
 
@@ -106,7 +107,7 @@ def test_boxes_out_of_sight_and_missing_ones_are_counted(folder: Path) -> None:
 
 def test_points_are_extracted_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for module in (cache, features):
+    for module in (cache, extraction):
         monkeypatch.setattr(module, "WORTH_KEEPING", 1)
     boxes = json.loads((folder / "boxes.json").read_text())
     del boxes["train/red/001.png"]

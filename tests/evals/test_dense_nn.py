@@ -8,17 +8,16 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
-from asterism.data.segmented import SegmentedSubset
+from asterism.data.evaluation.labelled import DataChoice
+from asterism.data.evaluation.segmented import SegmentedParts
+from asterism.data.sources.segmented import SegmentedSubset
 from asterism.errors import UserError
-from asterism.evals import dense_tokens
 from asterism.evals.dense_nn import DenseNn, DenseNnConfig
 from asterism.evals.measure import run_protocol
-from asterism.evals.parts import DataChoice
-from asterism.evals.result import Model
-from asterism.evals.segmented_parts import SegmentedParts
+from asterism.features import dense_tokens
 from asterism.nn.encoder import Encoder
 from asterism.ops.random import generator
-from asterism.types import Features
+from asterism.types import Features, Model
 from tests.evals.samples import small_encoder
 from tests.evals.segmented_samples import write_camvid
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from asterism.data import open_source
+from asterism.data.evaluation.labelled import DataChoice, Parts
 from asterism.errors import UserError
-from asterism.evals.baselines import PixelEncoder
 from asterism.evals.knn import Knn, KnnConfig
 from asterism.evals.measure import run_protocol
-from asterism.evals.parts import DataChoice, Parts
-from asterism.evals.result import Model
+from asterism.nn.pixel_encoder import PixelEncoder
 from asterism.ops.neighbours import knn_accuracy
+from asterism.types import Model
 from tests.evals.samples import small_encoder, write_colours
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from asterism.data.evaluation.labelled import DataChoice, labels_of
 from asterism.errors import UserError
-from asterism.evals.baselines import PixelEncoder
 from asterism.evals.linear import Linear, LinearConfig
 from asterism.evals.linear_sparse import LinearSparse, LinearSparseConfig
-from asterism.evals.parts import DataChoice, labels_of
+from asterism.nn.pixel_encoder import PixelEncoder
 from tests.evals.samples import small_encoder, write_colours
 
 

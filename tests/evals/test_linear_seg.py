@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from asterism.data.evaluation.labelled import DataChoice
 from asterism.errors import UserError
 from asterism.evals.linear_seg import LinearSeg, LinearSegConfig
-from asterism.evals.parts import DataChoice
 from tests.evals.samples import small_encoder
 from tests.evals.segmented_samples import write_camvid
 from tests.evals.test_dense_nn import MeanColours

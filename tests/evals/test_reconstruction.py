@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from asterism.data.evaluation.labelled import DataChoice
 from asterism.errors import UserError
-from asterism.evals.feature_networks import RandomConvolutions, feature_network
-from asterism.evals.parts import DataChoice
 from asterism.evals.reconstruction import Reconstruction, ReconstructionConfig
 from asterism.nn.concepts import ConceptEncoder
+from asterism.nn.feature_networks import RandomConvolutions, feature_network
 from tests.concept_samples import concept_encoder
 from tests.evals.samples import small_encoder, write_colours
 

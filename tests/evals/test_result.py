@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from asterism.errors import UserError
-from asterism.evals.result import Model, Part, Result, read_results, write_atomically
+from asterism.evals.result import DataUsed, Result, read_results
+from asterism.files import write_text
+from asterism.types import Model
 
 
 def result(**changes: object) -> Result:
@@ -15,8 +17,8 @@ def result(**changes: object) -> Result:
         "values": {"top1_k20": 51.5},
         "constants": {"k": [20], "temperature": 0.07},
         "model": Model("runs/x", 40),
-        "train": Part("set/train", 10, "ab"),
-        "test": Part("set/test", 5, "cd"),
+        "train": DataUsed("set/train", 10, "ab"),
+        "test": DataUsed("set/test", 5, "cd"),
         "seconds": 1.5,
         "notes": ("a note",),
     }
@@ -41,7 +43,7 @@ def test_a_later_result_replaces_the_file_as_a_whole(tmp_path: Path) -> None:
 
 
 def test_other_data_get_a_file_of_their_own(tmp_path: Path) -> None:
-    tested = [Part("set/test", 5, "cd"), Part("other set/val", 7, "ef"), Part("other set/val", 9, "01")]
+    tested = [DataUsed("set/test", 5, "cd"), DataUsed("other set/val", 7, "ef"), DataUsed("other set/val", 9, "01")]
     for part in tested:
         result(test=part).write(tmp_path)
     names = ["knn.json", "knn@other-set-val.json", "knn@other-set-val-01.json"]
@@ -59,14 +61,14 @@ def test_what_is_no_result_is_replaced(tmp_path: Path) -> None:
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "x.json"
-    write_atomically(target, "old")
+    write_text(target, "old")
 
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        write_atomically(target, "new")
+        write_text(target, "new")
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from asterism.data.landmarks import read_ground_truth
+from asterism.data.evaluation.labelled import DataChoice
+from asterism.data.sources.landmarks import read_ground_truth
 from asterism.errors import UserError
-from asterism.evals.baselines import PixelEncoder
-from asterism.evals.parts import DataChoice
 from asterism.evals.retrieval import Retrieval, RetrievalConfig
+from asterism.nn.pixel_encoder import PixelEncoder
 from tests.evals.samples import COLOURS, small_encoder, write_colours
 
 

@@ -8,16 +8,15 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from asterism.data.masks import save_mask
+from asterism.data.evaluation.labelled import DataChoice
 from asterism.errors import UserError
-from asterism.evals.mask_tracking import Tracking, follow_masks, input_size
 from asterism.evals.measure import run_protocol
-from asterism.evals.parts import DataChoice
-from asterism.evals.result import Model
 from asterism.evals.video import Video, VideoConfig
+from asterism.features.mask_tracking import Tracking, follow_masks, input_size
+from asterism.images.masks import save_mask
 from asterism.nn.encoder import Encoder
 from asterism.ops.video_metrics import boundary_similarity, region_similarity
-from asterism.types import Features
+from asterism.types import Features, Model
 from tests.data.clips import frame_and_mask, write_davis
 from tests.evals.samples import small_encoder
 

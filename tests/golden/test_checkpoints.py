@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from asterism.nn.encoder import Encoder
-from asterism.nn.weights import load_encoder
+from asterism.nn.weights.load import load_encoder
 from tests.golden.vectors import Vectors, read
 
 TOLERANCE = 1e-4  # README: abs 1e-4

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from asterism.data.imagenet9 import from_imagenet
+from asterism.data.sources.imagenet9 import from_imagenet
 from asterism.evals.backgrounds import branch_accuracy
 from asterism.ops.frechet import Moments, frechet_distance
 from asterism.ops.neighbours import knn_accuracy, nearest, votes

@@ -17,8 +17,8 @@ from asterism.nn.backbone import BackboneConfig
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.localization import Localization
 from asterism.nn.reconstruction import CodeReconstruction, PixelReconstruction
-from asterism.nn.vqgan import MaskGitVqgan
-from asterism.nn.weights import load_encoder
+from asterism.nn.tokenizers.vqgan import MaskGitVqgan
+from asterism.nn.weights.load import load_encoder
 from asterism.ops import assignment, masking
 from asterism.ops.koleo import koleo
 from asterism.ops.prototype_alignment import prototype_cross_entropy

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from asterism.nn.vqgan import MaskGitVqgan
+from asterism.nn.tokenizers.vqgan import MaskGitVqgan
 from tests.golden.vectors import Vectors, read
 
 

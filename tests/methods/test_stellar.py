@@ -21,7 +21,7 @@ from asterism.methods.stellar import (
 from asterism.methods.vq import Vq, VqConfig
 from asterism.nn.backbone import BackboneConfig
 from asterism.nn.concepts import ConceptEncoder
-from asterism.nn.weights import load_encoder, load_weights_into
+from asterism.nn.weights.load import load_encoder, load_weights_into
 from asterism.ops import assignment, collectives
 from asterism.ops.koleo import koleo
 from asterism.types import Batch, ColorJitter, Losses, Progress

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from asterism.methods.vq import Vq, VqConfig
-from asterism.nn.tokenizer_files import load_tokenizer
+from asterism.nn.tokenizers.saved import load_tokenizer
 from asterism.ops import collectives
 from asterism.types import Progress
 from tests.distributed import run

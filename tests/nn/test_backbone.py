@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from asterism.errors import UserError
-from asterism.nn import weights
 from asterism.nn.backbone import BackboneConfig, build_backbone, encode_views
+from asterism.nn.weights import load
 
 
 def tiny(**changes: Any) -> Any:
@@ -88,6 +88,6 @@ def test_settings_out_of_range_are_refused() -> None:
 
 def test_pretrained_starts_from_published_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(weights, "load_weights_into", lambda backbone, name: asked.append((backbone, name)))
+    monkeypatch.setattr(load, "load_weights_into", lambda backbone, name: asked.append((backbone, name)))
     backbone = tiny(pretrained=True)
     assert asked == [(backbone, "vit_small_patch16_224")]

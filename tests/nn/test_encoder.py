@@ -17,7 +17,7 @@ from asterism.errors import UserError
 from asterism.nn import encoder as encoder_module
 from asterism.nn.backbone import BackboneConfig, build_backbone
 from asterism.nn.encoder import Encoder
-from asterism.nn.weights import load_encoder
+from asterism.nn.weights.load import load_encoder
 from asterism.types import Features
 
 KINDS: dict[str, dict[str, Any]] = {

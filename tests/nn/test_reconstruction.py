@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from asterism.errors import UserError
 from asterism.nn.concepts import rebuild_reconstruction
 from asterism.nn.reconstruction import CodeReconstruction, ConceptDecoder, FourierPositions, PixelReconstruction
-from asterism.nn.vqgan import MaskGitVqgan
+from asterism.nn.tokenizers.vqgan import MaskGitVqgan
 
 GRID = (2, 3)
 

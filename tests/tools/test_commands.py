@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from asterism import cli
-from asterism.data.masks import save_mask
+from asterism.images.masks import save_mask
 from tests.data.clips import frame_and_mask, write_frames
 from tests.evals.samples import small_encoder, write_colours
 

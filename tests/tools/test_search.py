@@ -8,8 +8,8 @@ from PIL import Image
 
 from asterism import api
 from asterism.errors import UserError
-from asterism.evals.baselines import PixelEncoder
 from asterism.nn.encoder import Encoder
+from asterism.nn.pixel_encoder import PixelEncoder
 from tests.evals.samples import small_encoder, write_colours
 
 
@@ -58,7 +58,7 @@ def test_mistakes_are_named(photos: Path, tmp_path: Path) -> None:
         api.search(small_encoder(seed=2), index, query, out)
     with pytest.raises(UserError, match="there is no index"):
         api.search(small_encoder(), tmp_path / "none.parquet", query, out)
-    with pytest.raises(UserError, match="is no index"):
+    with pytest.raises(UserError, match="is not an index"):
         api.search(small_encoder(), query, query, out)
     (tmp_path / "broken.parquet").write_bytes(b"nothing")
     with pytest.raises(UserError, match="cannot be read as an index"):

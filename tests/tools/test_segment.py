@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asterism import api
-from asterism.data.masks import read_mask, save_mask
 from asterism.errors import UserError
+from asterism.images.masks import read_mask, save_mask
 from asterism.nn.encoder import Encoder
 from asterism.types import Features
 from tests.data.clips import frame_and_mask, write_frames

@@ -7,8 +7,8 @@ import torch
 from PIL import Image
 
 from asterism import api
-from asterism.data.masks import read_mask, save_mask
 from asterism.errors import UserError
+from asterism.images.masks import read_mask, save_mask
 from tests.data.clips import frame_and_mask, write_frames
 from tests.evals.samples import small_encoder
 

@@ -1,0 +1,102 @@
+"""What an evaluation learns from and what it is tested on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from asterism.data import Source, Subset, open_source
+from asterism.data.sources.splits import UnknownSplit
+from asterism.errors import UserError
+from asterism.ops.random import fold, generator
+
+
+@dataclass(frozen=True)
+class DataChoice:
+    """What the user asked for. A split that is None is found: train, and test or else val."""
+
+    path: str
+    train_split: str | None = None
+    test_split: str | None = None
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Two sources without a common image."""
+
+    train: Source
+    test: Source
+    notes: tuple[str, ...] = ()  # how the parts came about, where that is a choice of ours
+
+
+def open_labelled(choice: DataChoice, holdout: float, seed: int) -> Parts:
+    """Labelled training and test images.
+
+    Where the data has no test part, `holdout` of every class is kept from training: a draw that depends on the labels
+    and the seed alone, so that every encoder is measured on the same images.
+    """
+    train = open_source(choice.path, choice.train_split)
+    labels = labels_of(train)
+    try:
+        test = open_source(choice.path, choice.test_split or "test")
+    except UnknownSplit:
+        if choice.test_split is not None:
+            raise
+        return _hold_out(train, labels, holdout, seed)
+    labels_of(test)
+    if test.fingerprint == train.fingerprint:
+        raise UserError(
+            f"training and test images are the same ({train.name}); name another --test-split or --train-split"
+        )
+    return Parts(train, test)
+
+
+def labels_of(source: Source) -> list[int]:
+    """The label of every image, without decoding any."""
+    labels = [source.label(index) for index in range(len(source))]
+    if source.classes is None or any(label is None for label in labels):
+        raise UserError(
+            f"{source.name} has no labels; an evaluation needs them: a folder with one subfolder per class, none of "
+            "them empty, shards with .cls entries, or a labelled set from `asterism list datasets`"
+        )
+    beyond = [label for label in labels if label is not None and not 0 <= label < len(source.classes)]
+    if beyond:
+        raise UserError(
+            f"{source.name} has {len(source.classes)} classes, but {len(beyond)} images have labels outside of "
+            f"0 … {len(source.classes) - 1}, such as {beyond[0]}; name all classes, or mend the labels"
+        )
+    return [label for label in labels if label is not None]
+
+
+def class_balanced(labels: list[int], share: float, seed: int) -> list[int]:
+    """Places of `share` of the images of every class, at least one each: a function of labels, share and seed."""
+    return _draw(labels, seed, lambda size: max(1, round(share * size)))
+
+
+def held_out_places(labels: list[int], share: float, seed: int) -> list[int]:
+    """Places of `share` of every class to test on. At least one image of every class stays in training, and of classes
+    with several at least one is tested."""
+    return _draw(labels, seed, lambda size: min(size - 1, max(1, round(share * size))))
+
+
+def _hold_out(source: Source, labels: list[int], share: float, seed: int) -> Parts:
+    held_out = held_out_places(labels, share, seed)
+    if not held_out:
+        raise UserError(f"{source.name} has one image per class; an evaluation needs at least two of some class")
+    kept = sorted(set(range(len(labels))) - set(held_out))
+    note = f"{source.name} has no test part: {share:.0%} of every class ({len(held_out)} images) were held out"
+    return Parts(Subset(source, kept), Subset(source, held_out), (note,))
+
+
+def _draw(labels: list[int], seed: int, count: Callable[[int], int]) -> list[int]:
+    """`count` of the class's size many places of every class, ascending."""
+    places: dict[int, list[int]] = {}
+    for place, label in enumerate(labels):
+        places.setdefault(label, []).append(place)
+    chosen = []
+    for label, members in places.items():
+        order = torch.randperm(len(members), generator=generator(fold(seed, label))).tolist()
+        chosen += [members[i] for i in order[: count(len(members))]]
+    return sorted(chosen)

@@ -1,0 +1,151 @@
+"""Images with the boxes of their objects: from a folder's boxes.json, or from sources that know them, as scenes do.
+
+boxes.json stands at the top of the folder and maps the path of an image, relative to that folder, to its box or to a
+list of boxes. A box is [x0, y0, x1, y1]: the first and the last column and row of the object, counted from 0, as in
+ImageNet's annotations.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, UInt8
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from asterism.data.sources.source import Sample, Source
+from asterism.data.workers import prepare
+from asterism.errors import UserError
+from asterism.images.bad_image import BadImage
+from asterism.images.square import center_square
+
+FILE_NAME = "boxes.json"
+
+
+@dataclass(frozen=True)
+class BoxedBatch:
+    """Readable images, cut from the middle, with the boxes of their class; and what could not be read."""
+
+    images: UInt8[Tensor, "b 3 s s"]
+    labels: Int[Tensor, " b"]
+    sizes: list[tuple[int, int]]  # height and width of each original image
+    boxes: list[Float[Tensor, "_ 4"]]  # left, top, right, bottom edges in pixels of the original image; perhaps none
+    keys: list[str]
+    bad: list[BadImage] = field(default_factory=list)
+
+
+class WithBoxes:
+    """A source whose samples get boxes by their keys."""
+
+    def __init__(self, source: Source, boxes: Mapping[str, NDArray[np.float64]]) -> None:
+        self.source = source
+        self._boxes = dict(boxes)
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+    @property
+    def classes(self) -> list[str] | None:
+        return self.source.classes
+
+    @cached_property
+    def fingerprint(self) -> str:
+        text = json.dumps({key: boxes.tolist() for key, boxes in sorted(self._boxes.items())})
+        return hashlib.blake2b(f"{self.source.fingerprint} {text}".encode(), digest_size=8).hexdigest()
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Sample:
+        sample = self.source[index]
+        boxes = self._boxes.get(sample.key)
+        return sample if boxes is None else replace(sample, boxes=torch.from_numpy(boxes))
+
+    def label(self, index: int) -> int | None:
+        return self.source.label(index)
+
+
+def with_boxes(source: Source, path: str) -> Source:
+    """The source with the boxes of `path`/boxes.json, where there is such a file; else as it is."""
+    file = Path(path).expanduser() / FILE_NAME
+    return WithBoxes(source, read_boxes(file)) if file.is_file() else source
+
+
+def read_boxes(file: Path) -> dict[str, NDArray[np.float64]]:
+    """Boxes of each image by key, as left, top, right, bottom edges: the last column and row are inside."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise UserError(f"cannot read {file}: {error}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{file} holds a {type(content).__name__}; it must map paths of images to boxes")
+    return {key: _edges(file, key, value) for key, value in content.items()}
+
+
+def boxes_of_label(sample: Sample) -> Float[Tensor, "_ 4"]:
+    """The boxes of what the label names. Sources that mark every object also have boxes of other classes."""
+    if sample.boxes is None:
+        return torch.empty(0, 4, dtype=torch.float64)
+    boxes = sample.boxes.double()
+    if sample.instances is None or sample.semantic is None or sample.label is None:
+        return boxes
+    own_pixels = sample.instances[sample.semantic == 1 + sample.label]  # in `semantic` 0 is the background
+    of_label = torch.unique(own_pixels)
+    return boxes[of_label[of_label > 0] - 1]
+
+
+def boxed_batches(
+    source: Source, size: int, *, resize: int, batch_size: int = 64, workers: int = 0
+) -> Iterator[BoxedBatch]:
+    """Every readable image in order: shorter side to `resize`, middle square of `size`."""
+    requests = [range(start, min(start + batch_size, len(source))) for start in range(0, len(source), batch_size)]
+    return prepare(_Batches(source, size, resize), requests, workers=workers, prefetch=2, pin_memory=False)
+
+
+class _Batches(Dataset[BoxedBatch | UserError]):
+    def __init__(self, source: Source, size: int, resize: int) -> None:
+        self._source, self._size, self._resize = source, size, resize
+
+    def __getitem__(self, places: range) -> BoxedBatch:
+        images, labels, sizes, boxes, keys, bad = [], [], [], [], [], []
+        for place in places:
+            try:
+                sample = self._source[place]
+            except BadImage as error:
+                bad.append(error)
+                continue
+            images.append(center_square(sample.image, self._size, self._resize))
+            labels.append(self._source.label(place))
+            sizes.append((sample.image.shape[1], sample.image.shape[2]))
+            boxes.append(boxes_of_label(sample))
+            keys.append(sample.key)
+        return BoxedBatch(
+            images=torch.stack(images) if images else torch.empty(0, 3, self._size, self._size, dtype=torch.uint8),
+            labels=torch.tensor(labels, dtype=torch.int64),
+            sizes=sizes,
+            boxes=boxes,
+            keys=keys,
+            bad=bad,
+        )
+
+
+def _edges(file: Path, key: str, value: object) -> NDArray[np.float64]:
+    try:
+        boxes = np.array(value, dtype=np.float64).reshape(-1, 4)
+    except (TypeError, ValueError):
+        boxes = np.empty((0, 0))
+    if not boxes.size or not np.isfinite(boxes).all() or (boxes[:, 2:] < boxes[:, :2]).any():
+        raise UserError(
+            f"{file}: the box of {key!r} is {value}; write [x0, y0, x1, y1] in pixels with x0 ≤ x1 and y0 ≤ y1, or a "
+            "list of such boxes"
+        )
+    return boxes + np.array([0, 0, 1, 1])

@@ -1,0 +1,142 @@
+"""Folders of images: any nesting, with the direct subfolders as classes where the layout says so."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asterism.data.sources import splits
+from asterism.data.sources.listing import Listing, list_images
+from asterism.data.sources.source import Sample
+from asterism.errors import UserError
+from asterism.images.decode import decode
+
+
+class NoImages(UserError):
+    """A folder without a single image."""
+
+
+class Folder:
+    """The images below a folder. With `classes`, the direct subfolder that holds an image is its class."""
+
+    def __init__(self, root: Path, listing: Listing, *, name: str, prefix: str = "", classes: list[str] | None) -> None:
+        self.root = root
+        self.listing = listing
+        self.name = name
+        self.classes = classes
+        self._prefix = prefix  # from what the user named to the root, so that keys start at the former
+        self._labels = None if classes is None else _labels(listing, classes)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return self.listing.fingerprint()
+
+    def __len__(self) -> int:
+        return len(self.listing)
+
+    def __getitem__(self, index: int) -> Sample:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        key = self.key(index)
+        return Sample(decode(self.root / os.fsdecode(self.listing.path(index)), key), key, self.label(index))
+
+    def key(self, index: int) -> str:
+        return self._prefix + self.listing.path(index).decode("utf-8", "backslashreplace")
+
+    def label(self, index: int) -> int | None:
+        return None if self._labels is None else int(self._labels[self.listing.folder(index)])
+
+
+def split_folder(root: Path, split: str | None) -> Path:
+    """The folder to read. Without a word about the split, a folder with both training and held-out parts gives its
+    training part, and any other folder everything."""
+    if split == splits.EVERYTHING:
+        return root
+    present = _split_folders(root)
+    if split is None and not splits.divided(present):
+        return root
+    if split is not None and (root / split).is_dir():
+        return root / split
+    return root / splits.pick(split, present, str(root))
+
+
+def open_folder(root: Path, split: str | None = None, *, labels: bool | None = None) -> Folder:
+    """The images of a folder, or of one of its splits; an error where there are none.
+
+    `labels`: True insists on class subfolders, False ignores them. None takes them where there are at least two, all
+    with images in them, and no images beside them.
+    """
+    folder = split_folder(root, split)
+    listing = list_images(folder)
+    if not len(listing):
+        raise NoImages(_no_images(folder, listing))
+    prefix = f"{folder.name}/" if folder != root else ""
+    name = f"{root.resolve().name}/{folder.name}" if prefix else root.resolve().name
+    labelled = labels if labels is not None else split != splits.EVERYTHING and _looks_labelled(listing)
+    return Folder(folder, listing, name=name, prefix=prefix, classes=_classes(root, folder, listing, labelled))
+
+
+def _split_folders(root: Path) -> list[str]:
+    """Direct subfolders with the name of a split, found by asking for each: the folder may hold a million files."""
+    spellings = (spelling for name in splits.NAMES for spelling in (name, name.capitalize(), name.upper()))
+    found: dict[tuple[int, int], str] = {}
+    for spelling in spellings:
+        if (root / spelling).is_dir():  # a file system may find the same folder under all three spellings
+            status = (root / spelling).stat()
+            found.setdefault((status.st_dev, status.st_ino), spelling)
+    return list(found.values())
+
+
+def _looks_labelled(listing: Listing) -> bool:
+    subfolders = {listing.visited[i] for i in range(len(listing.visited))} - {b""}
+    direct = {folder for folder in subfolders if b"/" not in folder}
+    return len(direct) >= 2 and direct == _top_folders(listing)
+
+
+def _top_folders(listing: Listing) -> set[bytes]:
+    return {listing.folders[i].partition(b"/")[0] for i in range(len(listing.folders))}
+
+
+def _classes(root: Path, folder: Path, listing: Listing, labelled: bool) -> list[str] | None:
+    """Subfolders in sorted order. A held-out part counts as the training part, of whose classes it may lack some."""
+    if not labelled:
+        return None
+    own = {_text(name) for name in _top_folders(listing)}
+    if "" in own:
+        raise UserError(
+            f"{folder} was to be read with labels, but has images outside of class subfolders, such as "
+            f"{_text(listing.path(0))}; give every image's class a subfolder, or leave labels out"
+        )
+    training = [name for name in _split_folders(root) if splits.part(name) == "train"] if folder != root else []
+    known = _subfolders(root / training[0]) if training else set()
+    return [*sorted(known), *sorted(own - known)]
+
+
+def _subfolders(folder: Path) -> set[str]:
+    with os.scandir(folder) as entries:
+        return {_text(os.fsencode(e.name)) for e in entries if not e.name.startswith(".") and e.is_dir()}
+
+
+def _labels(listing: Listing, classes: list[str]) -> NDArray[np.int64]:
+    """The label of each folder of the listing."""
+    number = {name: label for label, name in enumerate(classes)}
+    folders = listing.folders
+    return np.array([number[_text(folders[i].partition(b"/")[0])] for i in range(len(folders))], dtype=np.int64)
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "backslashreplace")
+
+
+def _no_images(folder: Path, listing: Listing) -> str:
+    count, example = listing.others
+    if count:
+        return (
+            f"no images in {folder}: none of its {count} files, such as {example!r}, has the ending of an image "
+            "(.jpg, .png, .webp, .tif, .bmp, .gif and the like)"
+        )
+    return f"no images in {folder}: the folder is empty"

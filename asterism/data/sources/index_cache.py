@@ -1,0 +1,59 @@
+"""Indices of large data sets on disk, so that a tree is listed and a tar file is read through once only.
+
+A cache is never more than a shortcut: where it cannot be written the work is done again, and where it cannot be read,
+or does not fit the data, it counts as absent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asterism.files import replacing
+
+Arrays = dict[str, NDArray[np.generic]]
+
+# A change in the same tick of the file system's clock as the look at it leaves no trace in the time stamp. Two seconds
+# is the coarsest clock in use (FAT); what changed so shortly before the look is looked at again next time.
+_COARSEST_CLOCK = 2_000_000_000  # nanoseconds
+
+
+def user_cache() -> Path:
+    """Asterism's folder for what can be made again: $XDG_CACHE_HOME/asterism, by default ~/.cache/asterism."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "asterism"
+
+
+def user_cache_file(kind: str, identity: bytes) -> Path:
+    return user_cache() / kind / f"{hashlib.blake2b(identity, digest_size=16).hexdigest()}.npz"
+
+
+def read_index(path: Path) -> Arrays | None:
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
+        return None
+
+
+def may_write(folder: Path) -> bool:
+    """Whether files may be put into a folder. One that nobody may write to is left alone by the administrator too."""
+    return bool(folder.stat().st_mode & 0o222) and os.access(folder, os.W_OK)
+
+
+def write_index(path: Path, arrays: Mapping[str, NDArray[np.generic]]) -> None:
+    """Write under another name, then rename: a reader sees a whole index or none."""
+    with contextlib.suppress(OSError), replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+
+
+def settled(stamps: NDArray[np.int64], looked_at: int) -> bool:
+    """Whether every time stamp (nanoseconds) is old enough to tell a later change from the state that was looked at."""
+    return bool((stamps < looked_at - _COARSEST_CLOCK).all())

@@ -1,0 +1,122 @@
+"""Well-known data sets by name, through torchvision's loaders.
+
+They live in $ASTERISM_DATASETS, by default in the user's cache, one folder each, and are downloaded there when needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asterism.data.sources import splits
+from asterism.data.sources.catalog import IMAGENET, NAMED
+from asterism.data.sources.folder import Folder, open_folder
+from asterism.data.sources.index_cache import user_cache
+from asterism.data.sources.source import Sample
+from asterism.errors import UserError
+from asterism.files import locked
+from asterism.images.bad_image import BadImage
+from asterism.images.decode import from_pillow
+
+
+class Named:
+    """A set by name. `data` is torchvision's; images come from it as Pillow's."""
+
+    def __init__(self, name: str, data: Any) -> None:
+        self.name = name
+        self._data = data
+        self._labels = _labels(data)
+        self.classes = None if self._labels is None else _class_names(data, self._labels)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        labels = b"" if self._labels is None else self._labels.astype("<i8").tobytes()
+        return hashlib.blake2b(f"{self.name} {len(self)} ".encode() + labels, digest_size=8).hexdigest()
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, index: int) -> Sample:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        key = str(index)
+        try:
+            pixels = from_pillow(self._data[index][0], key)
+        except (OSError, SyntaxError, ValueError) as error:
+            raise BadImage(key, f"the image cannot be decoded: {error}") from None
+        return Sample(pixels, key, self.label(index))
+
+    def label(self, index: int) -> int | None:
+        return None if self._labels is None else int(self._labels[index])
+
+
+def open_named(name: str, split: str | None = None) -> Named | Folder:
+    """A set of `NAMED`, downloaded first where it is missing, or ImageNet from where it was put."""
+    place = datasets_folder() / name
+    if name == IMAGENET:
+        return _open_imagenet(place, split)
+    parts = NAMED[name].parts
+    whole = list(parts) == [splits.EVERYTHING] and split in (None, splits.EVERYTHING)
+    chosen = splits.EVERYTHING if whole else splits.pick(split, parts, name)
+    return Named(name if whole else f"{name}/{chosen}", _load(name, parts[chosen], place))
+
+
+def datasets_folder() -> Path:
+    given = os.environ.get("ASTERISM_DATASETS")
+    return Path(given).expanduser() if given else user_cache() / "datasets"
+
+
+def _open_imagenet(place: Path, split: str | None) -> Folder:
+    if not place.is_dir():
+        raise UserError(
+            f"ImageNet is not in {place}, and its licence does not let programs download it: get it from "
+            "image-net.org, unpack it into train/<class>/ and val/<class>/, and name that folder "
+            "(or link it to that place)"
+        )
+    return open_folder(place, split)
+
+
+def _load(name: str, arguments: dict[str, Any], place: Path) -> Any:
+    kind = getattr(importlib.import_module("torchvision.datasets"), NAMED[name].loader)
+    try:
+        with contextlib.suppress(RuntimeError, OSError):  # not there yet
+            return kind(root=place, download=False, **arguments)
+        place.mkdir(parents=True, exist_ok=True)
+        with locked(place.parent / f".{place.name}.lock"):
+            return kind(root=place, download=True, **arguments)
+    except ImportError as error:
+        raise UserError(f"{name} needs the package {error.name!r}: pip install {error.name}") from None
+    except (RuntimeError, OSError) as error:
+        with contextlib.suppress(OSError):
+            place.rmdir()  # when nothing arrived
+        raise UserError(
+            f"{name} is not in {place} and could not be downloaded ({error}). Connect to a network; or let "
+            f"torchvision's {NAMED[name].loader} download it elsewhere and copy its folder there; or set "
+            "ASTERISM_DATASETS to the folder that holds your data sets"
+        ) from None
+
+
+def _labels(data: Any) -> NDArray[np.int64] | None:
+    """Labels without touching an image; torchvision keeps them under several names."""
+    for attribute in ("targets", "labels", "_labels"):
+        if hasattr(data, attribute):
+            labels = np.array([int(label) for label in getattr(data, attribute)], dtype=np.int64)
+            break
+    else:
+        labels = np.array([label for _, label in data._samples], dtype=np.int64)
+    return None if (labels < 0).any() else labels  # STL-10 marks its unlabelled images by -1
+
+
+def _class_names(data: Any, labels: NDArray[np.int64]) -> list[str]:
+    names = getattr(data, "classes", None)
+    if names is None:
+        return [str(number) for number in range(int(labels.max()) + 1)]
+    return [name if isinstance(name, str) else ", ".join(name) for name in names]

@@ -1,0 +1,194 @@
+"""What is in a scene and where: every number of a scene, drawn before anything is painted.
+
+Lengths are in sides of the picture, so that a scene is the same at every size in pixels.
+
+The first thing is the dominant one, and it stays the largest that can be seen, by construction: it lies wholly inside
+the picture; every other thing has at most `LARGEST_OTHER` of its area; and the things in front of it cover at most
+`MOST_COVERED` of it, since that is what their areas add up to. As 1 - MOST_COVERED > LARGEST_OTHER, its visible area is
+the largest, with room to spare for the rounding of areas to pixels.
+"""
+
+from __future__ import annotations
+
+import colorsys
+import math
+from dataclasses import dataclass
+
+from asterism.data.sources.scenes.backgrounds import GROUNDS, Background
+from asterism.data.sources.scenes.draws import Draws
+from asterism.data.sources.scenes.outlines import VARIANTS, outlines
+from asterism.data.sources.scenes.shapes import CLASSES
+from asterism.data.sources.scenes.surfaces import PATTERNS, USUAL, USUAL_HUE, Color, Surface
+from asterism.ops.random import fold
+
+LARGEST_OTHER = 0.5  # area of any other thing over the dominant one's
+MOST_COVERED = 0.25  # area of all things in front of the dominant one over its own
+_SMALLEST_RADIUS = 0.09
+_TURN = 0.8  # most that things are turned either way, radians
+_LEAN = 0.35  # the same for things that stand
+_STANDING = frozenset(("boat", "house", "tree", "mushroom", "mug"))
+_USUAL = 0.7  # share of things that have their class's usual pattern and colour
+_LABEL, _REST = 0, 1  # the two uses of a scene's key
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """One thing: an outline, how it lies in the picture, and what it is made of."""
+
+    kind: int  # place in `CLASSES`
+    variant: int
+    x: float
+    y: float
+    radius: float  # of the circle around it, before it is squeezed
+    angle: float  # clockwise turn, radians
+    squeeze: float  # it is narrowed by this factor …
+    squeeze_angle: float  # … in this direction of its own frame
+    mirrored: bool
+    surface: Surface
+
+    @property
+    def area(self) -> float:
+        return outlines()[self.kind][self.variant].area * self.radius**2 * self.squeeze
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A scene to be painted; `things[0]` is the dominant thing."""
+
+    background: Background
+    things: tuple[Thing, ...]
+    front_to_back: tuple[int, ...]  # places in `things`
+    light: float  # direction the light comes from, in the picture plane, radians
+
+
+def dominant_kind(key: int) -> int:
+    """The class of a scene: a function of its key alone, known without drawing the rest."""
+    return fold(key, _LABEL) % len(CLASSES)
+
+
+def sample_scene(key: int, objects: tuple[int, int]) -> Scene:
+    """The scene of a key, with `objects[0]` to `objects[1]` things."""
+    draw = Draws(fold(key, _REST))
+    background = _background(draw)
+    count = draw.whole(*objects)
+    dominant = _dominant(draw, dominant_kind(key), background)
+    things, front = [dominant], []
+    room = MOST_COVERED
+    for place in range(1, count):
+        share = draw.between(0.06, 1.0) ** 1.5 * LARGEST_OTHER
+        other = _other(draw, share, things, background)
+        things.append(other)
+        share = other.area / dominant.area
+        if share <= room and draw.chance(0.6):
+            room -= share
+            front.append(place)
+    behind = [place for place in range(1, count) if place not in front]
+    return Scene(background, tuple(things), (*front, 0, *behind), light=draw.between(-2.8, -0.35))
+
+
+def _dominant(draw: Draws, kind: int, background: Background) -> Thing:
+    variant = draw.whole(0, VARIANTS - 1)
+    # Slender outlines are made larger, so that the area of a thing tells little about its class.
+    radius = min(0.48, draw.between(0.34, 0.45) * (1.6 / outlines()[kind][variant].area) ** 0.3)
+    x, y = draw.between(radius, 1 - radius), draw.between(radius, 1 - radius)
+    return _thing(draw, kind, variant, x, y, radius, background)
+
+
+def _other(draw: Draws, share: float, things: list[Thing], background: Background) -> Thing:
+    """A smaller thing, `share` of the dominant one's area before it is squeezed."""
+    kind, variant = draw.whole(0, len(CLASSES) - 1), draw.whole(0, VARIANTS - 1)
+    area = outlines()[kind][variant].area
+    largest = math.sqrt(LARGEST_OTHER * things[0].area / area)
+    radius = min(largest, max(_SMALLEST_RADIUS, math.sqrt(share * things[0].area / area)))
+    x, y = _free_place(draw, radius, things)
+    return _thing(draw, kind, variant, x, y, radius, background)
+
+
+def _free_place(draw: Draws, radius: float, things: list[Thing]) -> tuple[float, float]:
+    """The first of a few places where the circles around things overlap little enough, or else the best of them."""
+    best, most = (0.5, 0.5), -1.0
+    enough = draw.between(0.45, 1.0)
+    for _ in range(6):
+        x, y = draw.between(0.04, 0.96), draw.between(0.04, 0.96)
+        apart = min([math.hypot(x - other.x, y - other.y) / (radius + other.radius) for other in things])
+        if apart > most:
+            best, most = (x, y), apart
+        if apart > enough:
+            break
+    return best
+
+
+def _thing(draw: Draws, kind: int, variant: int, x: float, y: float, radius: float, background: Background) -> Thing:
+    turn = _LEAN if CLASSES[kind] in _STANDING else _TURN
+    return Thing(
+        kind,
+        variant,
+        x,
+        y,
+        radius,
+        angle=draw.between(-turn, turn),
+        squeeze=draw.between(0.76, 1.0),
+        squeeze_angle=draw.between(0, math.pi),
+        mirrored=draw.chance(0.5),
+        surface=_surface(draw, kind, background),
+    )
+
+
+def _surface(draw: Draws, kind: int, background: Background) -> Surface:
+    usual = draw.chance(_USUAL)
+    hue = USUAL_HUE[CLASSES[kind]] if usual else draw.unit()
+    base = _distinct(draw, hue, (background.low, background.high, background.third))
+    hue, saturation, value = colorsys.rgb_to_hsv(*base)
+    second = _shade(hue + draw.between(-0.12, 0.12), saturation * draw.between(0.4, 1.0), _apart(draw, value))
+    part = _shade(hue + draw.between(0.25, 0.75), draw.between(0.2, 0.9), _apart(draw, value))
+    return Surface(
+        draw.pick(USUAL[CLASSES[kind]] if usual else PATTERNS),
+        base,
+        second,
+        part,
+        cycles=draw.between(1.6, 4.0),
+        direction=draw.between(0, math.pi),
+        phase=draw.unit(),
+    )
+
+
+def _background(draw: Draws) -> Background:
+    hue = draw.unit()
+    saturation = draw.between(0.1, 0.6)
+    value = draw.between(0.3, 1.0)
+    return Background(
+        draw.pick(GROUNDS),
+        low=_shade(hue, saturation, value),
+        high=_shade(hue + draw.between(-0.15, 0.15), saturation * draw.between(0.4, 1.2), _apart(draw, value)),
+        third=_shade(draw.unit(), draw.between(0.15, 0.6), draw.between(0.35, 0.9)),
+        direction=draw.between(0, math.pi),
+        cycles=draw.between(2.0, 6.0),
+        horizon=draw.between(0.35, 0.75),
+        x=draw.between(0, 4),
+        y=draw.between(0, 4),
+    )
+
+
+def _distinct(draw: Draws, hue: float, others: tuple[Color, ...]) -> Color:
+    """The one of three colours of about this hue that is furthest from every colour of the background."""
+    best, most = (0.0, 0.0, 0.0), -1.0
+    for _ in range(3):
+        color = _shade(hue + draw.between(-0.04, 0.04), draw.between(0.4, 0.95), draw.between(0.3, 1.0))
+        apart = min([_difference(color, other) for other in others])
+        if apart > most:
+            best, most = color, apart
+    return best
+
+
+def _difference(a: Color, b: Color) -> float:
+    return abs(a[0] - b[0]) + abs(a[1] - b[1]) + abs(a[2] - b[2])
+
+
+def _apart(draw: Draws, value: float) -> float:
+    """A brightness clearly above or below the given one."""
+    step = draw.between(0.2, 0.4)
+    return value + step if value < 0.6 else value - step
+
+
+def _shade(hue: float, saturation: float, value: float) -> Color:
+    return colorsys.hsv_to_rgb(hue % 1.0, min(saturation, 1.0), min(max(value, 0.05), 1.0))

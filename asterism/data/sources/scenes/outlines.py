@@ -1,0 +1,80 @@
+"""Outlines as tables: every kind's distance fields, sampled once on a grid, so that drawing is a table lookup.
+
+Each kind has `VARIANTS` outlines, brought to one scale: the smallest circle around the middle of the bounding box that
+holds the silhouette has radius 1. Their areas are known, so that the layout decides which thing will be the largest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from asterism.data.sources.scenes.draws import Draws
+from asterism.data.sources.scenes.shapes import KINDS, Figure
+from asterism.ops.random import fold
+
+VARIANTS = 16
+GRID = 105  # points per side of a table, odd so that every other point spans the same square
+EXTENT = 1.12  # the table covers [-EXTENT, EXTENT]²: the unit circle and a margin for soft edges
+_COARSE_UP_TO = 28.0  # pixels
+_KEY = 20_231  # of the proportions; another number gives other variants of every kind
+
+
+@dataclass(frozen=True)
+class Outline:
+    """One variant of a kind, scaled into the unit circle."""
+
+    fine: Float[Tensor, "1 2 rows columns"]  # signed distances to the silhouette and to the part with its own colour
+    coarse: Float[Tensor, "1 2 half_rows half_columns"]  # every other point of `fine`
+    area: float  # of the silhouette; the unit circle has π
+    half_width: float  # of a box around the origin that holds the silhouette
+    half_height: float
+
+    def table(self, radius: float) -> Float[Tensor, "1 2 _ _"]:
+        """The table for drawing with this radius in pixels.
+
+        Lookups are bound by memory, and small things do not need the fine table: up to this radius, neighbouring
+        points of the coarse one are not much more than a pixel apart.
+        """
+        return self.coarse if radius < _COARSE_UP_TO else self.fine
+
+
+@lru_cache(maxsize=1)
+def outlines() -> tuple[tuple[Outline, ...], ...]:
+    """All variants by kind, in the order of `CLASSES`. Takes about half a second, once per process."""
+    return tuple(
+        tuple(_outline(make(Draws(fold(_KEY, kind, variant)))) for variant in range(VARIANTS))
+        for kind, make in enumerate(KINDS.values())
+    )
+
+
+def _outline(figure: Figure) -> Outline:
+    middle_x, middle_y, radius = _circle_around(figure)
+    line = np.linspace(-EXTENT, EXTENT, GRID, dtype=np.float32)
+    silhouette, part = figure(radius * line[None, :] + middle_x, radius * line[:, None] + middle_y)
+    silhouette, part = silhouette / radius, np.broadcast_to(part, silhouette.shape) / radius
+    pitch = 2 * EXTENT / (GRID - 1)
+    touched = silhouette < pitch
+    table = torch.from_numpy(np.stack([silhouette, part]).astype(np.float32))[None]
+    return Outline(
+        fine=table,
+        coarse=table[:, :, ::2, ::2].contiguous(),
+        area=np.count_nonzero(silhouette < 0) * pitch**2,
+        half_width=float(np.abs(line[touched.any(axis=0)]).max()),
+        half_height=float(np.abs(line[touched.any(axis=1)]).max()),
+    )
+
+
+def _circle_around(figure: Figure) -> tuple[float, float, float]:
+    """Middle of the silhouette's bounding box, and the radius that reaches its farthest point from there."""
+    line = np.linspace(-1.4, 1.4, GRID // 2, dtype=np.float32)
+    rows, columns = np.nonzero(figure(line[None, :], line[:, None])[0] < 0)
+    x, y = line[columns], line[rows]
+    middle_x, middle_y = float(x.min() + x.max()) / 2, float(y.min() + y.max()) / 2
+    step = float(line[1] - line[0])
+    return middle_x, middle_y, float(np.hypot(x - middle_x, y - middle_y).max()) + step / 2

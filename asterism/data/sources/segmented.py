@@ -1,0 +1,293 @@
+"""Images with a class for every pixel, and batches of them at sizes that a network's patches divide."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import UInt8
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from asterism.data.sources.source import Sample, Source
+from asterism.data.sources.subset import Subset
+from asterism.data.workers import prepare
+from asterism.errors import UserError
+from asterism.images.bad_image import BadImage
+from asterism.images.decode import decode
+
+VOID = 255  # the label of pixels that count nowhere, in every source of this kind
+
+
+@runtime_checkable
+class SegmentedSource(Source, Protocol):
+    """A source whose samples have `semantic`: places in `pixel_classes`, or `VOID`."""
+
+    @property
+    def pixel_classes(self) -> list[str]: ...
+
+
+@dataclass(frozen=True)
+class Item:
+    """An image and where its mask comes from; `key` names it below the folder that the user gave."""
+
+    key: str
+    image: Path
+    mask: Path | int  # an image of labels, or the number that `Segmented.draw` understands
+
+
+class Segmented:
+    """Images of a folder with masks, which are read and translated to `pixel_classes` and `VOID`."""
+
+    classes = None  # of whole images
+
+    def __init__(
+        self,
+        name: str,
+        items: Sequence[Item],
+        pixel_classes: Sequence[str],
+        labels: NDArray[np.uint8],  # of each value of a mask file; values beyond are mistakes
+        draw: Callable[[int], NDArray[np.integer]] | None = None,  # masks that are no files
+    ) -> None:
+        if not items:
+            raise UserError(f"{name} has no images with masks")
+        self.name = name
+        self.items = list(items)
+        self.pixel_classes = list(pixel_classes)
+        self._labels = labels
+        self._draw = draw
+
+    @cached_property
+    def fingerprint(self) -> str:
+        parts = [self.name, *self.pixel_classes, *(item.key for item in self.items)]
+        return hashlib.blake2b("\n".join(parts).encode() + self._labels.tobytes(), digest_size=8).hexdigest()
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Sample:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        item = self.items[index]
+        image = decode(item.image, item.key)
+        raw = self._draw_mask(item.mask) if isinstance(item.mask, int) else read_mask(item.mask)
+        if raw.shape != image.shape[1:]:
+            raise UserError(
+                f"{item.key} has {image.shape[2]}×{image.shape[1]} pixels, but its mask {raw.shape[1]}×{raw.shape[0]}; "
+                "masks must have the size of their images"
+            )
+        return Sample(image, item.key, semantic=torch.from_numpy(self._translated(raw, item)))
+
+    def label(self, index: int) -> None:
+        return None
+
+    def _draw_mask(self, number: int) -> NDArray[np.integer]:
+        assert self._draw is not None
+        return self._draw(number)
+
+    def _translated(self, raw: NDArray[np.integer], item: Item) -> NDArray[np.uint8]:
+        beyond = set(np.unique(raw[raw >= len(self._labels)]).tolist()) - {VOID}
+        if beyond:
+            raise UserError(
+                f"the mask of {item.key} holds the label {max(beyond)}; {self.name} has the labels 0 … "
+                f"{len(self._labels) - 1} and {VOID} for void"
+            )
+        table = np.full(max(VOID, len(self._labels)) + 1, VOID, dtype=np.uint8)
+        table[: len(self._labels)] = self._labels
+        return table[raw]
+
+
+class SegmentedScenes:
+    """Built-in scenes with the background as a class of its own."""
+
+    def __init__(self, scenes: Source) -> None:
+        assert scenes.classes is not None
+        self.source = scenes
+        self.classes = scenes.classes
+        self.pixel_classes = ["background", *scenes.classes]
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+    @property
+    def fingerprint(self) -> str:
+        return self.source.fingerprint
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Sample:
+        return self.source[index]
+
+    def label(self, index: int) -> int | None:
+        return self.source.label(index)
+
+
+class SegmentedSubset:
+    """Some images of a segmented source."""
+
+    def __init__(self, source: SegmentedSource, indices: Sequence[int]) -> None:
+        self.source = Subset(source, indices)
+        self.pixel_classes = source.pixel_classes
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+    @property
+    def fingerprint(self) -> str:
+        return self.source.fingerprint
+
+    @property
+    def classes(self) -> list[str] | None:
+        return self.source.classes
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Sample:
+        return self.source[index]
+
+    def label(self, index: int) -> int | None:
+        return self.source.label(index)
+
+
+def identity_labels(classes: int) -> NDArray[np.uint8]:
+    """Mask files that hold the labels themselves."""
+    return np.arange(classes, dtype=np.uint8)
+
+
+def read_mask(path: Path) -> NDArray[np.integer]:
+    """The values of an index image, palette or grey."""
+    try:
+        with Image.open(path) as image:
+            if image.mode not in ("P", "L", "1", "I", "I;16"):
+                raise UserError(
+                    f"the mask {path} is a colour image ({image.mode}); masks are index images, one number per pixel"
+                )
+            values = np.array(image)
+    except FileNotFoundError:
+        raise UserError(f"the mask {path} is missing; every image needs one") from None
+    except (OSError, SyntaxError, ValueError) as error:
+        raise UserError(f"the mask {path} cannot be read: {error}") from None
+    return values.astype(np.int64)
+
+
+@dataclass(frozen=True)
+class SegmentedBatch:
+    """Readable images of one size with their masks, and the unreadable ones met before them."""
+
+    images: UInt8[Tensor, "b 3 h w"]
+    masks: UInt8[Tensor, "b h w"]  # at the size of `images`, nearest
+    full_masks: list[UInt8[Tensor, "_ _"]]  # at the size of the files
+    keys: list[str]
+    bad: list[BadImage] = field(default_factory=list)
+
+
+Resize = Callable[[int, int], tuple[int, int]]  # from height and width in the file to those of the network's input
+
+
+def nearest_multiple(multiple: int, longer_side: int | None = None) -> Resize:
+    """Sides to the nearest multiple, after the longer one was brought to `longer_side` pixels where that is given."""
+    return _NearestMultiple(multiple, longer_side)
+
+
+def square(side: int) -> Resize:
+    """Both sides to `side`, whatever the proportions."""
+    return _Square(side)
+
+
+def segmented_batches(
+    source: SegmentedSource, resize: Resize, *, batch_size: int, workers: int = 0, first: int = 0
+) -> Iterator[SegmentedBatch]:
+    """Every readable image from number `first` on, in order. Neighbours of equal size share a batch.
+
+    The images of a batch and its bad ones always are those that follow the previous batch.
+    """
+    requests = [range(i, min(i + batch_size, len(source))) for i in range(first, len(source), batch_size)]
+    for batches in prepare(_Batches(source, resize), requests, workers=workers, prefetch=2, pin_memory=False):
+        yield from batches
+
+
+@dataclass(frozen=True)
+class _NearestMultiple:
+    multiple: int
+    longer_side: int | None
+
+    def __call__(self, height: int, width: int) -> tuple[int, int]:
+        scale = 1.0 if self.longer_side is None else self.longer_side / max(height, width)
+        rounded = (max(1, round(scale * side / self.multiple)) * self.multiple for side in (height, width))
+        rows, columns = rounded
+        return rows, columns
+
+
+@dataclass(frozen=True)
+class _Square:
+    side: int
+
+    def __call__(self, height: int, width: int) -> tuple[int, int]:
+        return self.side, self.side
+
+
+class _Batches(Dataset[list[SegmentedBatch] | UserError]):
+    def __init__(self, source: SegmentedSource, resize: Resize) -> None:
+        self._source, self._resize = source, resize
+
+    def __getitem__(self, places: range) -> list[SegmentedBatch] | UserError:
+        try:
+            return self._batches(places)
+        except UserError as error:  # given back, as an exception from a worker would arrive as a traceback
+            return error
+
+    def _batches(self, places: range) -> list[SegmentedBatch]:
+        batches: list[SegmentedBatch] = []
+        run: list[tuple[Tensor, Tensor, str]] = []
+        bad: list[BadImage] = []
+        for place in places:
+            try:
+                sample = self._source[place]
+            except BadImage as error:
+                bad.append(error)
+                continue
+            if sample.semantic is None:
+                raise UserError(f"{sample.key} of {self._source.name} has no mask; segmentation needs one per image")
+            size = self._resize(sample.image.shape[1], sample.image.shape[2])
+            image, mask = _resized(sample.image, size), sample.semantic.to(torch.uint8)
+            if run and run[0][0].shape != image.shape:
+                batches.append(_collated(run, size=run[0][0].shape[1:], bad=bad))
+                run, bad = [], []
+            run.append((image, mask, sample.key))
+        if run or bad:
+            batches.append(_collated(run, size=run[0][0].shape[1:] if run else (0, 0), bad=bad))
+        return batches
+
+
+def _resized(image: UInt8[Tensor, "3 h w"], size: tuple[int, int]) -> UInt8[Tensor, "3 i j"]:
+    if image.shape[1:] == size:
+        return image
+    return F.interpolate(image[None], size, mode="bicubic", antialias=True)[0]
+
+
+def _collated(run: list[tuple[Tensor, Tensor, str]], size: Sequence[int], bad: list[BadImage]) -> SegmentedBatch:
+    height, width = size
+    if not run:
+        images, masks = torch.empty(0, 3, height, width, dtype=torch.uint8), torch.empty(0, height, width)
+        return SegmentedBatch(images, masks.to(torch.uint8), [], [], bad)
+    masks = torch.cat([F.interpolate(mask[None, None], (height, width), mode="nearest-exact") for _, mask, _ in run])
+    return SegmentedBatch(
+        torch.stack([image for image, _, _ in run]),
+        masks[:, 0],
+        [mask for _, mask, _ in run],
+        [key for _, _, key in run],
+        bad,
+    )

@@ -1,0 +1,204 @@
+"""Folders of segmented images as their authors laid them out, recognised by what is in them.
+
+CamVid      train/ trainannot/ …; label 11 is void
+VOC         JPEGImages/ SegmentationClass/ ImageSets/Segmentation/train.txt …, also below VOCdevkit/VOC*
+ADE20K      images/training/ annotations/training/ …; label 0 is void
+Cityscapes  leftImg8bit/train/<city>/ gtFine/train/<city>/ …; 19 of the 34 labels count
+COCO        annotations/instances*.json with images/ (and train.txt, val.txt) or train2017/ val2017/
+scenes      built in
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from asterism.data.sources import splits
+from asterism.data.sources.catalog import SCENES
+from asterism.data.sources.coco import CocoMasks
+from asterism.data.sources.open import open_source
+from asterism.data.sources.segmented import VOID, Item, Segmented, SegmentedScenes, SegmentedSource, identity_labels
+from asterism.errors import UserError
+from asterism.images.decode import SUFFIXES
+
+_CAMVID = (
+    "sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist",
+)  # fmt: skip
+_VOC = (
+    "background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "dining table",
+    "dog", "horse", "motorbike", "person", "potted plant", "sheep", "sofa", "train", "tv monitor",
+)  # fmt: skip
+_CITYSCAPES = {  # by label in *_labelIds.png
+    7: "road", 8: "sidewalk", 11: "building", 12: "wall", 13: "fence", 17: "pole", 19: "traffic light",
+    20: "traffic sign", 21: "vegetation", 22: "terrain", 23: "sky", 24: "person", 25: "rider", 26: "car", 27: "truck",
+    28: "bus", 31: "train", 32: "motorcycle", 33: "bicycle",
+}  # fmt: skip
+_CITYSCAPES_LABELS = 34
+_ADE20K_CLASSES = 150
+_ADE20K_NAMES = "objectInfo150.txt"
+_VOC_LISTS = Path("ImageSets") / "Segmentation"
+
+Opener = Callable[[], SegmentedSource]
+
+
+def open_segmented(path: str | os.PathLike[str], split: str | None = None) -> SegmentedSource:
+    """The images of one part, with a class for every pixel. Nothing said means the training part."""
+    text = os.fspath(path)
+    if text.partition(":")[0] == SCENES and not Path(text).is_dir():
+        return SegmentedScenes(open_source(text, split))
+    root = Path(text).expanduser()
+    if not root.is_dir():
+        raise UserError(f"no such folder: {root}")
+    parts = _parts(root)
+    if not parts:
+        raise UserError(
+            f"{root} has no masks in a known layout; lay it out as CamVid (train/ and trainannot/), Pascal VOC, "
+            "ADE20K, Cityscapes or COCO (annotations/instances*.json), or use scenes"
+        )
+    return parts[splits.pick(_plain(split, parts), parts, str(root))]()
+
+
+def _plain(split: str | None, parts: Mapping[str, Opener]) -> str | None:
+    """A set with one part gives that part where nothing is said."""
+    return next(iter(parts)) if split is None and len(parts) == 1 else split
+
+
+def _parts(root: Path) -> dict[str, Opener]:
+    """How to open each part that has masks, by its name."""
+    for layout in (_camvid, _voc, _ade20k, _cityscapes, _coco):
+        if parts := layout(root):
+            return parts
+    return {}
+
+
+def _camvid(root: Path) -> dict[str, Opener]:
+    names = [name for name in splits.NAMES if (root / name).is_dir() and (root / f"{name}annot").is_dir()]
+    labels = np.append(identity_labels(len(_CAMVID)), np.uint8(VOID))
+
+    def opener(name: str) -> Opener:
+        return lambda: Segmented(
+            f"{root.resolve().name}/{name}", _paired(root, root / name, root / f"{name}annot"), _CAMVID, labels
+        )
+
+    return {name: opener(name) for name in names}
+
+
+def _voc(root: Path) -> dict[str, Opener]:
+    years = sorted((root / "VOCdevkit").glob("VOC*")) if (root / "VOCdevkit").is_dir() else []
+    home = next((place for place in (root, *reversed(years)) if (place / _VOC_LISTS).is_dir()), None)
+    if home is None:
+        return {}
+
+    def opener(name: str) -> Opener:
+        def items() -> list[Item]:
+            keys = (home / _VOC_LISTS / f"{name}.txt").read_text(encoding="utf-8").split()
+            return [
+                _checked(Item(key, home / "JPEGImages" / f"{key}.jpg", home / "SegmentationClass" / f"{key}.png"))
+                for key in keys
+            ]
+
+        return lambda: Segmented(f"{home.resolve().name}/{name}", items(), _VOC, identity_labels(len(_VOC)))
+
+    return {file.stem: opener(file.stem) for file in sorted((home / _VOC_LISTS).glob("*.txt"))}
+
+
+def _ade20k(root: Path) -> dict[str, Opener]:
+    names = [
+        folder.name
+        for folder in _folders(root / "images")
+        if (root / "annotations" / folder.name).is_dir() and splits.part(folder.name) is not None
+    ]
+    labels = np.concatenate([[np.uint8(VOID)], identity_labels(_ADE20K_CLASSES)])
+
+    def opener(name: str) -> Opener:
+        return lambda: Segmented(
+            f"{root.resolve().name}/{name}",
+            _paired(root, root / "images" / name, root / "annotations" / name),
+            _ade20k_names(root),
+            labels,
+        )
+
+    return {name: opener(name) for name in names}
+
+
+def _ade20k_names(root: Path) -> list[str]:
+    """Names from the table that comes with the set (the last column), or numbers."""
+    table = root / _ADE20K_NAMES
+    lines = table.read_text(encoding="utf-8").splitlines()[1:] if table.is_file() else []
+    names = [line.split("\t")[-1].strip() for line in lines if line.strip()]
+    return names if len(names) == _ADE20K_CLASSES else [str(1 + number) for number in range(_ADE20K_CLASSES)]
+
+
+def _cityscapes(root: Path) -> dict[str, Opener]:
+    names = [folder.name for folder in _folders(root / "leftImg8bit") if (root / "gtFine" / folder.name).is_dir()]
+    labels = np.full(_CITYSCAPES_LABELS, VOID, dtype=np.uint8)
+    labels[list(_CITYSCAPES)] = np.arange(len(_CITYSCAPES))
+
+    def opener(name: str) -> Opener:
+        def items() -> list[Item]:
+            found = []
+            for image in sorted((root / "leftImg8bit" / name).glob("*/*_leftImg8bit.*")):
+                stem = image.stem.removesuffix("_leftImg8bit")
+                mask = root / "gtFine" / name / image.parent.name / f"{stem}_gtFine_labelIds.png"
+                found.append(_checked(Item(image.relative_to(root).as_posix(), image, mask)))
+            return found
+
+        return lambda: Segmented(f"{root.resolve().name}/{name}", items(), list(_CITYSCAPES.values()), labels)
+
+    return {name: opener(name) for name in names}
+
+
+def _coco(root: Path) -> dict[str, Opener]:
+    """One annotation file per part (instances_train2017.json), or one file and lists of file names."""
+    files = sorted((root / "annotations").glob("instances*.json"))
+    if len(files) == 1 and (lists := [f for f in sorted(root.glob("*.txt")) if splits.part(f.stem) is not None]):
+        return {file.stem: _coco_opener(root, files[0], file.stem, file) for file in lists}
+    return {_coco_part(file): _coco_opener(root, file, _coco_part(file), None) for file in files}
+
+
+def _coco_part(file: Path) -> str:
+    """`instances_val2017.json` is the part val; a plain `instances.json` is all there is."""
+    return file.stem.removeprefix("instances").strip("_").rstrip("0123456789") or splits.EVERYTHING
+
+
+def _coco_opener(root: Path, annotations: Path, part: str, chosen: Path | None) -> Opener:
+    def open_part() -> SegmentedSource:
+        masks = CocoMasks(annotations)
+        names = sorted(masks.images) if chosen is None else chosen.read_text(encoding="utf-8").split()
+        year = annotations.stem.removeprefix("instances").strip("_")
+        places = [root / name for name in (year, f"images/{year}", "images") if name]
+        folder = next((place for place in places if place.is_dir()), root / "images")
+        items = []
+        for name in names:
+            if name not in masks.images:
+                raise UserError(f"{chosen} names {name}, which {annotations} does not know")
+            items.append(_checked(Item(name, folder / name, masks.images[name])))
+        return Segmented(
+            f"{root.resolve().name}/{part}", items, masks.classes, identity_labels(len(masks.classes)), masks
+        )
+
+    return open_part
+
+
+def _paired(root: Path, images: Path, masks: Path) -> list[Item]:
+    """Every image of a folder with the mask of the same name."""
+    known = {file.stem: file for file in masks.iterdir() if file.suffix.lower() in SUFFIXES}
+    found = sorted(file for file in images.iterdir() if file.suffix.lower() in SUFFIXES)
+    without = [file.name for file in found if file.stem not in known]
+    if without:
+        raise UserError(f"{len(without)} images of {images} have no mask in {masks}, the first is {without[0]}")
+    return [Item(file.relative_to(root).as_posix(), file, known[file.stem]) for file in found]
+
+
+def _checked(item: Item) -> Item:
+    for kind, path in (("image", item.image), ("mask", item.mask)):
+        if isinstance(path, Path) and not path.is_file():
+            raise UserError(f"the {kind} {path} is missing; every image of the list needs its file and its mask")
+    return item
+
+
+def _folders(place: Path) -> list[Path]:
+    return sorted(entry for entry in place.iterdir() if entry.is_dir()) if place.is_dir() else []

@@ -1,0 +1,252 @@
+"""Tar files in WebDataset's layout, read at random through an index of offsets.
+
+Members with the same name up to the first dot form a sample: an image and, in `.cls`, its class number. The index is
+built once and kept beside the data where that is allowed, else in the user's cache; it is rebuilt when the size or the
+time stamp of a tar file changes. `classes.txt` beside the tar files names the classes, one per line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asterism.data.sources import splits
+from asterism.data.sources.index_cache import Arrays, may_write, read_index, settled, user_cache_file, write_index
+from asterism.data.sources.names import Names
+from asterism.data.sources.source import Sample
+from asterism.data.sources.tar_index import Member, members
+from asterism.errors import UserError
+from asterism.images.bad_image import BadImage
+from asterism.images.decode import SUFFIXES, decode
+
+_VERSION = "1"
+_UNLABELLED = -1
+
+
+class Shards:
+    """The images of one or more tar files."""
+
+    def __init__(self, files: list[Path], name: str) -> None:
+        self.files = files
+        self.name = name
+        self._index = _index(files)
+        if not len(self._index):
+            raise UserError(f"no images in {', '.join(map(str, files[:3]))}: WebDataset members end in .jpg, .png …")
+        self.classes = _class_names(files[0].parent, self._index.label)
+        self._handles = _Handles()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return self._index.fingerprint()
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __getitem__(self, index: int) -> Sample:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        where, key = self._index, self.key(index)
+        data = self._handles.read(
+            self.files[int(where.shard[index])], int(where.offset[index]), int(where.size[index]), key
+        )
+        return Sample(decode(data, key), key, self.label(index))
+
+    def key(self, index: int) -> str:
+        return self._index.keys[index].decode()
+
+    def label(self, index: int) -> int | None:
+        return None if self.classes is None else int(self._index.label[index])
+
+
+def is_tar(path: Path) -> bool:
+    return path.suffix.lower() == ".tar"
+
+
+def find_shards(folder: Path) -> dict[str, list[Path]]:
+    """Tar files by the split in their name (`train.tar`, `set-train-0001.tar`) or in that of their subfolder; by the
+    empty name where there is none."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(folder.iterdir()):
+        if path.is_file() and is_tar(path) and not path.name.startswith("."):
+            found.setdefault(_split_in(path.stem), []).append(path)
+        elif path.is_dir() and splits.part(path.name):
+            inside = [p for p in sorted(path.iterdir()) if p.is_file() and is_tar(p) and not p.name.startswith(".")]
+            if inside:
+                found.setdefault(path.name.lower(), []).extend(inside)
+    return found
+
+
+def open_shards(path: Path, split: str | None = None) -> Shards:
+    """One tar file, or the tar files of a folder that belong to a split."""
+    place = path.resolve()
+    if path.is_file():
+        if split not in (None, splits.EVERYTHING) and splits.part(split) != splits.part(_split_in(path.stem)):
+            raise UserError(f"{path} is a single file; leave the split {split!r} out, or name the folder of shards")
+        return Shards([path], f"{place.parent.name}/{place.stem}")
+    found = find_shards(path)
+    named = [name for name in found if name]
+    if split == splits.EVERYTHING or (split is None and not splits.divided(named)):
+        return Shards(sorted(file for files in found.values() for file in files), place.name)
+    chosen = splits.pick(split, named, str(path))
+    return Shards(found[chosen], f"{place.name}/{chosen}")
+
+
+def _split_in(stem: str) -> str:
+    words = [word.lower() for word in re.split(r"[^A-Za-z]+", stem) if splits.part(word)]
+    return words[-1] if words else ""
+
+
+@dataclass(frozen=True)
+class _Index:
+    keys: Names
+    shard: NDArray[np.int32]
+    offset: NDArray[np.int64]
+    size: NDArray[np.int64]
+    label: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.shard)
+
+    def fingerprint(self) -> str:
+        digest = hashlib.blake2b(self.keys.blob, digest_size=8)
+        digest.update(self.size.astype("<i8").tobytes() + self.label.astype("<i8").tobytes())
+        return digest.hexdigest()
+
+
+def _index(files: list[Path]) -> _Index:
+    looked_at = time.time_ns()
+    stamps = np.array([(status.st_size, status.st_mtime_ns) for status in (file.stat() for file in files)], np.int64)
+    identity = "\0".join([_VERSION, *(str(file.resolve()) for file in files)]).encode()
+    beside = files[0].parent / f".asterism-{hashlib.blake2b(identity, digest_size=8).hexdigest()}.npz"
+    own = user_cache_file("shards", identity)
+    for cache in (beside, own):
+        arrays = read_index(cache) if cache.exists() else None
+        if arrays is not None and np.array_equal(arrays.get("stamps", ()), stamps):
+            return _unpack(arrays)
+    index = _build(files)
+    if settled(stamps[:, 1], looked_at):
+        arrays = _pack(index, stamps)
+        write_index(beside if may_write(beside.parent) else own, arrays)
+    return index
+
+
+def _pack(index: _Index, stamps: NDArray[np.int64]) -> Arrays:
+    return {
+        "stamps": stamps,
+        "keys": np.frombuffer(index.keys.blob, dtype=np.uint8),
+        "shard": index.shard,
+        "offset": index.offset,
+        "size": index.size,
+        "label": index.label,
+    }
+
+
+def _unpack(arrays: Arrays) -> _Index:
+    return _Index(
+        Names(arrays["keys"].tobytes()),
+        arrays["shard"].astype(np.int32),
+        arrays["offset"].astype(np.int64),
+        arrays["size"].astype(np.int64),
+        arrays["label"].astype(np.int64),
+    )
+
+
+def _build(files: list[Path]) -> _Index:
+    keys: list[bytes] = []
+    rows: list[tuple[int, int, int, int]] = []
+    for shard, path in enumerate(files):
+        try:
+            with path.open("rb") as file:
+                for name, image, label in _samples(path, file):
+                    keys.append(f"{path.stem}/{name}".encode("utf-8", "backslashreplace"))
+                    rows.append((shard, image.offset, image.size, label))
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {error.strerror}") from None
+    table = np.array(rows, dtype=np.int64).reshape(-1, 4)
+    return _Index(Names.of(keys), table[:, 0].astype(np.int32), *(table[:, i].copy() for i in (1, 2, 3)))
+
+
+def _samples(path: Path, file: BinaryIO) -> Iterator[tuple[str, Member, int]]:
+    """Name, image and class number of each sample that has an image."""
+    for name, group in groupby(members(path, file), key=lambda member: _stem(member.name)):
+        image, label = None, _UNLABELLED
+        for member in group:
+            kind = member.name[len(name) :].lower()
+            # Of several images the one with the plainest ending: `.jpg` before `.mask.png`.
+            if kind[kind.rfind(".") :] in SUFFIXES and (image is None or kind.count(".") < image[1]):
+                image = member, kind.count(".")
+            elif kind in (".cls", ".cls.txt"):
+                label = _class_number(file, member)
+        if image is not None:
+            yield name, image[0], label
+
+
+def _stem(name: str) -> str:
+    folder, slash, base = name.rpartition("/")
+    return folder + slash + base.partition(".")[0]
+
+
+def _class_number(file: BinaryIO, member: Member) -> int:
+    file.seek(member.offset)
+    text = file.read(min(member.size, 32)).strip()
+    return int(text) if text.isdigit() else _UNLABELLED
+
+
+def _class_names(folder: Path, labels: NDArray[np.int64]) -> list[str] | None:
+    """Names by class number; None where some image has no class. `classes.txt` may put an identifier before a tab."""
+    if (labels == _UNLABELLED).any():
+        return None
+    count = int(labels.max()) + 1
+    for file in (folder / "classes.txt", folder.parent / "classes.txt"):
+        if file.is_file():
+            lines = [line.rpartition("\t")[2].strip() for line in file.read_text(encoding="utf-8").splitlines()]
+            names = [line for line in lines if line]
+            if len(names) < count:
+                raise UserError(f"{file} names {len(names)} classes, but class numbers go up to {count - 1}")
+            return names
+    return [str(number) for number in range(count)]
+
+
+class _Handles:
+    """Open tar files, the most recently used ones. Reads name their own position, so processes may share them."""
+
+    _LIMIT = 128  # below the usual limit of 256 or 1024 open files
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[Path, int] = OrderedDict()
+
+    def read(self, path: Path, offset: int, size: int, key: str) -> bytes:
+        try:
+            data = os.pread(self._handle(path), size, offset)
+        except OSError as error:
+            raise BadImage(key, f"{path.name} cannot be read: {error.strerror}") from None
+        if len(data) < size:
+            raise BadImage(key, f"{path.name} ends inside the image")
+        return data
+
+    def _handle(self, path: Path) -> int:
+        if path not in self._open:
+            if len(self._open) >= self._LIMIT:
+                os.close(self._open.popitem(last=False)[1])
+            self._open[path] = os.open(path, os.O_RDONLY)
+        self._open.move_to_end(path)
+        return self._open[path]
+
+    def __reduce__(self) -> tuple[type[_Handles], tuple[Any, ...]]:
+        return _Handles, ()
+
+    def __del__(self) -> None:
+        for handle in self._open.values():
+            os.close(handle)

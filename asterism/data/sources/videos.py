@@ -1,0 +1,101 @@
+"""Videos with a mask in every frame: folders in the layout of DAVIS, and the built-in scenes in motion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from asterism.data.sources.catalog import SCENES
+from asterism.data.sources.davis import open_davis
+from asterism.data.sources.scenes import Clip, SceneVideos
+from asterism.data.sources.source import Sample, Source
+from asterism.data.sources.subset import Subset
+from asterism.errors import UserError, unknown
+
+_SCENE_SETTINGS = {"size": 64, "videos": 30, "frames": 16, "seed": 0}
+_OF_STILLS = ("count",)  # so that the data a run was trained on names videos too
+
+
+@runtime_checkable
+class VideoSource(Source, Protocol):
+    """Frames of several videos, one video after the other; `instances` of a sample holds the objects' numbers."""
+
+    @property
+    def clips(self) -> Mapping[str, range]:
+        """The frames of each video, by its name."""
+        ...
+
+
+def open_videos(path: str, split: str | None = None) -> VideoSource:
+    """A DAVIS folder, or scenes in motion: `scenes`, `scenes:size=64,videos=30,frames=16,seed=0`."""
+    place = Path(path).expanduser()
+    if place.is_dir():
+        return open_davis(place, split)
+    name, _, settings = path.partition(":")
+    if name == SCENES:
+        return SceneFrames(**_scene_settings(settings))
+    raise UserError(
+        f"{path} has no videos with masks: name a folder in the layout of DAVIS (JPEGImages/480p/<video>/00000.jpg, "
+        "Annotations/480p/<video>/00000.png, ImageSets/2017/val.txt), or scenes"
+    )
+
+
+def first_videos(source: VideoSource, count: int) -> VideoSource:
+    """At most `count` videos, from the first on."""
+    return _FirstVideos(source, dict(list(source.clips.items())[:count]))
+
+
+class _FirstVideos(Subset):
+    def __init__(self, source: VideoSource, clips: dict[str, range]) -> None:
+        super().__init__(source, range(sum(len(clip) for clip in clips.values())))  # videos follow each other
+        self.clips = clips
+
+
+class SceneFrames:
+    """The frames of drawn videos."""
+
+    classes: list[str] | None = None
+
+    def __init__(self, size: int = 64, videos: int = 30, frames: int = 16, seed: int = 0) -> None:
+        self._videos = SceneVideos(size=size, count=videos, frames=frames, seed=seed)
+        self.name = self._videos.name
+        self.clips: dict[str, range] = {
+            str(video): range(video * frames, (video + 1) * frames) for video in range(videos)
+        }
+        self._clip = lru_cache(maxsize=1)(self._videos.__getitem__)
+
+    def __reduce__(self) -> tuple[type[SceneFrames], tuple[int, int, int, int]]:
+        videos = self._videos
+        return type(self), (videos.size, videos.count, videos.frames, videos.seed)
+
+    @property
+    def fingerprint(self) -> str:
+        return self._videos.fingerprint
+
+    def __len__(self) -> int:
+        return len(self._videos) * self._videos.frames
+
+    def __getitem__(self, index: int) -> Sample:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        video, frame = divmod(index, self._videos.frames)
+        clip: Clip = self._clip(video)
+        return Sample(clip.frames[frame], f"{video}/{frame:05d}", instances=clip.instances[frame])
+
+    def label(self, index: int) -> int | None:
+        return None
+
+
+def _scene_settings(text: str) -> dict[str, int]:
+    values = dict(_SCENE_SETTINGS)
+    for setting in filter(None, text.split(",")):
+        name, _, value = (part.strip() for part in setting.partition("="))
+        if name not in (*_SCENE_SETTINGS, *_OF_STILLS):
+            raise unknown("setting of videos of scenes", name, _SCENE_SETTINGS)
+        if not value.isdigit():
+            raise UserError(f"scenes: {name} = {value!r} must be a whole number, as in scenes:size=64,videos=30")
+        if name in _SCENE_SETTINGS:
+            values[name] = int(value)
+    return values

@@ -1,0 +1,164 @@
+"""Linear classifiers on frozen features: a grid of settings learnt from most of the training images, one of them chosen
+on the rest, and only that one tested."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field, field_validator
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from asterism.data import Source
+from asterism.data.evaluation.labelled import held_out_places
+from asterism.errors import UserError
+from asterism.evals.base import ProtocolConfig
+from asterism.evals.probes.heads import best, train_heads
+from asterism.features.extract import Extracted
+from asterism.ops.random import fold
+from asterism.ops.schedules import cosine
+
+_ROWS = 4096  # scored at a time
+
+
+class GridConfig(ProtocolConfig):
+    """Learning rates that are tried together, and what the choice among them is made on."""
+
+    learning_rates: tuple[float, ...]
+    epochs: int = Field(100, ge=1)
+    chosen_on: float = Field(0.1, gt=0, lt=1)  # share of the training images kept aside to choose the learning rate
+
+    @field_validator("learning_rates")
+    @classmethod
+    def _above_0(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if not value or min(value) <= 0:
+            raise ValueError("give one or several learning rates above 0")
+        return value
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One point of the grid."""
+
+    learning_rate: float
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The classifier that did best on the images kept aside."""
+
+    head: nn.Module
+    setting: Setting
+    accuracy: float  # on those images, in percent
+
+
+def probe(
+    train: Extracted,
+    test: Extracted,
+    grid: Sequence[Setting],
+    make_head: Callable[[int, int, int], nn.Module],
+    make_optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
+    config: GridConfig,
+    *,
+    device: torch.device,
+    title: str,
+) -> tuple[dict[str, float], Setting]:
+    """Accuracies of the chosen classifier on the test images, and its setting. `make_head` takes the numbers of inputs
+    and of classes, and a key."""
+    classes = 1 + int(torch.cat([train.labels, test.labels]).max())
+    head = partial(make_head, train.features.shape[1], classes)
+    chosen = choose_classifier(train, grid, head, make_optimizer, config, classes=classes, device=device, title=title)
+    every = torch.arange(len(test.labels))
+    values = accuracies(chosen.head, test.features, test.labels, every, classes)
+    found = {"top1_kept_aside": chosen.accuracy, "chosen_learning_rate": chosen.setting.learning_rate}
+    return values | found, chosen.setting
+
+
+def choose_classifier(
+    train: Extracted,
+    grid: Sequence[Setting],
+    make_head: Callable[[int], nn.Module],
+    make_optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
+    config: GridConfig,
+    *,
+    classes: int,
+    device: torch.device,
+    title: str,
+) -> Chosen:
+    """Train every setting on the same images, settings of one batch size at once, and keep the best.
+
+    Batches larger than the number of images become that number.
+    """
+    labels, seed = train.labels.tolist(), config.seed
+    aside = torch.tensor(held_out_places(labels, config.chosen_on, seed))
+    learnt = torch.tensor(sorted(set(range(len(labels))) - set(aside.tolist())))
+    if not len(aside):
+        raise UserError("every class has a single training image; to choose a learning rate takes two of some class")
+    features = train.features.to(device) if device.type != "cpu" else train.features
+    chosen: Chosen | None = None
+    for size in dict.fromkeys(min(setting.batch_size, len(learnt)) for setting in grid):
+        rates = list(dict.fromkeys(s.learning_rate for s in grid if min(s.batch_size, len(learnt)) == size))
+        heads = [make_head(fold(seed, 1)).to(device) for _ in rates]
+        groups = [{"params": list(head.parameters()), "lr": rate} for head, rate in zip(heads, rates, strict=True)]
+
+        def load(places: Int[Tensor, " b"]) -> tuple[Tensor, Tensor]:
+            rows = learnt[places]
+            return features[rows.to(features.device)].float(), train.labels[rows].to(device)
+
+        train_heads(
+            heads,
+            make_optimizer(groups),
+            lambda step, steps: cosine(step, steps, 1.0, 0.0),
+            load,
+            _loss,
+            images=len(learnt),
+            batch_size=size,
+            epochs=config.epochs,
+            key=fold(seed, 2),
+            title=title,
+        )
+        scores = [accuracies(head, features, train.labels, aside, classes)["top1"] for head in heads]
+        place = best(scores)
+        if chosen is None or scores[place] > chosen.accuracy:
+            chosen = Chosen(heads[place], Setting(rates[place], size), scores[place])
+    assert chosen is not None, "the grid is empty"
+    return chosen
+
+
+@torch.no_grad()
+def accuracies(
+    head: nn.Module,
+    features: Float[Tensor, "n d"],
+    labels: Int[Tensor, " n"],
+    rows: Int[Tensor, " m"],
+    classes: int,
+) -> dict[str, float]:
+    """Top-1 and (above five classes) top-5 accuracy in percent."""
+    device = next(head.parameters()).device
+    head.eval()
+    first = five = 0
+    for start in range(0, len(rows), _ROWS):
+        places = rows[start : start + _ROWS]
+        logits = head(features[places.to(features.device)].to(device).float())
+        right = logits.topk(min(5, classes)).indices.cpu() == labels[places][:, None]
+        first += int(right[:, 0].sum())
+        five += int(right.any(1).sum())
+    found = {"top1": 100 * first / len(rows)}
+    return found | ({"top5": 100 * five / len(rows)} if classes > 5 else {})
+
+
+def check_classes(source: Source, labels: Int[Tensor, " n"]) -> None:
+    if len(set(labels.tolist())) < 2:
+        raise UserError(
+            f"all {len(labels)} training images of {source.name} are of one class; a classifier needs at least two"
+        )
+
+
+def _loss(head: nn.Module, batch: tuple[Tensor, Tensor]) -> Float[Tensor, ""]:
+    return F.cross_entropy(head(batch[0]), batch[1])

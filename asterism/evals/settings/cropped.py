@@ -1,0 +1,38 @@
+"""Images cut from the middle, and one vector of each: what protocols about whole images share."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from asterism.data import Source
+from asterism.evals.base import ProtocolConfig
+from asterism.features.extract import Extracted, Feature, extract, pooled
+from asterism.nn.encoder import Encoder
+
+
+class CroppedConfig(ProtocolConfig):
+    """How images reach the encoder."""
+
+    resize: float = Field(256 / 224, ge=1)  # shorter side before the centre crop, in crops
+
+    def pixels(self, encoder: Encoder) -> dict[str, int]:
+        """The shorter side of the image and the side of the middle square, in pixels."""
+        return {"resize": round(self.resize * encoder.image_size), "crop": encoder.image_size}
+
+
+class PooledConfig(CroppedConfig):
+    """Which vector stands for an image."""
+
+    feature: Feature = "cls"  # cls: class token; patches: mean patch token; sparse: mean concept token
+
+
+def pooled_vectors(config: PooledConfig, encoder: Encoder, source: Source) -> Extracted:
+    return extract(
+        encoder,
+        source,
+        lambda features: pooled(features, config.feature),
+        resize=config.pixels(encoder)["resize"],
+        batch_size=config.batch_size,
+        workers=config.workers,
+        layer=config.feature,
+    )

@@ -1,0 +1,79 @@
+"""Learning from a part of the labels: the semi-supervised forms of the protocols about whole images.
+
+A share (0.01 and 0.1 are the usual ones) is drawn from every class, by the labels and the seed alone, so that every
+encoder learns from the same images. Published lists are text files with a file name in every line; a name may leave out
+folders and ending, as long as it still means one image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from pydantic import Field, model_validator
+
+from asterism.data import Source, Subset
+from asterism.data.evaluation.labelled import class_balanced, labels_of
+from asterism.data.sources.keys import keys_of
+from asterism.errors import UserError
+from asterism.evals.base import ProtocolConfig
+from asterism.images.decode import SUFFIXES
+
+
+class FewLabelsConfig(ProtocolConfig):
+    """Which training images may be learnt from."""
+
+    label_share: float = Field(1.0, gt=0, le=1)  # class-balanced share of the training images
+    label_list: str | None = None  # instead: a text file with the names of the images
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> FewLabelsConfig:
+        if self.label_list is not None and self.label_share != 1:
+            raise ValueError("give label_share or label_list, not both")
+        return self
+
+
+def labelled_part(source: Source, config: FewLabelsConfig) -> Source:
+    """The training images that the settings allow."""
+    if config.label_list is not None:
+        return Subset(source, listed_places(Path(config.label_list).expanduser(), source))
+    if config.label_share == 1:
+        return source
+    return Subset(source, class_balanced(labels_of(source), config.label_share, config.seed))
+
+
+def listed_places(file: Path, source: Source) -> list[int]:
+    """Places of the images that a list names, ascending."""
+    try:
+        names = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the list of images {file}: {error}") from None
+    if not names:
+        raise UserError(f"the list of images {file} is empty; it needs a file name in every line")
+    places = _places(keys_of(source))
+    found = [places.get(_stem(name), []) for name in names]
+    missing = [name for name, own in zip(names, found, strict=True) if not own]
+    if missing:
+        raise UserError(
+            f"{len(missing)} of the {len(names)} names in {file} are not among the images of {source.name}, such as "
+            f"{missing[0]!r}; give the list that belongs to this data"
+        )
+    several = [name for name, own in zip(names, found, strict=True) if len(own) > 1]
+    if several:
+        raise UserError(f"{several[0]!r} in {file} may be several images of {source.name}; name their folders too")
+    return sorted({own[0] for own in found})
+
+
+def _places(keys: Sequence[str]) -> dict[str, list[int]]:
+    """Places by every name that an image may be called: its path without ending, and without leading folders."""
+    places: dict[str, list[int]] = {}
+    for place, key in enumerate(keys):
+        parts = _stem(key).split("/")
+        for first in range(len(parts)):
+            places.setdefault("/".join(parts[first:]), []).append(place)
+    return places
+
+
+def _stem(name: str) -> str:
+    path = PurePosixPath(name)
+    return str(path.with_suffix("")) if path.suffix.lower() in SUFFIXES else str(path)

@@ -1,0 +1,163 @@
+"""Features of a whole source, batch by batch: memory holds one batch and whatever the caller keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from asterism.data import EvaluationBatch, Source, Subset, evaluation_batches
+from asterism.data.sources.stamp import stamp
+from asterism.data.workers import cores
+from asterism.errors import UserError
+from asterism.features.cache import WORTH_KEEPING, stored
+from asterism.features.fingerprint import encoder_fingerprint
+from asterism.features.rows import Block, Stored
+from asterism.images.bad_image import BadImage
+from asterism.nn.encoder import Encoder
+from asterism.types import Features
+from asterism.viz.bar import Bar
+
+_WORTH_HELPERS = 2000  # images
+
+Feature = Literal["cls", "patches", "sparse"]
+Workers = int | Literal["auto"]  # processes that decode images; 0: this one
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A batch of readable images, in the order of the source, and the ones that could not be read."""
+
+    features: Features
+    keys: list[str]
+    labels: Int[Tensor, " b"] | None
+    unreadable: list[BadImage]
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """One vector per readable image, on the CPU; perhaps mapped from a file."""
+
+    features: Float[Tensor, "n d"]
+    labels: Int[Tensor, " n"]
+    keys: list[str]
+    unreadable: list[BadImage]
+
+
+def extract(
+    encoder: Encoder,
+    source: Source,
+    vector: Callable[[Features], Tensor],
+    *,
+    resize: int,
+    batch_size: int,
+    workers: Workers = "auto",
+    dtype: torch.dtype = torch.float32,
+    layer: str | None = None,
+) -> Extracted:
+    """One vector of every image of a labelled source; float16 halves the memory that millions of them need."""
+    return extract_from_images(
+        encoder,
+        source,
+        lambda images: vector(encoder.encode(images)),
+        resize=resize,
+        batch_size=batch_size,
+        workers=workers,
+        dtype=dtype,
+        layer=layer,
+    )
+
+
+def extract_from_images(
+    encoder: Encoder,
+    source: Source,
+    vectors: Callable[[Tensor], Tensor],
+    *,
+    resize: int,
+    batch_size: int,
+    workers: Workers = "auto",
+    dtype: torch.dtype = torch.float32,
+    layer: str | None = None,
+) -> Extracted:
+    """One vector of every image of a labelled source, from images uint8 [b, 3, s, s].
+
+    `layer` names what `vectors` gives; under this name features are kept on disk and serve every protocol.
+    """
+
+    def blocks(first: int, end: int) -> Iterator[Block]:
+        for batch in _batches(source, encoder.image_size, resize, batch_size, workers, first, end):
+            assert batch.labels is not None
+            rows = vectors(batch.images).to("cpu", dtype)[:, None] if batch.keys else ()
+            yield Block(batch.keys, {"vectors": list(rows)}, batch.labels.tolist(), batch.bad)
+
+    crop = {"resize": resize, "crop": encoder.image_size}
+    identity = layer and {**origin(encoder, source), "transform": crop, "layer": layer, "dtype": str(dtype)}
+    found = stored(identity or None, len(source), blocks, batch_size=batch_size)
+    assert found.labels is not None
+    if not found.keys:
+        raise nothing_readable(source, found.unreadable)
+    return Extracted(found.arrays["vectors"], found.labels, found.keys, found.unreadable)
+
+
+def origin(encoder: Encoder, source: Source) -> dict[str, str]:
+    """The part of an identity that says whose features these are, of which images."""
+    if len(source) < WORTH_KEEPING:
+        return {}  # nothing is kept, so nothing needs a name
+    return {"encoder": encoder_fingerprint(encoder), "data": stamp(source)}
+
+
+def stream(
+    encoder: Encoder, source: Source, *, resize: int, batch_size: int, workers: Workers = "auto"
+) -> Iterator[Encoded]:
+    """Features in the order of the source.
+
+    Images are resized so that their shorter side is `resize`; the encoder sees the middle square of its image size.
+    """
+    for batch in _batches(source, encoder.image_size, resize, batch_size, workers, 0, len(source)):
+        if not batch.keys:
+            raise nothing_readable(source, batch.bad)
+        yield Encoded(encoder.encode(batch.images), batch.keys, batch.labels, batch.bad)
+
+
+def count_unreadable(*parts: Extracted | Stored) -> Iterator[tuple[str, float]]:
+    """How many images were left out, as a value of the result; nothing where there are none."""
+    if count := sum(len(part.unreadable) for part in parts):
+        yield "unreadable_images", float(count)
+
+
+def nothing_readable(source: Source, bad: Sequence[BadImage]) -> UserError:
+    return UserError(f"none of the {len(source)} images of {source.name} can be read; the first: {bad[0]}")
+
+
+def _batches(
+    source: Source, crop: int, resize: int, batch_size: int, workers: Workers, first: int, end: int
+) -> Iterator[EvaluationBatch]:
+    """Images first … end; a batch is empty only if none of them can be read."""
+    part = Subset(source, range(first, end)) if (first, end) != (0, len(source)) else source
+    batches = evaluation_batches(part, crop, resize=resize, batch_size=batch_size, workers=helpers(workers, len(part)))
+    with Bar(source.name, end, first) as bar:
+        for batch in batches:
+            yield batch
+            bar.advance(len(batch.keys) + len(batch.bad))
+
+
+def pooled(features: Features, kind: Feature) -> Float[Tensor, "b d"]:
+    """One vector per image: the class token, the mean patch, or the mean concept."""
+    if kind == "cls":
+        return features.cls
+    if kind == "patches":
+        return features.patches.mean(1)
+    if features.sparse is None:
+        raise UserError("feature 'sparse' was asked for, but this encoder has no concept tokens; choose cls or patches")
+    return features.sparse.mean(1)
+
+
+def helpers(workers: Workers, images: int) -> int:
+    """Processes that decode: by default none for what is done before they have started."""
+    if workers != "auto":
+        return workers
+    return cores() // 2 if images > _WORTH_HELPERS else 0

@@ -1,0 +1,129 @@
+"""Following the objects of a first frame through a video with frozen patch features.
+
+The protocol of DINO on DAVIS: frames with a short side of 480 pixels, the other a multiple of 64, for an encoder of
+224 pixels (in that proportion for others); patch tokens of the last block; the mask is carried from the first frame
+and the last seven (see `asterism.ops.propagation`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int64, UInt8
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from asterism.config import Config
+from asterism.errors import UserError
+from asterism.nn.encoder import Encoder
+from asterism.nn.pixel_encoder import patch_side
+from asterism.ops.propagation import class_shares, hard_labels, one_hot_masks, propagate, resize_labels
+
+_SHORT_SIDE, _MULTIPLE, _IMAGE_SIZE = 480, 64, 224  # pixels, of the published protocol
+
+
+class FrameSize(Config):
+    """How large images are when patches of them are compared; None is in proportion to the encoder's image size."""
+
+    short_side: int | None = Field(None, ge=1)  # pixels; 480 for encoders of 224
+    multiple: int | None = Field(None, ge=1)  # pixels; the other side is cut down to a multiple; 64 for encoders of 224
+
+
+class Tracking(FrameSize):
+    """Constants of mask propagation; the defaults are those of DINO."""
+
+    context: int = Field(7, ge=0)  # frames before the current one that are looked at, beside the first
+    topk: int = Field(5, ge=1)  # patches of them all that give their masks
+    radius: int = Field(12, ge=0)  # patches; a window of 25 × 25
+    temperature: float = Field(0.1, gt=0)
+    first_mask: Literal["nearest", "shares"] = "nearest"  # nearest pixel of each cell, or the share of each object
+
+
+def input_size(frame: tuple[int, int], encoder: Encoder, size: FrameSize) -> tuple[int, int]:
+    """Height and width at which an encoder sees frames of this height and width."""
+    patch = patch_side(encoder)
+    short = size.short_side or round(_SHORT_SIDE * encoder.image_size / _IMAGE_SIZE)
+    short = max(patch, short // patch * patch)
+    step = size.multiple or round(_MULTIPLE * encoder.image_size / _IMAGE_SIZE)
+    step = max(patch, step // patch * patch)
+    shorter = min(frame)
+    height, width = (
+        short if side == shorter else max(step, int(side * short / shorter / step) * step) for side in frame
+    )
+    return height, width
+
+
+def patch_features(
+    encoder: Encoder, image: UInt8[Tensor, "3 h w"], size: tuple[int, int]
+) -> tuple[Float[Tensor, "n d"], tuple[int, int]]:
+    """The patch tokens of one image resized to `size` (bicubic, antialiased), and their grid."""
+    patches, grid = _batch_features(encoder, [image], size)
+    return patches[0], grid
+
+
+def follow_masks(
+    encoder: Encoder,
+    frames: Iterable[UInt8[Tensor, "3 h w"]],
+    first_mask: Int64[Tensor, "h w"],
+    config: Tracking,
+    *,
+    batch_size: int = 8,
+) -> Iterator[Int64[Tensor, "h w"]]:
+    """The mask of every frame after the first, with the object numbers of the first mask, on the CPU.
+
+    `batch_size` frames are taken and encoded at a time, so a video may be of any length.
+    """
+    objects = torch.unique(first_mask)
+    places = torch.searchsorted(objects, first_mask)
+    remaining = iter(frames)
+    first = next(remaining)
+    output = (first.shape[1], first.shape[2])
+    size = input_size(output, encoder, config)
+    features, grid = patch_features(encoder, first, size)
+    start = _first_cells(places, len(objects), grid, config).to(features.device)
+
+    def tokens() -> Iterator[Float[Tensor, "n d"]]:
+        yield features
+        for batch in _batches(_of_one_size(remaining, output), batch_size):
+            yield from _batch_features(encoder, batch, size)[0]
+
+    settings = config.model_dump(include={"context", "topk", "radius", "temperature"})
+    for mask in propagate(tokens(), start, **settings):
+        yield objects[hard_labels(mask, size, output).cpu()]
+
+
+def _batch_features(
+    encoder: Encoder, images: list[UInt8[Tensor, "3 h w"]], size: tuple[int, int]
+) -> tuple[Float[Tensor, "b n d"], tuple[int, int]]:
+    pixels = torch.stack(images)
+    if tuple(pixels.shape[2:]) != size:
+        pixels = F.interpolate(pixels, size, mode="bicubic", antialias=True)
+    features = encoder.encode(pixels)
+    return features.patches, features.grid
+
+
+def _batches(frames: Iterator[UInt8[Tensor, "3 h w"]], size: int) -> Iterator[list[UInt8[Tensor, "3 h w"]]]:
+    while batch := list(islice(frames, size)):
+        yield batch
+
+
+def _of_one_size(frames: Iterator[UInt8[Tensor, "3 h w"]], size: tuple[int, int]) -> Iterator[UInt8[Tensor, "3 h w"]]:
+    for number, frame in enumerate(frames, start=2):
+        if tuple(frame.shape[1:]) != size:
+            raise UserError(
+                f"frame {number} has {frame.shape[2]}×{frame.shape[1]} pixels, the first has "
+                f"{size[1]}×{size[0]}; all frames of a video must have one size"
+            )
+        yield frame
+
+
+def _first_cells(
+    places: Tensor, objects: int, grid: tuple[int, int], config: Tracking
+) -> Float[Tensor, "c rows columns"]:
+    if config.first_mask == "shares":
+        return class_shares(places, objects, grid)
+    return one_hot_masks(resize_labels(places, grid), objects)

@@ -1,0 +1,163 @@
+"""Reading a file that `asterism embed` wrote: what is known of each image of a collection, column by column."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from asterism.errors import MissingExtra, UserError
+from asterism.features.fingerprint import encoder_fingerprint
+from asterism.nn.encoder import Encoder
+
+_BYTES = 16 << 20  # of a column that are in memory at a time
+
+
+def open_index(path: Path, encoder: Encoder) -> Index:
+    """An index that `encoder` made. Vectors of two models may have one width, but never one meaning."""
+    if not path.is_file():
+        raise UserError(f"there is no index {path}; make it with `asterism embed MODEL --data DATA --out {path}`")
+    kinds: dict[str, type[_Parquet] | type[_Npz]] = {".parquet": _Parquet, ".npz": _Npz}
+    if path.suffix not in kinds:
+        raise UserError(f"{path} is not an index; give a {' or '.join(kinds)} file that `asterism embed` made")
+    try:
+        index = Index(path, kinds[path.suffix](path))
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path} cannot be read as an index: {error}; make it again with `asterism embed`") from None
+    index.check_encoder(encoder)
+    return index
+
+
+class Index:
+    """The columns of a file. Vectors are read part by part, maps only where they are shown."""
+
+    def __init__(self, path: Path, file: _File) -> None:
+        self.path = path
+        self.facts = file.facts
+        self.keys = file.keys()
+        self._file = file
+
+    @property
+    def has_concepts(self) -> bool:
+        return {"sparse", "where"} <= self._file.shapes.keys()
+
+    def vectors(self) -> Iterator[Float[Tensor, "n 1 d"]]:
+        """One vector per image, in parts."""
+        return (part[:, None] for part in self._parts("embedding"))
+
+    def concepts(self) -> Iterator[Float[Tensor, "n r d"]]:
+        """The concepts of each image, in parts."""
+        if not self.has_concepts:
+            raise UserError(
+                f"{self.path} holds no concepts: it was made by {self.facts.get('model')}, which has none; "
+                "make it with `asterism embed` and a model that has concepts"
+            )
+        return self._parts("sparse")
+
+    def maps(self, images: Sequence[int]) -> dict[int, Float[Tensor, "r h w"]]:
+        """The maps of some images, by their row."""
+        return {row: torch.from_numpy(values.copy()) for row, values in self._file.rows("where", sorted(set(images)))}
+
+    def check_encoder(self, encoder: Encoder) -> None:
+        if self.facts.get("encoder") == encoder_fingerprint(encoder):
+            return
+        step = "" if self.facts.get("step") is None else f" at step {self.facts['step']}"
+        raise UserError(
+            f"{self.path} was made by another model ({self.facts.get('model')}{step}), so its vectors mean something "
+            "else; embed the images with this model, or name that one"
+        )
+
+    def _parts(self, name: str) -> Iterator[Tensor]:
+        count = max(1, _BYTES // (4 * int(np.prod(self._file.shapes[name]))))
+        return (torch.from_numpy(part) for part in self._file.parts(name, count))
+
+
+class _File(ABC):
+    """The columns of a file, whatever its format. Names are those of parquet's columns."""
+
+    facts: dict[str, Any]
+    shapes: dict[str, list[int]]  # of one image's row, by column
+
+    @abstractmethod
+    def keys(self) -> list[str]: ...
+
+    @abstractmethod
+    def parts(self, name: str, count: int) -> Iterator[NDArray[np.float32]]:
+        """The column in order, `count` rows or fewer at a time."""
+
+    @abstractmethod
+    def rows(self, name: str, rows: Sequence[int]) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Number and values of ascending rows."""
+
+
+class _Parquet(_File):
+    def __init__(self, path: Path) -> None:
+        self._file = _pyarrow_parquet().ParquetFile(path)
+        self.facts = json.loads((self._file.schema_arrow.metadata or {})[b"asterism"])
+        self.shapes = self.facts["shapes"]
+
+    def keys(self) -> list[str]:
+        return self._file.read(columns=["key"])["key"].to_pylist()
+
+    def parts(self, name: str, count: int) -> Iterator[NDArray[np.float32]]:
+        for batch in self._file.iter_batches(count, columns=[name]):
+            yield self._array(batch[name], name)
+
+    def rows(self, name: str, rows: Sequence[int]) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        first = 0
+        for group in range(self._file.num_row_groups):
+            end = first + self._file.metadata.row_group(group).num_rows
+            wanted = [row for row in rows if first <= row < end]
+            if wanted:
+                values = self._array(self._file.read_row_group(group, columns=[name])[name].combine_chunks(), name)
+                yield from ((row, values[row - first]) for row in wanted)
+            first = end
+
+    def _array(self, column: Any, name: str) -> NDArray[np.float32]:
+        values = column.flatten().to_numpy(zero_copy_only=False)
+        return values.reshape(-1, *self.shapes[name]).copy()  # Arrow's memory is read-only, torch wants its own
+
+
+class _Npz(_File):
+    def __init__(self, path: Path) -> None:
+        self._file = np.load(path, allow_pickle=False)
+        self.facts = json.loads(str(self._file["metadata"]))
+        self._open: dict[str, NDArray[np.float32]] = {"embedding": self._file["embeddings"]}
+        self.shapes = {"embedding": list(self._open["embedding"].shape[1:])}
+        for name in ("sparse", "where"):
+            if name in self._file.files:
+                self.shapes[name] = list(self._column(name).shape[1:])
+
+    def keys(self) -> list[str]:
+        return self._file["keys"].tolist()
+
+    def parts(self, name: str, count: int) -> Iterator[NDArray[np.float32]]:
+        values = self._column(name)
+        for first in range(0, len(values), count):
+            yield values[first : first + count]
+
+    def rows(self, name: str, rows: Sequence[int]) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        values = self._column(name)
+        yield from ((row, values[row]) for row in rows)
+
+    def _column(self, name: str) -> NDArray[np.float32]:
+        if name not in self._open:
+            self._open[name] = self._file[name]
+        return self._open[name]
+
+
+def _pyarrow_parquet() -> Any:
+    try:
+        return import_module("pyarrow.parquet")
+    except ImportError:
+        raise MissingExtra("pyarrow", "parquet") from None

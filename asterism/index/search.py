@@ -1,0 +1,39 @@
+"""Nearest images of a collection, by whole images or by single concepts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from asterism.index.read import Index
+from asterism.ops.concept_search import Matches, merge, nearest_by_concept, no_matches
+
+
+def nearest_images(index: Index, queries: Float[Tensor, "q d"], k: int, without: Collection[str] = ()) -> Matches:
+    """The images whose vectors are most like each query; none whose key is in `without`. There may be fewer than k."""
+    return _nearest(index, index.vectors(), queries, k, without)
+
+
+def nearest_concepts(index: Index, queries: Float[Tensor, "q d"], k: int, without: Collection[str] = ()) -> Matches:
+    """The images that hold the concept most like each query, and which of their concepts it is."""
+    return _nearest(index, index.concepts(), queries, k, without)
+
+
+def _nearest(
+    index: Index,
+    parts: Iterator[Float[Tensor, "_ r d"]],
+    queries: Float[Tensor, "q d"],
+    k: int,
+    without: Collection[str],
+) -> Matches:
+    best, first = no_matches(len(queries)), 0
+    for part in parts:
+        keys = index.keys[first : first + len(part)]
+        barred = torch.tensor([key in without for key in keys]).expand(len(queries), -1)
+        found = nearest_by_concept(queries.float().cpu(), part, k, barred)
+        best, first = merge(best, found, first, k), first + len(part)
+    allowed = int(best.similarity.isfinite().sum(dim=1).min())
+    return Matches(best.similarity[:, :allowed], best.image[:, :allowed], best.token[:, :allowed])

@@ -1,0 +1,217 @@
+"""Images to vectors in a file: parquet in row groups, or npz; complete or not there at all.
+
+Rows follow the order of the source. Parquet holds the columns key, label (where there are labels), embedding, sparse
+and where (if the encoder knows concepts) and, with `dense`, patches, as fixed-size lists in row-major order, whose
+shapes are in the metadata "asterism" of the file. The npz holds keys, labels, embeddings, sparse, where, patches as
+arrays of these shapes, and metadata.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asterism.data import Source
+from asterism.errors import MissingExtra, UserError
+from asterism.features.extract import Encoded, stream
+from asterism.features.fingerprint import encoder_fingerprint
+from asterism.files import replacing, scratch_folder, write_text
+from asterism.images.bad_image import BadImage
+from asterism.nn.encoder import Encoder
+from asterism.types import Model
+
+_ROW_GROUP_BYTES = 32 << 20
+_SUFFIXES = (".parquet", ".npz")
+_PLURAL = {"embedding": "embeddings", "label": "labels"}  # npz arrays hold all images, parquet columns one per row
+
+Columns = dict[str, NDArray[Any]]  # one row per image in each
+
+
+@dataclass(frozen=True)
+class Written:
+    """What came of it."""
+
+    path: Path
+    images: int
+    dim: int
+    skipped: int  # unreadable images
+    bad_images: Path | None  # the file that names them
+
+
+def check_target(path: Path, overwrite: bool) -> Path:
+    """Refuse a file that cannot or must not be written, before any work is done."""
+    if path.suffix not in _SUFFIXES:
+        raise UserError(f"cannot write {path}: the name must end in {' or '.join(_SUFFIXES)}")
+    if path.is_dir() or (path.exists() and not overwrite):
+        raise UserError(f"{path} exists already; replace it by --overwrite, or choose another --out")
+    if path.suffix == ".parquet":
+        _pyarrow()
+    return path
+
+
+def write_embeddings(
+    encoder: Encoder,
+    source: Source,
+    target: Path,
+    model: Model,
+    *,
+    dense: bool,
+    batch_size: int,
+    opened: tuple[str, str | None] | None = None,
+) -> Written:
+    """Encode every image and write the rows; the target appears when it is complete.
+
+    opened: the path and the split that open the source again, for those who want to see the images.
+    """
+    bad: list[BadImage] = []
+    with replacing(target) as temporary, scratch_folder(target) as scratch:
+        file: _Rows = (_Parquet if target.suffix == ".parquet" else _Npz)(temporary, scratch)
+        facts = _describe(source, model, encoder, opened)
+        for batch in stream(encoder.eval(), source, resize=encoder.image_size, batch_size=batch_size):
+            file.add(_columns(batch, dense), facts | {"grid": list(batch.features.grid)})
+            bad += batch.unreadable
+        file.finish()
+    return Written(target, file.images, file.dim, len(bad), _record(bad, target))
+
+
+def _columns(batch: Encoded, dense: bool) -> Columns:
+    features = batch.features
+    tensors = {"embedding": features.cls}
+    if features.sparse is not None and features.where is not None:
+        tensors |= {"sparse": features.sparse, "where": features.where}
+    if dense:
+        tensors["patches"] = features.patches
+    columns: Columns = {"key": np.array(batch.keys)}
+    if batch.labels is not None:
+        columns["label"] = batch.labels.numpy()
+    return columns | {name: value.float().cpu().numpy() for name, value in tensors.items()}
+
+
+def _describe(source: Source, model: Model, encoder: Encoder, opened: tuple[str, str | None] | None) -> dict[str, Any]:
+    """What a reader needs to use the vectors, and to make them again."""
+    path, split = opened or (None, None)
+    return {
+        "model": model.name,
+        "step": model.step,
+        "encoder": encoder_fingerprint(encoder),
+        "data": source.name,
+        "path": path,
+        "split": split,
+        "fingerprint": source.fingerprint,
+        "classes": source.classes,
+        "image_size": encoder.image_size,
+        "version": metadata.version("asterism"),
+    }
+
+
+class _Rows(ABC):
+    """A table being written."""
+
+    def __init__(self, path: Path, scratch: Path) -> None:
+        self.path = path
+        self.scratch = scratch  # a folder for what is needed while writing
+        self.images = 0
+        self.dim = 0
+
+    def add(self, columns: Columns, facts: dict[str, Any]) -> None:
+        self.dim = columns["embedding"].shape[1]
+        self.write(columns, facts)
+        self.images += len(columns["key"])
+
+    @abstractmethod
+    def write(self, columns: Columns, facts: dict[str, Any]) -> None: ...
+
+    @abstractmethod
+    def finish(self) -> None: ...
+
+
+class _Parquet(_Rows):
+    """Row groups of some megabytes, so that neither writing nor reading needs the whole in memory."""
+
+    def __init__(self, path: Path, scratch: Path) -> None:
+        super().__init__(path, scratch)
+        self._waiting: list[Columns] = []
+        self._writer: Any = None
+
+    def write(self, columns: Columns, facts: dict[str, Any]) -> None:
+        if self._writer is None:
+            shapes = {name: list(values.shape[1:]) for name, values in columns.items() if values.ndim > 1}
+            text = json.dumps(facts | {"shapes": shapes})
+            schema = self._table([columns]).schema.with_metadata({"asterism": text})
+            self._writer = _pyarrow().parquet.ParquetWriter(self.path, schema)
+        self._waiting.append(columns)
+        if sum(values.nbytes for part in self._waiting for values in part.values()) > _ROW_GROUP_BYTES:
+            self._write_group()
+
+    def finish(self) -> None:
+        self._write_group()
+        self._writer.close()
+
+    def _write_group(self) -> None:
+        if self._waiting:
+            self._writer.write_table(self._table(self._waiting).replace_schema_metadata(self._writer.schema.metadata))
+            self._waiting = []
+
+    def _table(self, parts: list[Columns]) -> Any:
+        arrow = _pyarrow()
+        arrays = {}
+        for name in parts[0]:
+            values = np.concatenate([part[name] for part in parts])
+            arrays[name] = (
+                arrow.FixedSizeListArray.from_arrays(values.reshape(-1), values[0].size)
+                if values.ndim > 1
+                else arrow.array(values.tolist() if values.dtype.kind == "U" else values)
+            )
+        return arrow.table(arrays)
+
+
+class _Npz(_Rows):
+    """Arrays grow in files of their own, and are copied into the archive at the end: memory stays small."""
+
+    def __init__(self, path: Path, scratch: Path) -> None:
+        super().__init__(path, scratch)
+        self._keys: list[str] = []
+        self._kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}  # type and shape of a row, by column
+        self._facts: dict[str, Any] = {}
+
+    def write(self, columns: Columns, facts: dict[str, Any]) -> None:
+        self._keys += columns["key"].tolist()
+        self._facts = facts
+        for name, values in columns.items():
+            if name != "key":
+                self._kinds[name] = (values.dtype, values.shape[1:])
+                with (self.scratch / name).open("ab") as file:
+                    file.write(np.ascontiguousarray(values).tobytes())
+
+    def finish(self) -> None:
+        arrays = {
+            _PLURAL.get(name, name): np.memmap(self.scratch / name, dtype, "r", shape=(self.images, *shape))
+            for name, (dtype, shape) in self._kinds.items()
+        }
+        keys, facts = np.array(self._keys), np.array(json.dumps(self._facts))
+        with self.path.open("wb") as file:
+            np.savez(file, allow_pickle=False, keys=keys, metadata=facts, **arrays)
+
+
+def _record(bad: list[BadImage], target: Path) -> Path | None:
+    if not bad:
+        return None
+    path = target.with_name(f"{target.stem}.bad_images.jsonl")
+    lines = [json.dumps({"key": image.key, "reason": image.reason}, ensure_ascii=False) for image in bad]
+    write_text(path, "\n".join(lines) + "\n")
+    return path
+
+
+def _pyarrow() -> Any:
+    try:
+        import_module("pyarrow.parquet")
+        return import_module("pyarrow")
+    except ImportError:
+        raise MissingExtra("pyarrow", "parquet") from None

@@ -1,0 +1,70 @@
+"""What there is to choose from, with a line about each, read off the sources: nothing heavy is imported."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from asterism.data import dataset_names
+from asterism.errors import UserError, unknown
+from asterism.evals import protocol_summaries
+from asterism.methods import method_names
+
+_PACKAGE = Path(__file__).parents[1]
+_FAMILIES = ("vision_transformer.py", "swin_transformer.py")  # timm files whose models the backbone adapter takes
+
+
+def entries(kind: str, wanted: str = "") -> dict[str, str]:
+    """Summaries by name of one kind of thing; `wanted` keeps the names that contain it."""
+    if kind not in KINDS:
+        raise unknown("list", kind, KINDS)
+    found = {name: text for name, text in KINDS[kind]().items() if wanted.lower() in name.lower()}
+    if not found:
+        raise UserError(f"no {kind} with {wanted!r} in the name; `asterism list {kind}` shows all")
+    return found
+
+
+def methods() -> dict[str, str]:
+    """Methods, each with the first line of its file."""
+    return {name: _first_line(_PACKAGE / "methods" / f"{name}.py") for name in method_names()}
+
+
+def recipes() -> dict[str, str]:
+    """Shipped recipes; the first comment of each is its summary."""
+    files = {path.stem: path for path in (_PACKAGE / "recipes").glob("*.yaml")}
+    return {name: _first_comment(files[name]) for name in sorted(files)}
+
+
+def models() -> dict[str, str]:
+    """Models of timm that can be a backbone, as timm describes them."""
+    timm = importlib.util.find_spec("timm")
+    if timm is None or not timm.submodule_search_locations:
+        raise UserError("the package 'timm' is not installed: pip install timm")
+    folder = Path(timm.submodule_search_locations[0]) / "models"
+    found: dict[str, str] = {}
+    for family in _FAMILIES:
+        for definition in (folder / family).read_text(encoding="utf-8").split("@register_model\n")[1:]:
+            if match := re.match(r'def (\w+)\([^)]*\).*?:\n\s*(?:"""(.*?)""")?', definition, re.DOTALL):
+                found[match[1]] = " ".join((match[2] or "").split())
+    return found
+
+
+def _first_line(path: Path) -> str:
+    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+
+
+def _first_comment(path: Path) -> str:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return next((line.lstrip("# ").rstrip() for line in lines if line.startswith("#") and line.strip("# ")), "")
+
+
+KINDS: dict[str, Callable[[], dict[str, str]]] = {
+    "methods": methods,
+    "recipes": recipes,
+    "datasets": dataset_names,
+    "protocols": protocol_summaries,
+    "models": models,
+}

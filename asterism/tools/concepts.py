@@ -1,0 +1,160 @@
+"""What a model with concepts sees in images: pictures, and one page with the nearest images for every concept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from PIL import Image
+
+from asterism.errors import UserError
+from asterism.files import filling
+from asterism.images.pictures import Picture, square_picture
+from asterism.images.square import center_square
+from asterism.index.images import IndexedImages, open_images
+from asterism.index.read import Index, open_index
+from asterism.index.search import nearest_concepts
+from asterism.nn.concepts import ConceptEncoder
+from asterism.tools.output_folder import image_names
+from asterism.types import Features
+from asterism.viz import concepts as draw
+from asterism.viz import page
+from asterism.viz.page import Tile
+from asterism.viz.pictures import Pictures, magnified, to_uint8
+
+PAGE = "concepts.html"
+_LEAST = 256  # pixels of a picture
+_NOTE = (
+    "In the second picture every place has the colour of its strongest concept. Below, the share of each place that "
+    "belongs to each concept; the number is its share of the whole image."
+)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Embedded images to search, and where to see them."""
+
+    index: Index
+    images: IndexedImages
+    folder: Path | None  # where the keys are files, else None
+    neighbours: int  # shown for each concept
+
+    @property
+    def description(self) -> str:
+        """What was searched, and who made it."""
+        facts = self.index.facts
+        return (
+            f"{len(self.index.keys):,} images of {facts['data']}, embedded by {facts['model']} (step {facts['step']})"
+        )
+
+
+def open_collection(path: Path, data: str | None, encoder: ConceptEncoder, neighbours: int) -> Collection:
+    """An index and its images; both are checked before any work is done."""
+    index = open_index(path, encoder)
+    index.concepts()  # refuses an index without concepts before any work is done
+    folder = Path(data or index.facts.get("path") or "")
+    return Collection(index, open_images(index, data), folder if folder.is_dir() else None, neighbours)
+
+
+def write_concepts(
+    encoder: ConceptEncoder, images: Sequence[Picture], out: Path, title: str, collection: Collection | None = None
+) -> Path:
+    """Write pictures of every image into a folder of its own, and one page with all of them; returns the page."""
+    sections = []
+    with filling(out) as folder:
+        for name, image in zip(image_names(images), images, strict=True):
+            drawn = _drawn(encoder, image, collection)
+            drawn.save(folder / name)
+            sections.append(page.Section(name, drawn.as_html(), _NOTE))
+        count = "one image" if len(images) == 1 else f"{len(images)} images"
+        searched = "" if collection is None else f", beside {collection.description}"
+        text = page.page("Concepts", f"{title} on {count}{searched}", sections)
+        (folder / PAGE).write_text(text, encoding="utf-8")
+    return out / PAGE
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """The pictures of one image."""
+
+    overview: dict[str, Tile]  # by file name
+    maps: list[Tile]  # by concept
+    nearest: list[list[Tile]]  # by concept; empty without a collection
+    missing: str  # why there is no reconstruction, if there is none
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir()
+        pictures = {name: tile.picture for name, tile in self.overview.items()}
+        pictures |= {f"concept-{token}": tile.picture for token, tile in enumerate(self.maps)}
+        pictures |= {
+            f"nearest-{token}": torch.cat([tile.picture for tile in row], dim=2)
+            for token, row in enumerate(self.nearest)
+            if row
+        }
+        for name, picture in pictures.items():
+            Image.fromarray(picture.permute(1, 2, 0).contiguous().numpy()).save(folder / f"{name}.png")
+
+    def as_html(self) -> str:
+        parts = [page.tiles(list(self.overview.values()), 192), page.note(self.missing), page.tiles(self.maps)]
+        if self.nearest:
+            parts.append(page.heading("Nearest images for each concept"))
+            parts += [page.tiles([mine, *row]) for mine, row in zip(self.maps, self.nearest, strict=True)]
+        return "".join(parts)
+
+
+def _drawn(encoder: ConceptEncoder, image: Picture, collection: Collection | None) -> _Drawn:
+    pixels = square_picture(image, encoder.image_size)[None]
+    features = encoder.encode(pixels)
+    assert features.sparse is not None
+    assert features.where is not None
+    large = magnified(pixels, _LEAST)
+    overview = {
+        "image": Tile(large[0], "image"),
+        "concepts": Tile(draw.strongest_concepts(features.where, large)[0], "strongest concept"),
+    }
+    missing = ""
+    try:
+        made = encoder.reconstruct(features.sparse, features.where).cpu()
+    except UserError as error:
+        missing = f"No reconstruction: {error}"
+    else:
+        quality = float(draw.reconstruction_quality(made, pixels)[0])
+        overview["reconstruction"] = Tile(
+            magnified(to_uint8(made), _LEAST)[0], f"from {features.sparse.shape[1]} concepts, {quality:.1f} dB"
+        )
+    nearest = _nearest(features, collection, image, encoder.image_size) if collection else []
+    return _Drawn(overview, draw.taken_apart(features.where, large)[0], nearest, missing)
+
+
+def _nearest(features: Features, collection: Collection, image: Picture, size: int) -> list[list[Tile]]:
+    """For each concept of an image the images with the most similar concept, drawn with that concept's map."""
+    assert features.sparse is not None
+    index = collection.index
+    found = nearest_concepts(index, features.sparse[0], collection.neighbours, _own_key(image, collection.folder))
+    maps = index.maps(found.image.flatten().tolist())
+    pictures = {row: magnified(_cut(collection.images, row, size), _LEAST) for row in maps}
+    return [
+        [
+            Tile(
+                draw.concept_map(maps[row][None], token, pictures[row])[0],
+                f"{similarity:.2f} {index.keys[row]}, concept {token}",
+            )
+            for similarity, row, token in zip(*matches, strict=True)
+        ]
+        for matches in zip(found.similarity.tolist(), found.image.tolist(), found.token.tolist(), strict=True)
+    ]
+
+
+def _cut(images: IndexedImages, row: int, size: int) -> Pictures:
+    """An image as it was cut when it was embedded."""
+    return center_square(images[row].image, size, size)[None]
+
+
+def _own_key(image: Picture, folder: Path | None) -> list[str]:
+    """The key of the image itself, where it is a file of the collection."""
+    if folder is None or not isinstance(image, str | Path):
+        return []
+    return [Path(os.path.relpath(Path(image).resolve(), folder.resolve())).as_posix()]

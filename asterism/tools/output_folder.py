@@ -1,0 +1,29 @@
+"""A folder of results: all of them appear at the end, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from asterism.errors import UserError
+from asterism.images.pictures import Picture
+
+
+def check_folder(path: Path, overwrite: bool) -> Path:
+    """Refuse a place that must not be written to, before any work is done."""
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file; choose a folder for --out")
+    if path.is_dir() and any(path.iterdir()) and not overwrite:
+        raise UserError(f"{path} exists already; replace its files by --overwrite, or choose another --out")
+    return path
+
+
+def image_names(images: Sequence[Picture]) -> list[str]:
+    """What to call the results of each image: its file's name without ending, or its number; no two alike."""
+    names: list[str] = []
+    for number, image in enumerate(images):
+        name = Path(image).stem if isinstance(image, str | Path) else f"image-{number}"
+        while name in names:
+            name += f"-{number}"
+        names.append(name)
+    return names

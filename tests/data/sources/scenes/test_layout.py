@@ -1,0 +1,87 @@
+import colorsys
+import math
+
+import numpy as np
+import pytest
+
+from asterism.data.sources.scenes.layout import LARGEST_OTHER, MOST_COVERED, dominant_kind, sample_scene
+from asterism.data.sources.scenes.outlines import EXTENT, GRID, VARIANTS, outlines
+from asterism.data.sources.scenes.paint import paint
+from asterism.data.sources.scenes.shapes import CLASSES
+from asterism.data.sources.scenes.surfaces import PATTERNS, USUAL, USUAL_HUE
+from asterism.ops.random import fold
+
+KEYS = [fold(11, index) for index in range(200)]
+
+
+def test_outlines_fill_the_unit_circle_and_have_two_parts() -> None:
+    line = np.linspace(-EXTENT, EXTENT, GRID)
+    radius = np.hypot(line[None, :], line[:, None])
+    assert len(outlines()) == len(CLASSES) >= 12
+    for variants in outlines():
+        assert len(variants) == VARIANTS
+        for outline in variants:
+            inside = outline.fine[0, 0].numpy() < 0
+            assert radius[inside].max() == pytest.approx(1, abs=0.05)
+            part = inside & (outline.fine[0, 1].numpy() < 0)
+            assert 0 < np.count_nonzero(part) < 0.85 * np.count_nonzero(inside)
+
+
+def test_no_two_variants_of_a_kind_are_equal() -> None:
+    for variants in outlines():
+        assert len({outline.fine.numpy().tobytes() for outline in variants}) == VARIANTS
+
+
+@pytest.mark.parametrize("objects", [(1, 6), (6, 6), (12, 12)])
+def test_dominant_thing_is_dominant_by_construction(objects: tuple[int, int]) -> None:
+    for key in KEYS[:60]:
+        scene = sample_scene(key, objects)
+        first, *others = scene.things
+        assert objects[0] <= len(scene.things) <= objects[1]
+        assert first.kind == dominant_kind(key)
+        assert sorted(scene.front_to_back) == list(range(len(scene.things)))
+        assert first.radius <= min(first.x, first.y, 1 - first.x, 1 - first.y) + 1e-9
+        assert all(other.area <= LARGEST_OTHER * first.area * (1 + 1e-9) for other in others)
+        front = scene.front_to_back[: scene.front_to_back.index(0)]
+        assert sum(scene.things[place].area for place in front) <= MOST_COVERED * first.area * (1 + 1e-9)
+    assert 1 - MOST_COVERED > LARGEST_OTHER
+
+
+def test_areas_are_those_of_the_painted_pixels() -> None:
+    for key in KEYS[:40]:
+        scene = sample_scene(key, (1, 1))
+        painted = np.count_nonzero(paint(scene, 96, 0.0).instances) / 96**2
+        assert painted == pytest.approx(scene.things[0].area, rel=0.04)
+
+
+def test_what_a_thing_looks_like_varies_within_its_class() -> None:
+    things = [sample_scene(key, (1, 1)).things[0] for key in KEYS]
+    hues = {round(thing.surface.base[0], 1) for thing in things if thing.kind == things[0].kind}
+    assert len(hues) > 2
+    assert {thing.surface.pattern for thing in things} == set(PATTERNS)
+    assert {thing.mirrored for thing in things} == {True, False}
+    assert max(abs(thing.angle) for thing in things) > math.pi / 6
+
+
+def test_every_usual_hue_belongs_to_several_classes() -> None:
+    assert set(USUAL_HUE) == set(CLASSES)
+    hues = list(USUAL_HUE.values())
+    assert all(hues.count(hue) > 1 for hue in hues)
+
+
+def test_most_things_have_the_usual_hue_of_their_class() -> None:
+    near = []
+    for key in range(300):
+        thing = sample_scene(fold(7, key), (1, 1)).things[0]
+        hue = colorsys.rgb_to_hsv(*thing.surface.base)[0]
+        apart = abs(hue - USUAL_HUE[CLASSES[thing.kind]])
+        near.append(min(apart, 1 - apart) <= 0.041)
+    assert 0.65 < sum(near) / len(near) < 0.85  # 70 %, and 8 % of the others by chance
+
+
+def test_every_class_has_usual_patterns_and_none_of_its_own() -> None:
+    assert set(USUAL) == set(CLASSES)
+    for name, patterns in USUAL.items():
+        assert set(patterns) <= set(PATTERNS)
+        others = {pattern for other, usual in USUAL.items() if other != name for pattern in usual}
+        assert set(patterns) <= others

@@ -1,0 +1,172 @@
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from asterism.data.sources.folder import Folder, NoImages, open_folder
+from asterism.data.sources.source import Source
+from asterism.data.sources.splits import UnknownSplit
+from asterism.errors import UserError
+from asterism.images.bad_image import BadImage
+from tests.data.pictures import picture, write, write_classes
+
+
+def keys(folder: Folder) -> list[str]:
+    return [folder[i].key for i in range(len(folder))]
+
+
+def test_a_folder_of_any_nesting(tmp_path: Path) -> None:
+    write(tmp_path / "b.png", 1)
+    write(tmp_path / "deep/er/a.png", 2)
+    folder = open_folder(tmp_path)
+    assert isinstance(folder, Source)
+    assert folder.name == tmp_path.name
+    assert folder.classes is None
+    assert keys(folder) == ["b.png", "deep/er/a.png"]
+    assert folder.label(1) is None
+    sample = folder[1]
+    assert sample.label is None
+    assert np.array_equal(sample.image.permute(1, 2, 0).numpy(), np.array(picture(2)))
+
+
+def test_places_outside_the_folder(tmp_path: Path) -> None:
+    write(tmp_path / "a.png")
+    folder = open_folder(tmp_path)
+    for index in (-1, 1):
+        with pytest.raises(IndexError):
+            folder[index]
+
+
+def test_class_folders(tmp_path: Path) -> None:
+    write_classes(tmp_path, {"dog": 2, "cat": 1, "a-b": 1})
+    write(tmp_path / "cat" / "more" / "x.png")
+    folder = open_folder(tmp_path)
+    assert folder.classes == ["a-b", "cat", "dog"]
+    for index, key in enumerate(keys(folder)):
+        assert folder.classes[folder.label(index)] == key.partition("/")[0]
+        assert folder[index].label == folder.label(index)
+
+
+def test_not_class_folders(tmp_path: Path) -> None:
+    write_classes(tmp_path / "one", {"images": 3})
+    write_classes(tmp_path / "beside", {"a": 1, "b": 1})
+    write(tmp_path / "beside" / "c.png")
+    write_classes(tmp_path / "empty", {"a": 1, "b": 1, "c": 0})
+    for name in ("one", "beside", "empty"):
+        assert open_folder(tmp_path / name).classes is None
+
+
+def test_labels_can_be_insisted_on_and_refused(tmp_path: Path) -> None:
+    write_classes(tmp_path / "one", {"images": 3})
+    assert open_folder(tmp_path / "one", labels=True).classes == ["images"]
+    write_classes(tmp_path / "two", {"a": 1, "b": 1})
+    assert open_folder(tmp_path / "two", labels=False).classes is None
+    write(tmp_path / "two" / "c.png")
+    with pytest.raises(UserError, match=r"c\.png"):
+        open_folder(tmp_path / "two", labels=True)
+
+
+def test_splits(tmp_path: Path) -> None:
+    write_classes(tmp_path / "train", {"cat": 2, "dog": 1, "owl": 1})
+    write_classes(tmp_path / "validation", {"dog": 2, "owl": 1})
+    train, held_out = open_folder(tmp_path), open_folder(tmp_path, "val")
+    assert train.name == f"{tmp_path.name}/train"
+    assert held_out.name == f"{tmp_path.name}/validation"
+    assert keys(train)[0] == "train/cat/0.png"
+    assert train.classes == held_out.classes == ["cat", "dog", "owl"]
+    assert [held_out.label(i) for i in range(3)] == [1, 1, 2]
+    assert len(open_folder(tmp_path, "test")) == 3
+    with pytest.raises(UnknownSplit, match="train, validation"):
+        open_folder(tmp_path, "extra")
+
+
+def test_classes_that_training_lacks_come_last(tmp_path: Path) -> None:
+    write_classes(tmp_path / "train", {"cat": 1, "dog": 1})
+    write_classes(tmp_path / "test", {"bee": 1, "dog": 1})
+    held_out = open_folder(tmp_path, "test")
+    assert held_out.classes == ["cat", "dog", "bee"]
+    assert [held_out.label(i) for i in range(2)] == [2, 1]
+
+
+def test_all_splits_together(tmp_path: Path) -> None:
+    write_classes(tmp_path / "train", {"cat": 1, "dog": 1})
+    write_classes(tmp_path / "test", {"cat": 1, "dog": 1})
+    folder = open_folder(tmp_path, "all")
+    assert len(folder) == 4
+    assert folder.classes is None
+
+
+def test_a_subfolder_called_test_is_no_split_by_itself(tmp_path: Path) -> None:
+    write_classes(tmp_path, {"2019": 1, "2020": 2, "test": 1})
+    assert len(open_folder(tmp_path)) == 4
+    with pytest.raises(UnknownSplit):
+        open_folder(tmp_path, "train")
+
+
+def test_any_subfolder_can_be_asked_for(tmp_path: Path) -> None:
+    write_classes(tmp_path, {"2019": 1, "2020": 2})
+    assert keys(open_folder(tmp_path, "2020")) == ["2020/0.png", "2020/1.png"]
+
+
+def test_without_images(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    with pytest.raises(NoImages, match="empty"):
+        open_folder(tmp_path)
+    (tmp_path / "sub" / "scan.dcm").touch()
+    with pytest.raises(NoImages, match=r"scan\.dcm"):
+        open_folder(tmp_path)
+
+
+def test_unreadable_images_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "bad.jpg").write_bytes(b"no image")
+    with pytest.raises(BadImage) as caught:
+        open_folder(tmp_path)[0]
+    assert caught.value.key == "a/bad.jpg"
+
+
+def test_keys_are_unicode_even_where_names_are_not(tmp_path: Path) -> None:
+    try:
+        write(tmp_path / os.fsdecode(b"\xff.png"))
+    except OSError:
+        pytest.skip("this file system wants Unicode")
+    sample = open_folder(tmp_path)[0]
+    assert sample.key == "\\xff.png"
+    sample.key.encode()
+
+
+def test_fingerprint(tmp_path: Path) -> None:
+    write_classes(tmp_path / "one" / "train", {"a": 1, "b": 1})
+    write_classes(tmp_path / "one" / "val", {"a": 1, "b": 2})
+    write_classes(tmp_path / "two", {"a": 1, "b": 1})
+    one, two = open_folder(tmp_path / "one"), open_folder(tmp_path / "two")
+    assert one.fingerprint == two.fingerprint
+    assert one.fingerprint != open_folder(tmp_path / "one", "val").fingerprint
+
+
+def test_pickling(tmp_path: Path) -> None:
+    write_classes(tmp_path, {"a": 1, "b": 2})
+    folder = open_folder(tmp_path)
+    again = pickle.loads(pickle.dumps(folder))
+    assert [again.label(i) for i in range(3)] == [0, 1, 1]
+    assert torch.equal(again[2].image, folder[2].image)
+
+
+def test_tiny_imagenet(real_data: Path) -> None:
+    root = real_data / "tinyimagenet20"
+    train, held_out = open_folder(root), open_folder(root, "test")
+    assert (len(train), len(held_out)) == (3000, 1000)
+    assert train.classes == held_out.classes
+    assert len(train.classes) == 20
+    assert sorted({held_out.label(i) for i in range(1000)}) == list(range(20))
+    assert held_out.name == "tinyimagenet20/val"
+    assert train[17].image.shape == (3, 64, 64)
+    assert (root / train[17].key).is_file()
+
+
+def test_camvid_has_splits_without_labels(real_data: Path) -> None:
+    assert len(open_folder(real_data / "camvid")) == 367
+    assert open_folder(real_data / "camvid", "test").classes is None

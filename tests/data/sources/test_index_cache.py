@@ -1,0 +1,64 @@
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asterism.data.sources.index_cache import may_write, read_index, settled, user_cache, user_cache_file, write_index
+
+SECOND = 1_000_000_000
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "index.npz"
+    write_index(path, {"a": np.arange(3), "b": np.array("text")})
+    arrays = read_index(path)
+    assert arrays is not None
+    assert arrays["a"].tolist() == [0, 1, 2]
+    assert str(arrays["b"]) == "text"
+    assert [p.name for p in path.parent.iterdir()] == ["index.npz"]
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"PK\x03\x04 half a zip"])
+def test_a_broken_index_counts_as_absent(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "index.npz"
+    path.write_bytes(content)
+    assert read_index(path) is None
+    assert read_index(tmp_path / "missing.npz") is None
+
+
+def test_pickles_are_not_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "index.npz"
+    np.savez(path, evil=np.array([{"a": 1}], dtype=object))
+    assert read_index(path) is None
+
+
+def test_where_nothing_can_be_written_nothing_happens(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    write_index(tmp_path / "file" / "index.npz", {"a": np.arange(3)})
+
+
+def test_a_folder_closed_to_all_is_left_alone(tmp_path: Path) -> None:
+    assert may_write(tmp_path)
+    tmp_path.chmod(0o555)
+    try:
+        assert not may_write(tmp_path)
+    finally:
+        tmp_path.chmod(0o755)
+
+
+def test_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert user_cache() == tmp_path / "asterism"
+    assert user_cache_file("kind", b"a") != user_cache_file("kind", b"b")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert user_cache() == tmp_path / "home" / ".cache" / "asterism"
+    assert os.fspath(user_cache_file("kind", b"a")).endswith(".npz")
+
+
+def test_only_old_stamps_are_settled() -> None:
+    now = 1000 * SECOND
+    assert settled(np.array([now - 3 * SECOND]), now)
+    assert not settled(np.array([now - 3 * SECOND, now - SECOND]), now)

@@ -1,0 +1,241 @@
+import os
+import pickle
+import time
+from pathlib import Path
+
+import pytest
+
+from asterism.data.sources import listing as module
+from asterism.data.sources.listing import Listing, list_images
+from tests.data.pictures import age
+
+
+def touch(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+
+
+def paths(listing: Listing) -> list[str]:
+    return [os.fsdecode(listing.path(i)) for i in range(len(listing))]
+
+
+def test_any_nesting_in_sorted_order(tmp_path: Path) -> None:
+    names = ["z.png", "a.JPG", "b/2.jpeg", "b/10.webp", "b/c/d/e/deep.TIFF", "a-b/x.bmp", "B/y.gif", "é/ü.png"]
+    touch(tmp_path, *names)
+    touch(tmp_path, "readme.txt", "b/notes", "b/archive.tar.gz", "jpg", "empty/.keep")
+    found = paths(list_images(tmp_path))
+
+    def by_folder(name: str) -> tuple[bytes, bytes]:
+        folder, _, file = name.encode().rpartition(b"/")
+        return folder, file
+
+    assert found == sorted(names, key=by_folder)
+
+
+def test_hidden_names_are_left_out(tmp_path: Path) -> None:
+    touch(tmp_path, "a.png", ".b.png", "._c.png", ".git/d.png", "__MACOSX/._e.png")
+    assert paths(list_images(tmp_path)) == ["a.png"]
+
+
+def test_others_are_counted(tmp_path: Path) -> None:
+    touch(tmp_path, "a.dcm", "b/c.dcm")
+    listing = list_images(tmp_path)
+    assert len(listing) == 0
+    assert listing.others[0] == 2
+    assert listing.others[1].endswith(".dcm")
+
+
+def test_names_that_are_not_unicode(tmp_path: Path) -> None:
+    try:
+        (tmp_path / os.fsdecode(b"\xff\xfe.png")).touch()
+    except OSError:
+        pytest.skip("this file system wants Unicode")
+    listing = list_images(tmp_path)
+    assert listing.path(0) == b"\xff\xfe.png"
+
+
+def test_a_folder_with_the_name_of_an_image(tmp_path: Path) -> None:
+    touch(tmp_path, "odd.png/real.png")
+    assert paths(list_images(tmp_path)) == ["odd.png/real.png"]
+
+
+def test_links_are_followed_without_end_or_repetition(tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    touch(root, "real/a.png", "real/deep/b.png")
+    touch(outside, "c.png", "inner/d.png")
+    (root / "0-alias").symlink_to(root / "real")  # sorts first, yet the folder's own path counts
+    (root / "far").symlink_to(outside)
+    (root / "far-again").symlink_to(outside / "inner")
+    (root / "real" / "up").symlink_to(root)
+    (outside / "back").symlink_to(root)
+    (root / "file.png").symlink_to(outside / "c.png")
+    (root / "nowhere.png").symlink_to(tmp_path / "missing.png")
+    (root / "self").symlink_to(root / "self")
+    assert paths(list_images(root)) == [
+        "file.png",
+        "nowhere.png",
+        "far/c.png",
+        "far/inner/d.png",
+        "real/a.png",
+        "real/deep/b.png",
+    ]
+
+
+def test_unreadable_folders_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch(tmp_path, "open/a.png", "closed/b.png")
+    real = os.scandir
+
+    def scandir(path: bytes) -> object:
+        if path.endswith(b"closed"):
+            raise PermissionError(13, "Permission denied", path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.setattr(module, "REMEMBER_FROM", 1)
+    monkeypatch.setattr(module, "settled", lambda stamps, looked_at: True)
+    for _ in range(2):  # and never remembered, lest the second time be silent
+        with pytest.warns(UserWarning, match="closed: no permission"):
+            assert paths(list_images(tmp_path)) == ["open/a.png"]
+
+
+def test_no_question_is_asked_about_single_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch(tmp_path, *(f"{folder}/{number}.png" for folder in "ab" for number in range(50)))
+    asked = []
+    real = os.stat
+    monkeypatch.setattr(os, "stat", lambda path, **options: asked.append(path) or real(path, **options))
+    assert len(list_images(tmp_path)) == 100
+    assert len([path for path in asked if os.fsencode(path).startswith(os.fsencode(tmp_path))]) <= 4
+
+
+def test_fingerprints_tell_listings_apart(tmp_path: Path) -> None:
+    prints = set()
+    for number, names in enumerate((["a.png"], ["b.png"], ["a/b.png"], ["a.png", "b.png"], ["a/b.png", "a/c.png"])):
+        root = tmp_path / str(number)
+        touch(root, *names)
+        prints.add(list_images(root).fingerprint())
+    assert len(prints) == 5
+    copy = tmp_path / "copy"
+    touch(copy, "a.png", "not an image.txt", "empty/x.txt")
+    assert list_images(copy).fingerprint() == list_images(tmp_path / "0").fingerprint()
+
+
+@pytest.fixture
+def remembering(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Every listing is worth remembering, and time stamps settle at once; collects the folders that are read."""
+    read: list[bytes] = []
+    real = os.scandir
+
+    def scandir(path: bytes = b".") -> "os._ScandirIterator[bytes]":  # type: ignore[name-defined]
+        read.append(path)
+        return real(path)
+
+    monkeypatch.setattr(module, "REMEMBER_FROM", 1)
+    monkeypatch.setattr(module, "settled", lambda stamps, looked_at: True)
+    monkeypatch.setattr(os, "scandir", scandir)
+    return read
+
+
+def relist(root: Path, read: list[bytes]) -> tuple[list[str], bool]:
+    """The paths, and whether the tree was read for them."""
+    read.clear()
+    found = paths(list_images(root))
+    return found, bool(read)
+
+
+def test_a_remembered_listing_reads_no_folder(
+    tmp_path: Path, remembering: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch(tmp_path, "a/1.png", "a/b/2.png", "c/3.txt")
+    first, read = relist(tmp_path, remembering)
+    assert read
+    again, read = relist(tmp_path, remembering)
+    assert not read
+    assert first == again == ["a/1.png", "a/b/2.png"]
+    monkeypatch.chdir(tmp_path)
+    assert relist(Path("a/.."), remembering) == (first, False)
+
+
+@pytest.mark.parametrize("change", ["add", "remove", "rename", "add folder", "remove folder", "add to empty", "swap"])
+def test_changes_are_noticed(tmp_path: Path, remembering: list[bytes], change: str) -> None:
+    root = tmp_path / "root"
+    touch(root, "a/1.png", "a/b/2.png", "a/b/4.png", "c/3.txt")
+    relist(root, remembering)
+    stamps = {folder: folder.stat() for folder in (root, root / "a", root / "a/b", root / "c")}
+    time.sleep(0.02)
+    if change == "add":
+        touch(root, "a/b/new.png")
+    elif change == "remove":
+        (root / "a/b/2.png").unlink()
+    elif change == "rename":
+        (root / "a/b/2.png").rename(root / "a/b/5.png")
+    elif change == "add folder":
+        touch(root, "a/b/d/6.png")
+    elif change == "remove folder":
+        (root / "c/3.txt").unlink()
+        (root / "c").rmdir()
+        (root / "a/b/2.png").unlink()
+    elif change == "add to empty":
+        touch(root, "c/7.png")
+    elif change == "swap":
+        root.rename(tmp_path / "old")
+        touch(root, "other.png")
+    # Copying tools set the modification time back; the change still has to show.
+    for folder, status in stamps.items():
+        if folder.exists():
+            os.utime(folder, ns=(status.st_atime_ns, status.st_mtime_ns))
+    found, read = relist(root, remembering)
+    assert read
+    expected = sorted(str(p.relative_to(root)) for p in root.rglob("*.png"))
+    assert sorted(found) == expected
+
+
+def test_changes_behind_links_are_noticed(tmp_path: Path, remembering: list[bytes]) -> None:
+    touch(tmp_path, "root/a.png", "outside/b.png")
+    (tmp_path / "root" / "link").symlink_to(tmp_path / "outside")
+    relist(tmp_path / "root", remembering)
+    time.sleep(0.02)
+    touch(tmp_path, "outside/c.png")
+    assert relist(tmp_path / "root", remembering) == (["a.png", "link/b.png", "link/c.png"], True)
+
+
+def test_a_listing_made_right_after_a_change_is_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remembering: list[bytes]
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(module, "REMEMBER_FROM", 1)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    touch(tmp_path / "root", "a.png")
+    list_images(tmp_path / "root")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_small_trees_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    touch(tmp_path / "root", "a.png")
+    age(tmp_path / "root")
+    list_images(tmp_path / "root")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_broken_cache_is_ignored(tmp_path: Path, remembering: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    touch(tmp_path / "root", "a.png")
+    relist(tmp_path / "root", remembering)
+    (cache,) = (tmp_path / "cache").rglob("*.npz")
+    cache.write_bytes(cache.read_bytes()[:100])
+    assert relist(tmp_path / "root", remembering) == (["a.png"], True)
+
+
+def test_listings_survive_pickling(tmp_path: Path) -> None:
+    touch(tmp_path, "a/1.png", "b/2.png")
+    listing = list_images(tmp_path)
+    again = pickle.loads(pickle.dumps(listing))
+    assert paths(again) == paths(listing)
+    assert again.fingerprint() == listing.fingerprint()
+
+
+def test_memory_per_file(tmp_path: Path) -> None:
+    touch(tmp_path, *(f"folder/{number:05}.png" for number in range(2000)))
+    listing = list_images(tmp_path)
+    assert listing.nbytes / len(listing) < len("00000.png") + 1 + 8 + 1

@@ -1,0 +1,119 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from asterism.data import Source, open_source
+from asterism.data.sources.folder import Folder
+from asterism.data.sources.scenes import Scenes
+from asterism.data.sources.shards import Shards
+from asterism.errors import UserError
+from tests.data.pictures import encoded, write, write_classes
+from tests.data.sources.test_shards import samples, write_tar
+
+
+def test_a_folder_by_path_in_any_spelling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "photos" / "a.png")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for path in (tmp_path / "photos", str(tmp_path / "photos"), "photos", "photos/", "./photos", "~/photos"):
+        source = open_source(path)
+        assert isinstance(source, Folder)
+        assert isinstance(source, Source)
+        assert (source.name, len(source)) == ("photos", 1)
+
+
+def test_shards_by_file_and_by_folder(tmp_path: Path) -> None:
+    write_tar(tmp_path / "train.tar", samples(1, 2))
+    write_tar(tmp_path / "test.tar", samples(3))
+    assert isinstance(open_source(tmp_path / "test.tar"), Shards)
+    assert len(open_source(tmp_path)) == 2
+    assert len(open_source(tmp_path, "val")) == 1
+
+
+def test_images_come_before_a_stray_archive(tmp_path: Path) -> None:
+    write_classes(tmp_path, {"a": 1, "b": 1})
+    write_tar(tmp_path / "original.tar", samples(1, 2, 3))
+    assert isinstance(open_source(tmp_path), Folder)
+
+
+def test_scenes() -> None:
+    source = open_source("scenes:size=32,count=20,seed=3", "test")
+    assert isinstance(source, Scenes)
+    assert (len(source), source.split) == (20, "test")
+    assert source[0].image.shape == (3, 32, 32)
+    assert open_source("scenes").fingerprint == Scenes().fingerprint
+    with pytest.raises(UserError, match="did you mean 'count'"):
+        open_source("scenes:counts=3")
+    with pytest.raises(UserError, match="whole number"):
+        open_source("scenes:count=many")
+
+
+def test_a_folder_comes_before_a_set_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "scenes" / "a.png")
+    assert isinstance(open_source("scenes"), Folder)
+    assert isinstance(open_source("scenes:"), Scenes)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("cifar11", "did you mean 'cifar10'"),
+        ("cene", "did you mean 'scenes'"),
+        ("foto", "did you mean .*'fotos'"),
+        ("nothing/like/this", "no such file or folder: nothing/like/this"),
+        ("fotoz/", "no such file or folder|did you mean"),
+        ("./foto", "did you mean fotos"),
+        ("missing.tar", "no such file"),
+        ("photo.png", "is a file; name a folder"),
+        ("images.zip", "compressed"),
+        ("images.tar.gz", "compressed"),
+        ("empty", "no images in empty: the folder is empty"),
+        ("scans", r"no images in scans.*x\.dcm"),
+    ],
+)
+def test_what_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, message: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fotos").mkdir()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "scans").mkdir()
+    (tmp_path / "scans" / "x.dcm").touch()
+    (tmp_path / "photo.png").write_bytes(encoded(0))
+    (tmp_path / "images.zip").touch()
+    (tmp_path / "images.tar.gz").touch()
+    with pytest.raises(UserError, match=message):
+        open_source(path)
+
+
+def test_labels_that_are_insisted_on(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", {"1.png": encoded(1)})
+    with pytest.raises(UserError, match="has no labels"):
+        open_source(tmp_path / "a.tar", labels=True)
+    assert open_source(tmp_path / "a.tar").classes is None
+
+
+def test_every_source_is_one(tmp_path: Path) -> None:
+    write(tmp_path / "a" / "a.png")
+    write_tar(tmp_path / "b.tar", samples(1))
+    for path in (tmp_path / "a", tmp_path / "b.tar", "scenes:count=2,size=32"):
+        source = open_source(path)
+        assert isinstance(source, Source)
+        assert source.fingerprint
+        assert source.fingerprint == open_source(path).fingerprint
+
+
+def test_listing_names_does_not_import_torch() -> None:
+    code = "import sys, asterism.data.sources.catalog as c; c.dataset_names(); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_real_data(real_data: Path) -> None:
+    labelled = {"cifar10": 10_000, "tinyimagenet20": 1000}
+    for name, count in labelled.items():
+        source = open_source(real_data / name, "test", labels=True)
+        assert len(source) == count
+        assert source[0].label == source.label(0)
+    assert len(open_source(real_data / "coco128")) == 128
+    assert len(open_source(real_data / "davis")) == 400

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from asterism.data.sources.segmented import VOID, SegmentedSource, nearest_multiple, segmented_batches, square
+from asterism.data.sources.segmented_layouts import open_segmented
+from asterism.data.sources.stamp import stamp
+from asterism.errors import UserError
+from tests.evals.segmented_samples import halves, write_camvid
+
+
+def _save(path: Path, mask: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.asarray(mask, dtype=np.uint8)).save(path)
+
+
+def test_camvid(tmp_path: Path) -> None:
+    write_camvid(tmp_path, {"train": 2, "val": 1})
+    mask = halves(0)[1].copy()
+    mask[0, :3] = 11
+    _save(tmp_path / "trainannot" / "000.png", mask)
+    source = open_segmented(tmp_path)
+    assert isinstance(source, SegmentedSource)
+    assert len(source.pixel_classes) == 11
+    sample = source[0]
+    assert sample.key == "train/000.png"
+    assert sample.semantic is not None
+    expected = torch.from_numpy(mask)
+    assert sample.semantic.equal(torch.where(expected == 11, VOID, expected))
+    assert len(open_segmented(tmp_path, "test")) == 1, "val stands in for test"
+    assert pickle.loads(pickle.dumps(source))[1].semantic.equal(source[1].semantic)
+
+
+def test_real_camvid(real_data: Path) -> None:
+    source = open_segmented(real_data / "camvid", "val")
+    assert len(source) == 101
+    labels = source[0].semantic.unique().tolist()
+    assert set(labels) <= {*range(11), VOID}
+
+
+def test_voc(tmp_path: Path) -> None:
+    home = tmp_path / "VOCdevkit" / "VOC2012"
+    (home / "JPEGImages").mkdir(parents=True)
+    halves(0)[0].save(home / "JPEGImages" / "a.jpg")
+    _save(home / "SegmentationClass" / "a.png", np.where(halves(0)[1] == 1, 255, 20))
+    lists = home / "ImageSets" / "Segmentation"
+    lists.mkdir(parents=True)
+    (lists / "train.txt").write_text("a\n")
+    (lists / "val.txt").write_text("b\n")
+    source = open_segmented(tmp_path)
+    assert source.pixel_classes[20] == "tv monitor"
+    assert source[0].semantic.unique().tolist() == [20, VOID]
+    with pytest.raises(UserError, match=r"image .*b\.jpg is missing"):
+        open_segmented(tmp_path, "val")
+
+
+def test_ade20k_labels_begin_at_one(tmp_path: Path) -> None:
+    (tmp_path / "images" / "training").mkdir(parents=True)
+    halves(0)[0].save(tmp_path / "images" / "training" / "a.png")
+    _save(tmp_path / "annotations" / "training" / "a.png", np.where(halves(0)[1] == 1, 150, 0))
+    source = open_segmented(tmp_path)
+    assert len(source.pixel_classes) == 150
+    assert source[0].semantic.unique().tolist() == [149, VOID]
+
+
+def test_cityscapes_keeps_nineteen_classes(tmp_path: Path) -> None:
+    image = tmp_path / "leftImg8bit" / "train" / "ulm" / "ulm_0_leftImg8bit.png"
+    image.parent.mkdir(parents=True)
+    halves(0)[0].save(image)
+    _save(tmp_path / "gtFine" / "train" / "ulm" / "ulm_0_gtFine_labelIds.png", np.where(halves(0)[1] == 1, 33, 4))
+    source = open_segmented(tmp_path)
+    assert source.pixel_classes[0] == "road"
+    assert source[0].semantic.unique().tolist() == [18, VOID]
+
+
+def test_coco_instances_become_classes(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    halves(0)[0].save(tmp_path / "images" / "a.png")
+    objects = [
+        {"id": 1, "image_id": 5, "category_id": 90, "area": 4, "segmentation": [[2, 2, 4, 2, 4, 4, 2, 4]]},
+        {"id": 2, "image_id": 5, "category_id": 3, "area": 99, "segmentation": [[0, 0, 9, 0, 9, 9, 0, 9]]},
+        {
+            "id": 3,
+            "image_id": 5,
+            "category_id": 3,
+            "area": 16,
+            "iscrowd": 1,
+            "segmentation": {"size": [16, 24], "counts": [16 * 23, 16]},  # the last column
+        },
+    ]
+    content = {
+        "images": [{"id": 5, "file_name": "a.png", "height": 16, "width": 24}],
+        "annotations": objects,
+        "categories": [{"id": 90, "name": "cup"}, {"id": 3, "name": "table"}],
+    }
+    (tmp_path / "annotations").mkdir()
+    (tmp_path / "annotations" / "instances.json").write_text(json.dumps(content))
+    source = open_segmented(tmp_path)
+    assert source.pixel_classes == ["background", "table", "cup"]
+    mask = source[0].semantic
+    assert mask[3, 3] == 2, "the smaller object lies above the larger"
+    assert mask[8, 8] == 1
+    assert mask[12, 12] == 0
+    assert (mask[:, 23] == VOID).all()
+
+
+def test_real_coco(real_data: Path) -> None:
+    """Areas as annotated, for images with a single object."""
+    root = real_data / "coco128"
+    content = json.loads((root / "annotations" / "instances.json").read_text())
+    objects: dict[int, list[float]] = {}
+    for annotation in content["annotations"]:
+        objects.setdefault(annotation["image_id"], []).append(annotation["area"])
+    source = open_segmented(root, "val")
+    assert len(source) == 32
+    assert len(source.pixel_classes) == 81
+    compared = 0
+    for place, item in enumerate(source.items):
+        areas = objects.get(item.mask, [])
+        if len(areas) == 1 and areas[0] > 5000:
+            assert int((source[place].semantic > 0).sum()) == pytest.approx(areas[0], rel=0.03)
+            compared += 1
+    assert compared
+
+
+def test_scenes_have_a_background() -> None:
+    source = open_segmented("scenes:size=32,count=3")
+    assert source.pixel_classes[0] == "background"
+    assert int(source[0].semantic.max()) < len(source.pixel_classes)
+
+
+def test_masks_of_another_size_are_refused(tmp_path: Path) -> None:
+    write_camvid(tmp_path, {"train": 1})
+    _save(tmp_path / "trainannot" / "000.png", np.zeros((8, 8)))
+    with pytest.raises(UserError, match=r"24×16 pixels, but its mask 8×8"):
+        list(segmented_batches(open_segmented(tmp_path), square(8), batch_size=2))
+
+
+def test_labels_beyond_the_classes_are_refused(tmp_path: Path) -> None:
+    write_camvid(tmp_path, {"train": 1})
+    _save(tmp_path / "trainannot" / "000.png", np.full((16, 24), 12))
+    with pytest.raises(UserError, match=r"label 12; .* labels 0 … 11 and 255"):
+        open_segmented(tmp_path)[0]
+
+
+def test_missing_and_coloured_masks_are_refused(tmp_path: Path) -> None:
+    write_camvid(tmp_path, {"train": 2})
+    halves(0)[0].save(tmp_path / "trainannot" / "000.png")
+    with pytest.raises(UserError, match="colour image"):
+        open_segmented(tmp_path)[0]
+    (tmp_path / "trainannot" / "001.png").unlink()
+    with pytest.raises(UserError, match=r"1 images of .* have no mask.*001\.png"):
+        open_segmented(tmp_path)
+
+
+def test_folders_without_masks_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no masks in a known layout"):
+        open_segmented(tmp_path)
+    with pytest.raises(UserError, match="no such folder"):
+        open_segmented(tmp_path / "nowhere")
+
+
+def test_batches_share_a_size_and_name_bad_images_in_order(tmp_path: Path) -> None:
+    write_camvid(tmp_path, {"train": 5})
+    (tmp_path / "train" / "000.png").write_bytes(b"no image")
+    image, mask = halves(3, (24, 16))
+    image.save(tmp_path / "train" / "003.png")
+    _save(tmp_path / "trainannot" / "003.png", mask)
+    source = open_segmented(tmp_path)
+    batches = list(segmented_batches(source, nearest_multiple(8), batch_size=5))
+    assert [batch.keys for batch in batches] == [
+        ["train/001.png", "train/002.png"],
+        ["train/003.png"],
+        ["train/004.png"],
+    ]
+    assert [len(batch.bad) for batch in batches] == [1, 0, 0]
+    assert batches[1].images.shape == (1, 3, 24, 16)
+    assert batches[0].masks[0].equal(batches[0].full_masks[0])
+    later = list(segmented_batches(source, nearest_multiple(8), batch_size=5, first=3))
+    assert later[0].keys == ["train/003.png"]
+
+
+def test_sizes() -> None:
+    assert nearest_multiple(16)(360, 480) == (352, 480)  # 22.5 patches round to the even number
+    assert nearest_multiple(16, 240)(360, 480) == (176, 240)
+    assert nearest_multiple(16)(3, 5) == (16, 16)
+
+
+def test_a_stamp_notices_other_files_under_the_same_names(tmp_path: Path) -> None:
+    write_camvid(tmp_path, {"train": 2})
+    before, name = stamp(open_segmented(tmp_path)), open_segmented(tmp_path).fingerprint
+    _save(tmp_path / "trainannot" / "001.png", np.full((16, 24), 2))
+    assert stamp(open_segmented(tmp_path)) != before
+    assert open_segmented(tmp_path).fingerprint == name

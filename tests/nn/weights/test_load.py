@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from asterism.errors import UserError
+from asterism.nn import timm_models
+from asterism.nn.backbone import BackboneConfig, build_backbone
+from asterism.nn.encoder import Encoder
+from asterism.nn.positions import resample, sincos_table
+from asterism.nn.weights.load import load_encoder, load_weights_into
+
+SIZES: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 2, "num_heads": 1}
+
+
+def network(name: str = "vit_base_patch16_224", **changes: Any) -> Any:
+    """A plain timm network whose every parameter matters."""
+    torch.manual_seed(1)
+    made: Any = timm.create_model(name, **(SIZES | changes))
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return made.eval()
+
+
+def backbone(seed: int = 2, **changes: Any) -> Any:
+    torch.manual_seed(seed)
+    return build_backbone(BackboneConfig(**({"dim": 64, "depth": 2, "patch_size": 8, "image_size": 32} | changes)))
+
+
+def saved(path: Path, tensors: dict[str, Tensor]) -> Path:
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+    return path
+
+
+def pixels(rows: int = 4, columns: int = 4) -> Tensor:
+    return torch.randn(2, 3, 8 * rows, 8 * columns, generator=torch.Generator().manual_seed(3))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"class_token": False, "global_pool": "", "num_classes": 0},
+        {"reg_tokens": 3, "no_embed_class": True},
+        {"init_values": 1e-2, "qk_norm": True, "qkv_bias": False},
+        {"mlp_ratio": 2.5, "num_heads": 4},
+    ],
+)
+@torch.no_grad()
+def test_files_of_timm(tmp_path: Path, changes: dict[str, Any]) -> None:
+    plain = network(**changes, dynamic_img_size=True)
+    encoder = load_encoder(saved(tmp_path / "w.safetensors", plain.state_dict()), heads=changes.get("num_heads"))
+    for shape in ((4, 4), (3, 5)):
+        expected = plain.forward_features(pixels(*shape))[:, plain.num_prefix_tokens :]
+        torch.testing.assert_close(encoder(pixels(*shape)).patches, expected, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_a_folder_of_timm_tells_the_network_and_its_colours(tmp_path: Path) -> None:
+    plain = network("vit_base_patch16_clip_224")
+    saved(tmp_path / "model.safetensors", plain.state_dict())
+    with pytest.raises(UserError, match="give name="):
+        load_encoder(tmp_path)
+    config = {"architecture": "vit_base_patch16_clip_224", "pretrained_cfg": {"mean": [0.1] * 3, "std": [0.2] * 3}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    encoder = load_encoder(tmp_path)
+    assert (encoder.mean, encoder.std) == ((0.1, 0.1, 0.1), (0.2, 0.2, 0.2))
+    torch.testing.assert_close(encoder(pixels()).cls, plain.forward_features(pixels())[:, 0], atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_a_bare_vit_is_dinos_unless_told_otherwise(tmp_path: Path) -> None:
+    plain = network(dynamic_img_size=True, num_classes=0)
+    path = saved(tmp_path / "w.safetensors", plain.state_dict())
+    expected = plain.forward_features(pixels(3, 5))[:, 0]
+    torch.testing.assert_close(load_encoder(path, family="timm")(pixels(3, 5)).cls, expected, atol=1e-5, rtol=1e-5)
+    assert load_encoder(path).backbone.architecture.resampling == "offset"
+    assert not torch.allclose(load_encoder(path)(pixels(3, 5)).cls, expected, atol=1e-3)
+    with pytest.raises(UserError, match="unknown family of weights 'tim'; did you mean 'timm'"):
+        load_encoder(path, family="tim")
+
+
+def test_fixed_positions_tell_an_mae(tmp_path: Path) -> None:
+    tensors = network(num_classes=0).state_dict()
+    tensors["pos_embed"] = torch.cat([torch.zeros(1, 1, 64), sincos_table(64, (4, 4))[None]], dim=1)
+    assert load_encoder(saved(tmp_path / "w.safetensors", tensors)).backbone.architecture.resampling == "plain"
+
+
+@torch.no_grad()
+def test_the_gated_network_of_dinov2_in_chunks(tmp_path: Path) -> None:
+    plain = network("vit_giant_patch14_dinov2", embed_dim=96, num_heads=3, num_classes=0)
+    theirs = {"backbone.mask_token": torch.zeros(1, 96)}
+    for name, tensor in plain.state_dict().items():
+        name = name.replace("mlp.fc1", "mlp.w12").replace("mlp.fc2", "mlp.w3").replace("blocks.", "blocks.0.")
+        theirs[f"backbone.{name}"] = tensor
+    torch.save({"teacher": theirs}, tmp_path / "teacher.pth")
+    encoder = load_encoder(tmp_path / "teacher.pth", heads=3)
+    expected = plain.forward_features(pixels())[:, 0]
+    torch.testing.assert_close(encoder(pixels()).cls, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_colours_of_transformers(tmp_path: Path) -> None:
+    tensors = {}
+    for name, tensor in network(num_classes=0).state_dict().items():
+        for ours, theirs in (
+            ("patch_embed.proj", "embeddings.patch_embeddings.projection"),
+            ("cls_token", "embeddings.cls_token"),
+            ("pos_embed", "embeddings.position_embeddings"),
+            ("attn.proj", "attention.output.dense"),
+            ("mlp.fc1", "intermediate.dense"),
+            ("mlp.fc2", "output.dense"),
+            ("norm1", "layernorm_before"),
+            ("norm2", "layernorm_after"),
+            ("blocks", "encoder.layer"),
+            ("norm.", "layernorm."),
+        ):
+            name = name.replace(ours, theirs)
+        if "attn.qkv" in name:
+            for part, piece in zip(("query", "key", "value"), tensor.chunk(3), strict=True):
+                tensors[name.replace("attn.qkv", f"attention.attention.{part}")] = piece
+        else:
+            tensors[name] = tensor
+    tensors["pooler.dense.weight"] = torch.zeros(64, 64)
+    saved(tmp_path / "model.safetensors", tensors)
+    config = {"model_type": "vit", "hidden_act": "gelu", "num_attention_heads": 1, "layer_norm_eps": 1e-12}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    encoder = load_encoder(tmp_path)
+    assert encoder.mean == (0.5, 0.5, 0.5)
+    with torch.no_grad():
+        expected = network(num_classes=0).forward_features(pixels())[:, 0]
+        torch.testing.assert_close(encoder(pixels()).cls, expected, atol=1e-4, rtol=1e-4)
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"image_mean": [0.1] * 3, "image_std": [0.2] * 3}))
+    assert load_encoder(tmp_path).std == (0.2, 0.2, 0.2)
+    assert load_encoder(tmp_path, mean=(0.3, 0.3, 0.3), image_size=64).mean == (0.3, 0.3, 0.3)
+    (tmp_path / "config.json").write_text(json.dumps(config | {"hidden_act": "quick_gelu"}))
+    with pytest.raises(UserError, match="hidden_act = 'quick_gelu'"):
+        load_encoder(tmp_path)
+
+
+def test_weights_of_unknown_kind_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"not a checkpoint of a known family \(asterism, .*called conv1\.weight"):
+        load_encoder(saved(tmp_path / "w.safetensors", {"conv1.weight": torch.zeros(2)}))
+    tensors = {name: t for name, t in network(num_classes=0).state_dict().items() if name != "blocks.1.norm1.weight"}
+    with pytest.raises(UserError, match=r"lacks the tensor 'blocks\.1\.norm1\.weight'"):
+        load_encoder(saved(tmp_path / "w.safetensors", tensors))
+    tensors = network(num_classes=0, embed_dim=80, num_heads=5).state_dict()
+    with pytest.raises(UserError, match=r"width 80; .* give heads="):
+        load_encoder(saved(tmp_path / "w.safetensors", tensors))
+    with pytest.raises(UserError, match="only RGB"):
+        load_encoder(saved(tmp_path / "w.safetensors", network(in_chans=4).state_dict()))
+
+
+def test_a_name_that_means_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="timm has no model 'runs_first'"):
+        load_encoder("runs_first")
+    with pytest.raises(UserError, match="no such file or folder: runs/absent"):
+        load_encoder("runs/absent")
+
+
+def test_published_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {"embed_dim": 64, "depth": 1, "num_heads": 1}
+    create = timm.create_model
+    monkeypatch.setattr(timm, "create_model", lambda name, pretrained=False, **more: create(name, **(more | small)))
+    encoder = load_encoder("vit_tiny_patch16_224")
+    assert encoder.mean == (0.5, 0.5, 0.5)  # as timm says of these weights
+    assert encoder.image_size == 224
+
+    def offline(*_: Any, **__: Any) -> None:
+        raise OSError("no connection\nmore text")
+
+    monkeypatch.setattr(timm_models.timm, "create_model", offline)
+    with pytest.raises(
+        UserError, match="published weights of 'vit_tiny_patch16_224' could not be fetched: no connection;"
+    ):
+        load_encoder("vit_tiny_patch16_224")
+    with pytest.raises(UserError, match="'resnet18' is neither"):
+        load_encoder("resnet18")
+
+
+@torch.no_grad()
+def test_starting_from_weights_of_the_same_shape(tmp_path: Path) -> None:
+    source, target = backbone(), backbone(seed=4)
+    path = Encoder(source).save(tmp_path / "encoder.safetensors")
+    report = load_weights_into(target, path)
+    assert torch.equal(target(pixels()).patches, source(pixels()).patches)
+    assert (report.fresh, report.unused, report.resampled) == ((), (), None)
+    assert len(report.loaded) == len(source.network.state_dict())
+
+
+@torch.no_grad()
+def test_positions_are_resampled_to_the_backbones_grid(tmp_path: Path) -> None:
+    plain = network(num_classes=0)
+    path = saved(tmp_path / "w.safetensors", plain.state_dict())
+    target = backbone(image_size=48)
+    report = load_weights_into(target, path, family="timm")
+    assert report.resampled == "4×4 → 6×6"
+    table = target.network.pos_embed
+    assert torch.equal(table[:, :1], plain.pos_embed[:, :1])
+    assert torch.equal(table[:, 1:], resample(plain.pos_embed[:, 1:], (4, 4), (6, 6), "antialiased"))
+    load_weights_into(target, path, family="dino")
+    assert torch.equal(table[:, 1:], resample(plain.pos_embed[:, 1:], (4, 4), (6, 6), "offset"))
+    assert "positions resampled 4×4 → 6×6" in str(report)
+
+
+@torch.no_grad()
+def test_registers_and_tokens_may_be_new_or_left_over(tmp_path: Path) -> None:
+    plain = network(num_classes=0)
+    path = saved(tmp_path / "w.safetensors", plain.state_dict())
+    target = backbone(registers=3, mask_token=True)
+    registers = target.network.reg_token.clone()
+    report = load_weights_into(target, path)
+    assert set(report.fresh) == {"reg_token", "mask_token"}
+    assert "not in the checkpoint, so fresh: reg_token, mask_token" in str(report)
+    assert torch.equal(target.network.reg_token, registers)
+    # With registers, tokens have no rows in the position table: the class token takes its row along.
+    assert torch.equal(target.network.cls_token, plain.cls_token + plain.pos_embed[:, :1])
+    assert torch.equal(target.network.pos_embed, plain.pos_embed[:, 1:])
+
+    without = backbone(class_token=False)
+    assert load_weights_into(without, path).unused == ("cls_token",)
+    assert torch.equal(without.network.pos_embed, plain.pos_embed[:, 1:])
+
+
+@torch.no_grad()
+def test_back_from_registers_to_none(tmp_path: Path) -> None:
+    source = backbone(registers=3)
+    path = Encoder(source).save(tmp_path / "encoder.safetensors")
+    target = backbone(seed=4)
+    assert load_weights_into(target, path).unused == ("reg_token",)
+    table = target.network.pos_embed
+    assert not table[:, 0].any()
+    assert torch.equal(table[:, 1:], source.network.pos_embed)
+
+
+def test_mask_tokens_of_others_are_taken(tmp_path: Path) -> None:
+    tensors = network(num_classes=0).state_dict() | {"masked_embed": torch.arange(64.0)[None]}  # as in iBOT's student
+    path = saved(tmp_path / "w.safetensors", tensors)
+    target = backbone(mask_token=True)
+    load_weights_into(target, path)
+    assert torch.equal(target.mask_token, torch.arange(64.0)[None])
+    assert load_weights_into(backbone(), path).unused == ("mask_token",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"dim": 128},
+            r"shape \[.*64.*\] in .*w\.safetensors and \[.*128.*\] in the backbone; build .* dim 64, patch_size 8",
+        ),
+        ({"patch_size": 16}, r"patch_embed\.proj\.weight has the shape \[64, 3, 8, 8\] in .* and \[64, 3, 16, 16\]"),
+        ({"depth": 3}, r"lacks the tensor 'blocks\.2\..* of the backbone; .*depth 2"),
+        ({"depth": 1}, r"has a tensor 'blocks\.1\..*, for which the backbone has no place"),
+        ({"name": "vit_base_patch14_dinov2"}, "lacks the tensor .*gamma"),
+    ],
+)
+def test_weights_of_another_shape_are_refused_and_change_nothing(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    path = saved(tmp_path / "w.safetensors", network(num_classes=0).state_dict())
+    target = backbone(**changes)
+    before = {name: tensor.clone() for name, tensor in target.state_dict().items()}
+    with pytest.raises(UserError, match=message):
+        load_weights_into(target, path)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in target.state_dict().items())
+
+
+def test_another_number_of_registers_is_refused(tmp_path: Path) -> None:
+    path = Encoder(backbone(registers=3)).save(tmp_path / "encoder.safetensors")
+    with pytest.raises(UserError, match=r"reg_token has the shape \[1, 3, 64\] .* and \[1, 5, 64\] .* registers 3"):
+        load_weights_into(backbone(registers=5), path)
+
+
+def test_files_of_another_version_are_named(tmp_path: Path) -> None:
+    save_file({"a": torch.zeros(1)}, tmp_path / "encoder.safetensors", {"asterism": json.dumps({"architecture": {}})})
+    with pytest.raises(UserError, match="written by another version of Asterism"):
+        load_encoder(tmp_path)
