@@ -198,11 +198,11 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
     "missing index": (("concepts", *ONE, "--index", "no.parquet"), "there is no index no.parquet"),
     "index without concepts": (
         ("concepts", *ONE, "--index", "plain.npz"),
-        "plain.npz was made by another model (Encoder)",
+        "another model (Encoder)",
     ),
     "index of another model": (
         ("concepts", *ONE, "--index", "wide.npz"),
-        "wide.npz was made by another model (ConceptEncoder)",
+        "another model (ConceptEncoder)",
     ),
     "index of another model as wide": (("concepts", *ONE, "--index", "other.npz"), "was made by another model"),
     "output is a file": (("concepts", *ONE, "--out", "broken.png"), "broken.png is a file"),
