@@ -16,7 +16,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from asterism.api import concepts, embed, evaluate, load, pretrain, reconstruct, report, search, segment, track
+    from asterism.api import (
+        concepts,
+        embed,
+        evaluate,
+        load,
+        plan,
+        pretrain,
+        reconstruct,
+        report,
+        search,
+        segment,
+        track,
+    )
 
     __version__: str
 
@@ -26,6 +38,7 @@ __all__ = [
     "embed",
     "evaluate",
     "load",
+    "plan",
     "pretrain",
     "reconstruct",
     "report",

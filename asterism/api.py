@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from asterism.tools.search import Neighbour
     from asterism.tools.segment import Segmented
     from asterism.tools.track import Tracked
+    from asterism.train.plan import Plan
 
 PathLike = str | os.PathLike[str]
 
@@ -60,23 +61,36 @@ def pretrain(
     from asterism.train import loop  # brings Lightning Fabric, which nothing else here needs
     from asterism.train.recipe import load_recipe
 
-    if isinstance(method, Mapping):  # a section like any other
-        settings["method"], method = method, None
-    if data is not None:
-        settings["data"] = data if isinstance(data, Mapping) else {"path": os.fspath(data)}
-    changes = [*_as_overrides(settings), *overrides]
+    name, changes = _words(method, data, recipe, overrides, settings)
     if resume is not None:
-        if any(word is not None for word in (method, recipe, out, init)) or overwrite:
+        if any(word is not None for word in (name, out, init)) or overwrite:
             raise UserError(
-                "--resume goes on with a run as it is; leave out the method or recipe, --out, --init, --overwrite"
+                "--resume continues a run as it is; leave out the method or recipe, --out, --init and --overwrite"
             )
         return loop.resume(Path(resume), tuple(changes))
-    if (method is None) == (recipe is None):
-        raise UserError("name one method or recipe, for example `asterism pretrain dino`; see `asterism list methods`")
-    name = os.fspath(recipe if recipe is not None else method or "")
+    if name is None:
+        raise _no_recipe()
     folder = Path(out) if out is not None else Path("runs") / Path(name).stem
     weights = None if init is None else os.fspath(init)
     return loop.pretrain(load_recipe(name, changes), folder, overwrite=overwrite, init=weights)
+
+
+def plan(
+    method: str | Mapping[str, Any] | None = None,
+    data: PathLike | Mapping[str, Any] | None = None,
+    *,
+    recipe: PathLike | None = None,
+    overrides: Sequence[str] = (),
+    **settings: Any,
+) -> Plan:
+    """What `pretrain` with the same words would take on this machine: arithmetic, memory, time and disk."""
+    from asterism.train import loop
+    from asterism.train.recipe import load_recipe
+
+    name, changes = _words(method, data, recipe, overrides, settings)
+    if name is None:
+        raise _no_recipe()
+    return loop.plan(load_recipe(name, changes))
 
 
 def load(
@@ -376,6 +390,28 @@ def _device(name: str) -> torch.device:
 
 def _path_of(run: PathLike | Run) -> Path:
     return run.path if isinstance(run, Run) else Path(run)
+
+
+def _words(
+    method: str | Mapping[str, Any] | None,
+    data: PathLike | Mapping[str, Any] | None,
+    recipe: PathLike | None,
+    overrides: Sequence[str],
+    settings: dict[str, Any],
+) -> tuple[str | None, list[str]]:
+    """The name of the recipe, if one is given, and every change of it as an override."""
+    if isinstance(method, Mapping):  # a section like any other
+        settings["method"], method = method, None
+    if data is not None:
+        settings["data"] = data if isinstance(data, Mapping) else {"path": os.fspath(data)}
+    if method is not None and recipe is not None:
+        raise _no_recipe()
+    named = recipe if recipe is not None else method
+    return None if named is None else os.fspath(named), [*_as_overrides(settings), *overrides]
+
+
+def _no_recipe() -> UserError:
+    return UserError("name one method or recipe, for example `asterism pretrain dino`; see `asterism list methods`")
 
 
 def _as_overrides(settings: Mapping[str, Any], prefix: str = "") -> list[str]:

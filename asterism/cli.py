@@ -17,6 +17,7 @@ from asterism.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
     from asterism.evals.result import Result
+    from asterism.train.plan import Plan
 
 _USER_ERROR = 2
 _NO_SPACE = os.strerror(errno.ENOSPC)
@@ -125,12 +126,15 @@ def pretrain(
     data: Data = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="DIR", help="The new run folder.")] = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Go on with this run, exactly where it stopped.")
+        Path | None, typer.Option(metavar="RUN", help="Resume this run exactly where it stopped.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run in --out.")] = False,
     init: Annotated[
         str | None, typer.Option(metavar="WEIGHTS", help="Start from these weights: a run, a file, a timm name.")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what the run would take: time, memory, disk.")
+    ] = False,
 ) -> None:
     """Train an encoder on images without labels.
 
@@ -141,6 +145,7 @@ def pretrain(
     Examples:
       asterism pretrain dino --data photos/ --out runs/first
       asterism pretrain recipe.yaml --out runs/x optim.lr=3e-4 trainer.batch_size=64
+      asterism pretrain dino --data photos/ trainer.minutes=30 --dry-run
       asterism pretrain --resume runs/first
     """
     from asterism import api
@@ -150,6 +155,9 @@ def pretrain(
     if recipe is not None and "=" in recipe:
         changes.insert(0, recipe)
         recipe = None
+    if dry_run:
+        _show_plan(api.plan(recipe=recipe, data=data, overrides=changes))
+        return
     run = api.pretrain(
         recipe=recipe, data=data, out=out, resume=resume, overwrite=overwrite, init=init, overrides=changes
     )
@@ -533,6 +541,19 @@ def _move(text: str) -> tuple[int, tuple[int, int]]:
         return int(token), (down, right)
     except ValueError:
         raise UserError(f"cannot read --move {text}; give TOKEN:DY,DX in cells, for example 3:-1,2") from None
+
+
+def _show_plan(plan: Plan) -> None:
+    from rich.console import Console
+
+    from asterism.train.plan import LONG_HOURS, advice
+    from asterism.train.resolve import describe
+
+    console = Console(highlight=False)
+    console.print(describe(plan.recipe, plan.images, plan.parameters, plan.device, plan.processes))
+    console.print(plan.table())
+    if plan.hours > LONG_HOURS:
+        console.print(advice(plan.recipe, plan.device))
 
 
 def _show(result: Result) -> None:

@@ -288,7 +288,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
         ["pretrain", "--resume", "labelled"],
         "labelled is not a run (it has no config.yaml)",
     ),
-    "resume and a method": (["pretrain", "dino", "--resume", "nowhere"], "--resume goes on with a run as it is"),
+    "resume and a method": (["pretrain", "dino", "--resume", "nowhere"], "--resume continues a run as it is"),
     "evaluate nothing": (["evaluate", "nowhere/run", "--data", "labelled"], "nowhere/run"),
     "evaluate without data": (["evaluate", "weights.safetensors"], "name the data"),
     "evaluate on a missing folder": (

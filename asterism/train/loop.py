@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,21 +20,29 @@ from asterism.data import BadImageLog, Loader, Source, Views, open_source, to_ba
 from asterism.data.sources.segmented_layouts import open_segmented
 from asterism.data.workers import cores
 from asterism.errors import Interrupted, UserError
+from asterism.files import scratch_folder
 from asterism.methods import method_class
 from asterism.methods.base import Method
 from asterism.nn.weights.load import load_weights_into
 from asterism.ops import collectives
 from asterism.ops.random import fold
 from asterism.train import checkpoint
+from asterism.train.cost import step_cost
 from asterism.train.launch import launch
 from asterism.train.monitor import Monitor
-from asterism.train.online_knn import OnlineKnn
 from asterism.train.optim import build_optimizer, clip_gradients, set_schedules
+from asterism.train.pace import Pace
+from asterism.train.plan import LONG_HOURS, Plan, advice
+from asterism.train.probe import Probe, open_probe
 from asterism.train.recipe import Recipe
-from asterism.train.resolve import describe, resolve
+from asterism.train.resolve import describe, limited_to, resolve
 from asterism.train.run import Run, check_free, create_run, open_run
 from asterism.train.stopping import StopRequest
+from asterism.train.units import duration
+from asterism.train.verdict import verdict
 from asterism.types import Batch, Losses, Progress
+
+_TRIAL_STEPS, _WARMING_UP = 8, 3  # steps that are timed before a run of so many minutes, and those left out
 
 
 def pretrain(recipe: Recipe, out: Path, *, init: str | None = None, overwrite: bool = False) -> Run:
@@ -43,6 +52,8 @@ def pretrain(recipe: Recipe, out: Path, *, init: str | None = None, overwrite: b
     method = build_method(recipe)
     source = _open_data(recipe, method)
     recipe = resolve(recipe, len(source), fabric.device, fabric.world_size)
+    if recipe.trainer.minutes is not None:
+        recipe = limited_to(recipe, _seconds_per_step(fabric, recipe, source, out))
     if init is not None:
         loaded = load_weights_into(method.backbone, init)
         method.backbone_was_loaded()
@@ -51,13 +62,13 @@ def pretrain(recipe: Recipe, out: Path, *, init: str | None = None, overwrite: b
     try:
         return _Training(fabric, recipe, source, method, run).train(0)
     except UserError:
-        if not run.is_of_use():
+        if not run.has_results():
             shutil.rmtree(run.path, ignore_errors=True)
         raise
 
 
 def resume(path: Path, overrides: tuple[str, ...] = ()) -> Run:
-    """Go on where the last checkpoint of a run stands; the result is the same as if it had never been interrupted."""
+    """Resume from the last checkpoint of a run; the result is the same as if it had never been interrupted."""
     run = open_run(path)
     _check_resumable(overrides)
     recipe = Recipe.parse(with_overrides(run.config, overrides))
@@ -76,6 +87,29 @@ def resume(path: Path, overrides: tuple[str, ...] = ()) -> Run:
     training = _Training(fabric, recipe, source, method, run)
     checkpoint.restore(state, training.method, training.optimizer)
     return training.train(state.step)
+
+
+def plan(recipe: Recipe) -> Plan:
+    """What a run would take on one of the devices here, without starting it."""
+    fabric = _launch(recipe)
+    method = build_method(recipe)
+    source = _open_data(recipe, method)
+    recipe = resolve(recipe, len(source), fabric.device, fabric.world_size)
+    trainer = recipe.trainer
+    assert isinstance(trainer.batch_size, int)
+    cost = step_cost(method.to(fabric.device), trainer.batch_size // fabric.world_size, trainer.accumulate)
+    if trainer.minutes is not None:
+        recipe = limited_to(recipe, cost.seconds)
+    trained = sum(p.numel() for p in method.parameters() if p.requires_grad)
+    return Plan(recipe, len(source), trained, cost, fabric.device, fabric.world_size)
+
+
+def _seconds_per_step(fabric: Fabric, recipe: Recipe, source: Source, out: Path) -> float:
+    """Measured on the first steps of the run, made on a copy that is thrown away."""
+    trial = recipe.model_copy(update={"trainer": recipe.trainer.model_copy(update={"steps": _TRIAL_STEPS})})
+    with scratch_folder(out) as folder:
+        seconds = _Training(fabric, trial, source, build_method(recipe), Run(folder)).time_steps()
+    return float(collectives.all_reduce_max(torch.tensor(seconds, device=fabric.device)))
 
 
 def _launch(recipe: Recipe) -> Fabric:
@@ -121,16 +155,33 @@ class _Training:
         self.optimizer = build_optimizer(method, recipe.optim)
         self.stepper = cast(torch.optim.Optimizer, fabric.setup_optimizers(self.optimizer))
 
+    def time_steps(self) -> float:
+        """Seconds of a step, the median without the first ones, which warm up."""
+        monitor = Monitor(self.recipe.monitor, None, 0, self.steps, self.method.uniform_terms)
+        seconds = []
+        with self._threads_beside_workers():
+            batches = self._batches(0)
+            for step in range(self.steps):
+                before, progress = time.perf_counter(), self._progress(step)
+                micro_batches = self._gradients(progress, batches, monitor)
+                self._update(progress, sum(part.waited for part in micro_batches), monitor)
+                seconds.append(time.perf_counter() - before)
+        return statistics.median(seconds[_WARMING_UP:])
+
     def train(self, start: int) -> Run:
         """Steps `start` to the end; saves on the way, at the end, and when asked to stop."""
         first = self.fabric.is_global_zero
-        knn = OnlineKnn(self.recipe.monitor.knn, self.recipe.data) if first else None
+        probe = self._open_probe() if first else None
+        pace = Pace(start, self.steps)
         saving = _SaveSchedule(self.recipe.checkpoint, self.steps, self.steps_per_epoch)
         monitor = Monitor(
             self.recipe.monitor, self.run.path if first else None, start, self.steps, self.method.uniform_terms
         )
         self._announce(monitor)
-        with self._threads_beside_workers(), monitor, StopRequest() as stop:
+        with self._threads_beside_workers(), monitor, StopRequest(monitor.say) as stop:
+            if probe is not None and start == 0:
+                monitor.measured(0, probe.first_record(self.method.encoder().eval()))
+                self.method.train()
             batches = self._batches(start)
             for step in range(start, self.steps):
                 progress = self._progress(step)
@@ -139,16 +190,26 @@ class _Training:
                 self._update(progress, sum(part.waited for part in micro_batches), monitor)
                 if saving.is_due(step + 1, late) or signal_number:
                     self._save(step + 1)
-                if knn is not None and knn.is_due(step + 1, self.steps, self.steps_per_epoch):
-                    monitor.knn(step + 1, knn.accuracy(self.method.encoder().eval()))
+                if probe is not None and probe.is_due(step + 1):
+                    monitor.measured(step + 1, probe.record(self.method.encoder().eval()))
                     self.method.train()
+                if (hours := pace.hours(step + 1)) is not None and hours > LONG_HOURS:
+                    takes = f"At this speed the run takes {duration(3600 * hours)}."
+                    monitor.say(f"{takes} {advice(self.recipe, self.fabric.device)}")
                 if signal_number:
                     raise Interrupted(
-                        f"stopped at step {step + 1} of {self.steps} and saved; go on with: "
+                        f"stopped at step {step + 1} of {self.steps} and saved; resume with: "
                         f"asterism pretrain --resume {self.run.path}",
                         signal_number,
                     )
+        if first and (said := verdict(self.run.metrics())) is not None:
+            monitor.say(said)
         return self.run
+
+    def _open_probe(self) -> Probe | None:
+        view = self.method.views[0]
+        knn, data = self.recipe.monitor.knn, self.recipe.data
+        return open_probe(knn, data, self.source, view, self.steps, self.steps_per_epoch)
 
     def _gradients(
         self, progress: Progress, batches: Iterator[tuple[Batch, float]], monitor: Monitor
@@ -339,7 +400,7 @@ _RESUMABLE = (
 
 
 def _check_resumable(overrides: tuple[str, ...]) -> None:
-    """Only what does not change the result may differ when a run goes on."""
+    """Only what does not change the result may differ when a run is resumed."""
     for override in overrides:
         key = override.partition("=")[0]
         if key not in _RESUMABLE and not key.startswith(("checkpoint.", "monitor.")):

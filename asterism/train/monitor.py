@@ -95,10 +95,11 @@ class Monitor:
         if self._log is not None:
             self._log.write(step, record)
 
-    def knn(self, step: int, accuracy: float) -> None:
-        self.write(step, {"knn": accuracy})
+    def measured(self, step: int, record: Mapping[str, float]) -> None:
+        """Take what a probe says about the features."""
+        self.write(step, record)
         if self._display is not None:
-            self._display.show({"knn": accuracy})
+            self._display.show(record)
 
     def say(self, message: RenderableType) -> None:
         if self._display is not None:

@@ -1,4 +1,4 @@
-"""k-NN accuracy while training: how good the features are, long before the loss tells."""
+"""k-NN accuracy while training: how good the features are, long before the loss shows it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from asterism.ops.random import fold, generator
 
 
 class OnlineKnnConfig(Config):
-    """Weighted k-NN on a labelled subset; it runs where the data has labels."""
+    """Weighted k-NN on a labelled subset; without labels, how often an image is recognised in another view of it."""
 
     data: str | None = None  # a labelled source; None: the training data, when it has labels
     every_epochs: float | None = None  # None: ten times in a run
@@ -30,25 +30,16 @@ class OnlineKnnConfig(Config):
 class OnlineKnn:
     """Holds the two subsets; both are a function of the data and never change during a run."""
 
-    def __init__(self, config: OnlineKnnConfig | None, data: DataConfig) -> None:
-        self._config = config
-        self._subsets = _subsets(config, data) if config is not None else None
-        self._images: list[tuple[UInt8[Tensor, "n 3 s s"], Int[Tensor, " n"]]] = []
+    name = "knn"
 
-    def is_due(self, step: int, steps: int, steps_per_epoch: int) -> bool:
-        if self._config is None or self._subsets is None:
-            return False
-        every = self._config.every_epochs
-        interval = max(1, steps // 10) if every is None else max(1, round(every * steps_per_epoch))
-        return step % interval == 0 or step == steps
+    def __init__(self, config: OnlineKnnConfig, bank: Source, queries: Source) -> None:
+        self._config = config
+        self._subsets = (bank, queries)
+        self._images: list[tuple[UInt8[Tensor, "n 3 s s"], Int[Tensor, " n"]]] = []
 
     def accuracy(self, encoder: Encoder) -> float:
         """Top-1 in percent."""
-        assert self._config is not None
-        assert self._subsets is not None
-        if (
-            not self._images
-        ):  # read once: 3000 images of 224 pixels take 450 MB, and decoding them takes longer than this
+        if not self._images:  # read once: decoding 3000 images takes longer than all this; at 224 px they take 450 MB
             self._images = [_read(subset, encoder.image_size) for subset in self._subsets]
         bank, queries = ((_embed(encoder, images), labels) for images, labels in self._images)
         classes = int(torch.cat([bank[1], queries[1]]).max()) + 1
@@ -70,8 +61,8 @@ def _embed(encoder: Encoder, images: UInt8[Tensor, "n 3 s s"]) -> Float[Tensor, 
     return torch.cat([encoder.encode(part).cls.float().cpu() for part in torch.split(images, 128)])
 
 
-def _subsets(config: OnlineKnnConfig, data: DataConfig) -> tuple[Source, Source] | None:
-    """Bank and queries; None when the training data has no labels (and no other was named), or too few images."""
+def open_online_knn(config: OnlineKnnConfig, data: DataConfig) -> OnlineKnn | None:
+    """None when the training data has no labels (and no other data was named), or too few images."""
     path = config.data or data.path
     bank = open_source(path, None if config.data else data.split)
     if bank.classes is None:
@@ -82,4 +73,6 @@ def _subsets(config: OnlineKnnConfig, data: DataConfig) -> tuple[Source, Source]
     held_out = min(config.queries, len(bank) // 5)
     if held_out == 0:
         return None
-    return Subset(bank, sorted(order[held_out:][: config.bank])), Subset(bank, sorted(order[:held_out]))
+    return OnlineKnn(
+        config, Subset(bank, sorted(order[held_out:][: config.bank])), Subset(bank, sorted(order[:held_out]))
+    )

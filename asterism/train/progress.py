@@ -8,7 +8,10 @@ from collections.abc import Mapping
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from asterism.train.units import duration
+
 _PLAIN_SECONDS = 15.0  # between lines when the output is not a terminal
+_SPEED_SECONDS = 600.0  # the time left follows from the speed of this long: a few steps even where one takes minutes
 
 
 class ProgressDisplay:
@@ -29,6 +32,7 @@ class ProgressDisplay:
             TimeRemainingColumn(),
             console=self._console,
             disable=not self._console.is_terminal,
+            speed_estimate_period=_SPEED_SECONDS,
         )
         self._task = self._bar.add_task("", total=steps, completed=start_step, numbers="")
 
@@ -48,10 +52,14 @@ class ProgressDisplay:
         due = time.monotonic() - self._last_line > _PLAIN_SECONDS or self._step == self._steps
         if not self._console.is_terminal and due:
             self._last_line = time.monotonic()
-            self._console.print(f"step {self._step}/{self._steps}  {self._numbers()}", highlight=False)
+            self._console.print(f"step {self._step}/{self._steps}  {self._numbers()}{self._left()}", highlight=False)
 
     def say(self, message: RenderableType) -> None:
         self._console.print(message, highlight=False)
+
+    def _left(self) -> str:
+        remaining = self._bar.tasks[0].time_remaining
+        return "" if remaining is None else f"  {duration(remaining)} left"
 
     def _numbers(self) -> str:
         forms = {
@@ -59,5 +67,6 @@ class ProgressDisplay:
             "images_per_second": "{:.0f} images/s",
             "data_wait_share": "data wait {:.0%}",
             "knn": "k-NN {:.1f} %",
+            "view_retrieval": "view retrieval {:.1f} %",
         }
         return "  ".join(form.format(self._values[name]) for name, form in forms.items() if name in self._values)

@@ -7,6 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from asterism.config import Config, read_yaml, with_overrides
@@ -24,7 +25,8 @@ class TrainerConfig(Config):
     """How long, on what, and in which precision. "auto" values are resolved when training starts, and printed."""
 
     epochs: float | Literal["auto"] = "auto"  # passes over the data; auto: 100, or more when that is under 10 000 steps
-    steps: int | None = None  # optimiser steps, instead of epochs
+    steps: int | None = Field(default=None, ge=1)  # optimiser steps, instead of epochs
+    minutes: float | None = Field(default=None, gt=0)  # of training, instead of either: a few steps are timed first
     batch_size: int | Literal["auto"] = "auto"  # global: over all devices and micro-batches
     accumulate: int = Field(default=1, ge=1)  # micro-batches per optimiser step and device
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -36,8 +38,11 @@ class TrainerConfig(Config):
 
     @model_validator(mode="after")
     def _one_length(self) -> TrainerConfig:
-        if self.steps is not None and self.epochs != "auto":
-            raise ValueError(f"give trainer.steps ({self.steps}) or trainer.epochs ({self.epochs}), not both")
+        epochs = None if self.epochs == "auto" else self.epochs
+        lengths = {"epochs": epochs, "steps": self.steps, "minutes": self.minutes}
+        given = [f"trainer.{name} ({value})" for name, value in lengths.items() if value is not None]
+        if len(given) > 1:
+            raise ValueError(f"give only one of {' and '.join(given)}")
         return self
 
 
@@ -66,11 +71,26 @@ class Recipe(Config):
 
 
 def load_recipe(name: str, overrides: Sequence[str] = (), values: Mapping[str, Any] | None = None) -> Recipe:
-    """The recipe `name` (a YAML file, a shipped recipe or a method), changed by `values` and then `overrides`."""
-    merged = with_overrides(_merge(read_yaml(find_recipe(name)), values or {}), overrides)
+    """The recipe `name` (a YAML file, a shipped recipe or a method), changed by `values` and then `overrides`.
+
+    A recipe may have a section `on_cpu` with changes for machines without a GPU: a run that ends there in minutes.
+    """
+    written = read_yaml(find_recipe(name))
+    small = written.pop("on_cpu", None) or {}
+    if small and _trains_on_cpu(with_overrides(values or {}, overrides)):
+        written = _merge(written, small)
+    merged = with_overrides(_merge(written, values or {}), overrides)
     if "path" not in merged.get("data", {}):
         raise UserError(f"the recipe {name!r} leaves the choice of images to you: give --data FOLDER (or data.path)")
     return Recipe.parse(merged)
+
+
+def _trains_on_cpu(values: Mapping[str, Any]) -> bool:
+    """Whether a run with these settings would train on the CPU of this machine."""
+    trainer = values.get("trainer")
+    chosen = trainer.get("accelerator", "auto") if isinstance(trainer, Mapping) else "auto"
+    has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
+    return chosen == "cpu" or (chosen == "auto" and not has_gpu)
 
 
 def find_recipe(name: str) -> Path:

@@ -33,7 +33,7 @@ def resolve(recipe: Recipe, images: int, device: torch.device, world: int) -> Re
             f"trainer.batch_size = {batch} does not divide over {world} processes × {trainer.accumulate} parts; "
             f"choose a multiple of {per_step}"
         )
-    steps = trainer.steps or _steps(trainer.epochs, images // batch)
+    steps = trainer.steps if trainer.steps or trainer.minutes else _steps(trainer.epochs, images // batch)
     precision = trainer.precision
     if precision == "auto":
         precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "32"
@@ -46,6 +46,13 @@ def resolve(recipe: Recipe, images: int, device: torch.device, world: int) -> Re
             "data": recipe.data.model_copy(update={"workers": workers}),
         }
     )
+
+
+def limited_to(recipe: Recipe, seconds_per_step: float) -> Recipe:
+    """The same recipe with as many steps as fit into `trainer.minutes`."""
+    assert recipe.trainer.minutes is not None
+    steps = max(1, round(60 * recipe.trainer.minutes / seconds_per_step))
+    return recipe.model_copy(update={"trainer": recipe.trainer.model_copy(update={"steps": steps, "minutes": None})})
 
 
 def describe(recipe: Recipe, images: int, parameters: int, device: torch.device, world: int) -> Table:

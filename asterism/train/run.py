@@ -49,7 +49,7 @@ class Run:
         """What was logged, a record per logged step."""
         return read_metrics(self.path)
 
-    def is_of_use(self) -> bool:
+    def has_results(self) -> bool:
         """Whether there is more in it than what a new start would write again."""
         return any((self.path / name).exists() for name in ("checkpoints", "bad_images.jsonl")) or bool(self.metrics())
 
@@ -72,7 +72,7 @@ def check_free(out: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise UserError(
-            f"{out} exists already; go on with it by --resume {out}, replace it by --overwrite, or choose another --out"
+            f"{out} exists already; resume it with --resume {out}, replace it with --overwrite, or choose another --out"
         )
     if not (out / "config.yaml").is_file():
         raise UserError(f"{out} exists and is not a run folder, so --overwrite does not touch it; choose another --out")

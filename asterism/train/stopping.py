@@ -1,15 +1,19 @@
-"""Ctrl-C and SIGTERM: finish the step, save, and say how to go on."""
+"""Ctrl-C and SIGTERM: finish the step, save, and say how to resume."""
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from types import FrameType, TracebackType
+
+_ANSWER = "Stopping after this step, then saving. Press Ctrl-C again to stop now; the last checkpoint stays good."
 
 
 class StopRequest:
-    """Remembers the first signal; a second Ctrl-C stops at once."""
+    """Remembers the first signal and answers it at once; a second Ctrl-C stops without saving."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer: Callable[[str], None]) -> None:
+        self._answer = answer
         self._received = 0
         self._before: dict[signal.Signals, object] = {}
 
@@ -36,3 +40,4 @@ class StopRequest:
         if self._received and number == signal.SIGINT:
             raise KeyboardInterrupt
         self._received = number
+        self._answer(_ANSWER)

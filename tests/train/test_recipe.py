@@ -41,7 +41,11 @@ def test_values_and_overrides_reach_the_recipe_in_this_order():
             "unknown setting 'method.out_dimm'; did you mean 'method.out_dim'",
         ),
         ("dino", ["data.path=x", "method.name=dnio"], "unknown method 'dnio'"),
-        ("dino", ["data.path=x", "trainer.steps=3", "trainer.epochs=2"], r"give trainer.steps \(3\) or trainer.epochs"),
+        (
+            "dino",
+            ["data.path=x", "trainer.steps=3", "trainer.epochs=2"],
+            r"trainer.epochs \(2.0\) and trainer.steps \(3\)",
+        ),
         ("dino", ["data.path=x", "trainer.accelerator=gpu"], "trainer.accelerator = 'gpu'"),
         ("none.yaml", [], "no such file"),
     ],

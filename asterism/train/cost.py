@@ -1,0 +1,109 @@
+"""What a training step costs in arithmetic, memory and disk, measured on a few images before a run starts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from asterism.methods.base import Method
+from asterism.ops.random import fold_each
+from asterism.types import Batch, CropGeometry, Progress, View, ViewSpec
+
+_FEW, _MORE = 2, 4  # images of the two trial batches
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """Of one optimiser step on one device."""
+
+    flops: float  # forward and backward
+    seconds: float  # forward and backward, extrapolated from small batches
+    memory: int  # bytes: weights, gradients, moments of AdamW, and what the backward pass keeps
+    checkpoint: int  # bytes on disk
+
+
+def step_cost(method: Method, batch_size: int, accumulate: int = 1) -> StepCost:
+    """The cost of `accumulate` micro-batches, together `batch_size` images, on the device that holds the method.
+
+    Costs are linear in the number of images but for a constant (prototypes, memories), so two small batches of noise
+    tell them. The method is left as it was.
+    """
+    images = batch_size // accumulate
+    few, more = (_trial(method, count) for count in (_FEW, _MORE))
+    flops, seconds, kept = (_extrapolated(a, b, images) for a, b in zip(few, more, strict=True))
+    trained = _bytes(parameter for parameter in method.parameters() if parameter.requires_grad)
+    state = _bytes(method.state_dict().values())
+    moments = 2 * trained
+    return StepCost(
+        flops=accumulate * flops,
+        seconds=accumulate * seconds,
+        memory=int(state + trained + moments + kept),
+        checkpoint=state + moments,
+    )
+
+
+def _extrapolated(few: float, more: float, images: int) -> float:
+    slope = max(0.0, more - few) / (_MORE - _FEW)
+    return max(more * min(1.0, images / _MORE), more + slope * (images - _MORE))
+
+
+def _trial(method: Method, images: int) -> tuple[float, float, float]:
+    """FLOPs, seconds, and bytes that the backward pass keeps."""
+    device = next(method.parameters()).device
+    batch = _noise(method.views, images, device)
+    progress = Progress(step=0, steps=1000, steps_per_epoch=10)
+    before = {name: value.clone() for name, value in method.named_buffers()}
+    kept = _KeptBytes(method)
+    with FlopCounterMode(display=False) as counter, kept:
+        torch.autograd.backward(method.loss(batch, progress).total)
+    method.zero_grad(set_to_none=True)
+    start = time.perf_counter()
+    torch.autograd.backward(method.loss(batch, progress).total)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    seconds = time.perf_counter() - start
+    method.zero_grad(set_to_none=True)
+    with torch.no_grad():
+        for name, value in method.named_buffers():
+            value.copy_(before[name])
+    return float(counter.get_total_flops()), seconds, float(kept.bytes)
+
+
+class _KeptBytes(torch.autograd.graph.saved_tensors_hooks):
+    """Counts the storage that autograd keeps for the backward pass, each once and without the weights."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.bytes = 0
+        self._seen = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
+        super().__init__(self._count, lambda tensor: tensor)
+
+    def _count(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._seen:
+            self._seen.add(storage.data_ptr())
+            self.bytes += storage.nbytes()
+        return tensor
+
+
+def _noise(specs: Sequence[ViewSpec], images: int, device: torch.device) -> Batch:
+    """Views of noise, of the sizes that were asked for; every view is the whole image."""
+    views = []
+    for number, spec in enumerate(specs):
+        generator = torch.Generator().manual_seed(number)
+        zero, side = torch.zeros(images), torch.full((images,), float(spec.size))
+        geometry = CropGeometry(zero, zero, side, side, side, side, torch.zeros(images, dtype=torch.bool))
+        placed = CropGeometry(**{name: value.to(device) for name, value in vars(geometry).items()})
+        pixels = torch.randn(images, 3, spec.size, spec.size, generator=generator).to(device)
+        segments = torch.zeros(images, spec.size, spec.size, dtype=torch.int64, device=device)
+        views.append(View(pixels, placed, segments if spec.segments else None))
+    index = torch.arange(images, device=device)
+    return Batch(tuple(views), index, fold_each(index, 0))
+
+
+def _bytes(tensors: object) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)  # type: ignore[attr-defined]

@@ -1,0 +1,61 @@
+"""What a run will take, said before it starts: arithmetic, memory, time and disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from rich.table import Table
+
+from asterism.train.cost import StepCost
+from asterism.train.recipe import Recipe
+from asterism.train.units import duration, size
+
+LONG_HOURS = 2.0  # a run that takes longer says so, and what would be shorter
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A resolved recipe and its cost on the device at hand."""
+
+    recipe: Recipe
+    images: int
+    parameters: int  # trained
+    cost: StepCost
+    device: torch.device
+    processes: int
+
+    @property
+    def steps(self) -> int:
+        assert self.recipe.trainer.steps is not None
+        return self.recipe.trainer.steps
+
+    @property
+    def hours(self) -> float:
+        """Of training alone, without waiting for data."""
+        return self.steps * self.cost.seconds / 3600
+
+    @property
+    def disk(self) -> int:
+        """Bytes of the checkpoints that are kept, one more while it is written, and the encoder."""
+        return (self.recipe.checkpoint.keep_last + 1) * self.cost.checkpoint
+
+    def table(self) -> Table:
+        steps_per_epoch = self.images // int(self.recipe.trainer.batch_size)
+        table = Table.grid(padding=(0, 2))
+        table.add_row("arithmetic", f"{self.cost.flops / 1e9:,.1f} GFLOP per step and process")
+        table.add_row("memory", f"about {size(self.cost.memory)} per process, without images that wait")
+        table.add_row("step", f"about {duration(self.cost.seconds)} on this {self.device.type}, as few images suggest")
+        table.add_row("epoch", f"about {duration(self.cost.seconds * steps_per_epoch)}")
+        table.add_row("whole run", f"about {duration(3600 * self.hours)}")
+        table.add_row("disk", f"about {size(self.disk)}")
+        return table
+
+
+def advice(recipe: Recipe, device: torch.device) -> str:
+    """How to make a long run short."""
+    smaller = "smaller views (backbone.image_size), larger patches (backbone.patch_size)"
+    length = f"fewer steps (trainer.steps, now {recipe.trainer.steps:,}), or a time limit (trainer.minutes=30)"
+    if device.type == "cpu":
+        return f"Shorter: {length}; {smaller}; a small network (backbone.dim=192 backbone.depth=4); or a GPU"
+    return f"Shorter: {length}; {smaller}; more devices (trainer.devices)"

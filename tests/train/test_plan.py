@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from asterism.errors import UserError
+from asterism.train import loop
+from asterism.train.cost import step_cost
+from asterism.train.pace import Pace
+from asterism.train.recipe import Recipe, load_recipe
+from asterism.train.units import duration, size
+from asterism.train.verdict import verdict
+from tests.train.tiny import METHODS, tiny_recipe
+
+
+@pytest.mark.parametrize("name", ["mae", "dino", "cribo", "stellar"])
+def test_the_cost_of_a_step_grows_with_its_images_and_leaves_the_method_as_it_was(name: str) -> None:
+    assert name in METHODS
+    method = loop.build_method(tiny_recipe(name))
+    before = {key: value.clone() for key, value in method.state_dict().items()}
+    small, large = step_cost(method, 8), step_cost(method, 80)
+    assert all(value.equal(before[key]) for key, value in method.state_dict().items())
+    assert all(parameter.grad is None for parameter in method.parameters())
+    assert large.checkpoint == small.checkpoint
+    assert 5 < large.flops / small.flops < 11
+    assert large.memory > small.memory
+
+
+def test_flops_are_those_of_the_matrices() -> None:
+    """MAE without decoder blocks is small enough to count by hand: a linear layer has 2·in·out per row, and twice that
+    in the backward pass."""
+    recipe = tiny_recipe(
+        "mae", method={"decoder_depth": 1, "mask_ratio": 0.75}, backbone={"depth": 1, "drop_path": 0.0}
+    )
+    method = loop.build_method(recipe)
+    matrices = {name: p for name, p in method.named_parameters() if p.ndim >= 2 and "weight" in name}
+    visible, patches, images = 4 + 1, 16 + 1, 10
+    rows = {name: visible if name.startswith("backbone") else patches for name in matrices}
+    least = sum(3 * 2 * p.numel() * rows[name] for name, p in matrices.items()) * images
+    flops = step_cost(method, images).flops
+    assert 0.8 * least < flops < 1.5 * least  # attention adds a little, pixels need no gradient
+
+
+def test_memory_covers_what_torch_keeps() -> None:
+    method = loop.build_method(tiny_recipe("dino"))
+    weights = sum(p.numel() * p.element_size() for p in method.parameters() if p.requires_grad)
+    assert step_cost(method, 4).memory > 4 * weights  # weights, gradients, two moments, and a teacher
+
+
+def test_a_plan_says_what_a_run_takes() -> None:
+    plan = loop.plan(tiny_recipe("mae"))
+    assert (plan.images, plan.steps, plan.processes) == (40, 6, 1)
+    assert plan.hours == pytest.approx(6 * plan.cost.seconds / 3600)
+    assert plan.disk == 3 * plan.cost.checkpoint
+    rows = dict(zip(*(column.cells for column in plan.table().columns), strict=True))
+    assert set(rows) == {"arithmetic", "memory", "step", "epoch", "whole run", "disk"}
+
+
+def test_minutes_become_steps_and_stay_when_resumed(tmp_path: Path) -> None:
+    recipe = tiny_recipe("mae", trainer={"steps": None, "minutes": 0.05})
+    run = loop.pretrain(recipe, tmp_path / "run")
+    trainer = run.config["trainer"]
+    assert trainer["minutes"] is None
+    assert trainer["steps"] >= 1
+    assert list(tmp_path.iterdir()) == [run.path], "the trial leaves nothing"
+
+
+def test_one_length_only() -> None:
+    with pytest.raises(UserError, match=r"trainer\.steps \(6\) and trainer\.minutes \(2\.0\)"):
+        tiny_recipe("mae", trainer={"minutes": 2})
+
+
+def test_a_machine_without_gpu_gets_the_small_form(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text(
+        "method: mae\ndata: {path: scenes}\nbackbone: {depth: 12}\non_cpu: {backbone: {depth: 2, dim: 64}}\n"
+    )
+
+    def backbone(*overrides: str) -> tuple[int | None, int | None]:
+        recipe = load_recipe(str(tmp_path / "r.yaml"), overrides)
+        return recipe.backbone.depth, recipe.backbone.dim
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert backbone() == (2, 64)
+    assert backbone("backbone.depth=3") == (3, 64), "what the user says comes last"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert backbone() == (12, None)
+    assert backbone("trainer.accelerator=cpu") == (2, 64)
+
+
+def test_times_and_sizes_as_people_say_them() -> None:
+    said = {
+        0.21: "0.2 s",
+        42: "42 s",
+        725: "12 min",
+        125: "2 min 5 s",
+        3600: "1 h",
+        40000: "11 h",
+        700000: "8 days 2 h",
+    }
+    assert {value: duration(value) for value in said} == said
+    assert [size(value) for value in (2e3, 3.21e6, 4e10)] == ["2 kB", "3.2 MB", "40.0 GB"]
+
+
+def test_the_pace_is_known_after_four_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([100.0, 160.0])
+    monkeypatch.setattr("asterism.train.pace.time.monotonic", lambda: next(clock))
+    pace = Pace(0, 180)
+    assert [pace.hours(step) for step in range(1, 6)] == [None, None, None, 1.0, None]
+
+
+def test_the_verdict_compares_with_the_start_and_with_pixels() -> None:
+    def says(end: float, pixels: float | None = 36.0, name: str = "knn") -> str | None:
+        first = {"step": 0, name: 28.0} | ({} if pixels is None else {f"{name}_pixels": pixels})
+        return verdict([first, {"step": 5, "loss": 1.0}, {"step": 9, name: end}])
+
+    assert "Learnt: k-NN accuracy on held-out training images went from 28.0 % at the start to 42.0 %" in (
+        says(42) or ""
+    )
+    assert "raw pixels reach 36.0 %" in (says(42) or "")
+    assert (says(35) or "").startswith("Learnt, but not ahead of raw pixels (36.0 %)")
+    assert (says(29) or "").startswith("No clear gain")
+    assert (says(20) or "").startswith("Not learnt")
+    assert "recognised in another view" in (says(60, None, "view_retrieval") or "")
+    assert verdict([{"step": 9, "knn": 40.0}]) is None
+
+
+def test_runs_without_labels_watch_the_retrieval_of_views(tmp_path: Path) -> None:
+    from tests.evals.samples import write_colours
+
+    photos = write_colours(tmp_path / "photos", 12, size=(24, 24))
+    for file in photos.glob("*/*.png"):
+        file.rename(photos / f"{file.parent.name}-{file.name}")
+    settings = {"data": {"path": str(photos), "workers": 0}, "monitor": {"knn": {}, "tensorboard": False}}
+    run = loop.pretrain(tiny_recipe("mae", **settings), tmp_path / "run")
+    records = [record for record in run.metrics() if "view_retrieval" in record]
+    assert [record["step"] for record in records] == [0, 1, 2, 3, 4, 5, 6]
+    assert "view_retrieval_pixels" in records[0]
+    assert all(0 <= record["view_retrieval"] <= 100 for record in records)
+    assert isinstance(Recipe.parse(run.config), Recipe)
