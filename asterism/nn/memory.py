@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asterism.ops.collectives import all_gather_ragged_rows
+from asterism.ops.precision import at_least_float32
 
 
 class Memory(nn.Module):
@@ -45,7 +46,7 @@ class Memory(nn.Module):
     @torch.no_grad()
     def collect(self, rows: Float[Tensor, "b d"], keys: Int[Tensor, " b"]) -> None:
         """Keep the rows of a micro-batch until `store`; `keys` are the random keys of their images."""
-        self._pending.append((rows.detach().float(), keys))
+        self._pending.append((at_least_float32(rows.detach()), keys))
 
     @torch.no_grad()
     def store(self) -> Int[Tensor, " b"]:

@@ -40,7 +40,7 @@ def _image_loss(v: Vectors, student: Tensor, tasks: list[P.Prototypes]) -> Tenso
 
 def test_supports_beside_the_anchors(probs: Vectors) -> None:
     memory, p = probs["in_memory"].T.contiguous(), probs.params
-    found = P.supports_beside_anchors(memory, probs["in_anchor_idx"], p["neighbours"], P.nearest_rows)
+    found = P.supports_outside_anchors(memory, probs["in_anchor_idx"], p["neighbours"], P.nearest_rows)
     assert torch.equal(found.index, probs["out_support_idx"])
     assert relative_error(P.member_weights(found, p["smoothing"]), probs["out_weights"]) <= p["tolerance"]
     _check(probs, P.organize(memory, found, "similarity", p["smoothing"]), "", "")
@@ -55,7 +55,7 @@ def test_supports_in_the_whole_memory(probs: Vectors) -> None:
 
 def test_patches(probs: Vectors) -> None:
     memory, p = probs["in_patch_memory"].T.contiguous(), probs.params
-    found = P.supports_beside_anchors(memory, probs["in_patch_anchor_idx"], p["patch_supports"] - 1, P.nearest_rows)
+    found = P.supports_outside_anchors(memory, probs["in_patch_anchor_idx"], p["patch_supports"] - 1, P.nearest_rows)
     prototypes = P.organize(memory, found, "similarity", p["smoothing"])
     student, mask = probs["in_patch_student"].clone().requires_grad_(), probs["in_patch_mask"]
     for rows, temperature, expected in [

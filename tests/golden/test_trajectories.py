@@ -1,4 +1,4 @@
-"""Our methods, started from the official initial states and fed the official batches, arrive where the official codes do."""
+"""Our methods, given the official initial states, batches and draws, arrive where the official codes do."""
 
 from pathlib import Path
 

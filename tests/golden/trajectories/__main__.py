@@ -15,7 +15,9 @@ from tests.golden.trajectories.compared import Compared
 
 def share(compared: Compared) -> float:
     """Error in tolerances, by which quantities of different tolerance can be ordered."""
-    return compared.error / compared.tolerance if compared.tolerance else float("inf") * bool(compared.error) or 0.0
+    if compared.tolerance == 0:
+        return 0.0 if compared.holds else float("inf")
+    return compared.error / compared.tolerance
 
 
 def main(paths: list[Path]) -> int:
