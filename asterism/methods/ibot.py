@@ -1,8 +1,8 @@
 """iBOT: image BERT pre-training with an online tokenizer (Zhou et al., 2022).
 
 DINO with masked image modelling: in the student's large views some patches are hidden, and the student predicts there
-what the teacher, which sees them, says about each. Usually images and patches have the same prototypes, so that what the
-teacher knows of whole images gives meaning to its "words" for patches.
+what the teacher, which sees them, says about each. Usually images and patches have the same prototypes, so that what
+the teacher knows of whole images gives meaning to its "words" for patches.
 
     f_s, h_s; f_t, h_t    backbone, head; teacher_backbone, teacher_head
     u, v; û, v̂            the two large views; with hidden patches

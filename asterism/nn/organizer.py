@@ -33,9 +33,9 @@ class PrototypesConfig(Config):
 
     memory: int = Field(default=65536, gt=1)  # rows N_C (table C.5)
     count: int = Field(default=4096, gt=1)  # anchors K of a task (table 10)
-    kept: int | None = Field(default=None, gt=1)
-    # anchors that become prototypes, a random choice of those drawn; None: all, as in the paper. The published code
-    # keeps half of them, and neighbours still come from the rows that were not drawn
+    kept: float = Field(default=1.0, gt=0, le=1)
+    # share of the anchors that become prototypes, at random: all in the paper, half in the published code, where the
+    # others still are no anchor's neighbours
     neighbours: int = Field(default=8, ge=0)  # support embeddings k per anchor (table 8)
     tasks: int | None = Field(default=None, ge=1)  # draws of prototypes per step (table C.1); None: 4, or all blocks
     anchors: Literal["random", "partition", "fixed", "fixed-places"] = "random"
@@ -60,7 +60,7 @@ class PrototypesConfig(Config):
     @property
     def prototypes(self) -> int:
         """Of each task."""
-        return self.kept or self.count
+        return int(self.kept * self.count + 1e-9)  # 6/13 of 13 are 6, whatever the rounding
 
     @property
     def list_length(self) -> int | None:
@@ -73,18 +73,20 @@ class PrototypesConfig(Config):
                 f"a memory of {self.memory} rows is smaller than {self.count} anchors + {self.neighbours} neighbours; "
                 f"raise memory to at least {self.count + self.neighbours}, or lower count"
             )
-        if self.kept is not None and self.kept > self.count:
-            raise ValueError(f"kept = {self.kept} of {self.count} anchors; lower kept, or raise count")
+        if self.prototypes < 2:
+            raise ValueError(
+                f"kept = {self.kept} of {self.count} anchors are fewer than 2 prototypes; raise kept or count"
+            )
         return self
 
     @model_validator(mode="after")
     def _settings_agree(self) -> PrototypesConfig:
-        if self.anchors == "partition" and (self.neighbours or self.tasks or self.kept):
+        if self.anchors == "partition" and (self.neighbours or self.tasks or self.kept < 1):
             raise ValueError(
                 "anchors: partition makes every row a prototype of its own, once; set neighbours: 0 and leave out "
                 "tasks and kept"
             )
-        if self.anchors == "fixed" and self.kept:
+        if self.anchors == "fixed" and self.kept < 1:
             raise ValueError("anchors: fixed keeps every anchor in every step; leave out kept and lower count")
         if self.search == "whole-memory" and self.neighbours == 0:
             raise ValueError("search: whole-memory counts the anchor among the neighbours; set neighbours to 1 or more")

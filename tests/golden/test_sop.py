@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from asterism.methods.sop import image_loss, patch_loss
+from asterism.methods.sop import Temperatures, image_loss, patch_loss
 from asterism.nn.memory import Memory
 from asterism.ops import prototypes as P
 from tests.golden.vectors import Vectors, read, relative_error
@@ -35,10 +35,10 @@ def _image_loss(v: Vectors, student: Tensor, tasks: list[P.Prototypes]) -> Tenso
     p = v.params
     teacher = v["in_teacher"].unflatten(0, (p["num_teacher_views"], -1))
     views = student.unflatten(0, (p["num_views"], -1))
-    return image_loss(teacher, views, iter(tasks), (p["teacher_temp"], p["student_temp"]))[0]
+    return image_loss(teacher, views, iter(tasks), Temperatures(p["teacher_temp"], p["student_temp"]))[0]
 
 
-def test_supports_beside_the_anchors(probs: Vectors) -> None:
+def test_supports_outside_the_anchors(probs: Vectors) -> None:
     memory, p = probs["in_memory"].T.contiguous(), probs.params
     found = P.supports_outside_anchors(memory, probs["in_anchor_idx"], p["neighbours"], P.nearest_rows)
     assert torch.equal(found.index, probs["out_support_idx"])
@@ -64,7 +64,7 @@ def test_patches(probs: Vectors) -> None:
     ]:
         ours = P.log_probabilities(rows.flatten(0, 1), prototypes, temperature).exp()
         assert relative_error(ours.view(expected.shape), expected) <= p["tolerance"]
-    temperatures = (p["teacher_temp"], p["student_temp"])
+    temperatures = Temperatures(p["teacher_temp"], p["student_temp"])
     loss = patch_loss(probs["in_patch_teacher"][mask], student[mask], mask, iter([prototypes]), temperatures)
     loss.backward()
     assert relative_error(loss.detach(), probs["out_patch_loss"]) <= p["tolerance"]

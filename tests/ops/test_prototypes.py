@@ -154,9 +154,10 @@ def test_search_in_the_whole_memory_by_loops() -> None:
         assert rows[0] == anchor
 
 
-def test_blocks_are_softmaxes_over_disjoint_parts_of_the_memory() -> None:
+@pytest.mark.parametrize("drawn", [23, 21])  # with and without the remainder, which fills no block
+def test_blocks_are_softmaxes_over_disjoint_parts_of_the_memory(drawn: int) -> None:
     memory, rows = unit(1, 23, 5).float(), unit(2, 4, 5).float()
-    permutation = torch.randperm(23, generator=generator(3))
+    permutation = torch.randperm(23, generator=generator(3))[:drawn]
     blocks = list(P.permuted_blocks(memory, permutation, 7))
     assert len(blocks) == 3  # 23 = 3 · 7 and a remainder of two
     for number, block in enumerate(blocks):

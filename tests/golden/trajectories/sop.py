@@ -77,7 +77,7 @@ def config(vectors: Vectors) -> SopConfig:
         images=PrototypesConfig(
             memory=params["class_memory_size"],
             count=params["class_anchors"],
-            kept=kept if kept < params["class_anchors"] else None,
+            kept=kept / params["class_anchors"],
             neighbours=params["class_experts"] - 1,
             tasks=params["class_tasks"],
             smoothing=params["smoothing"],
