@@ -39,7 +39,7 @@ from asterism.ops.random import fold_each
 from asterism.ops.schedules import ramp
 from asterism.types import Batch, Losses, Progress, Tokens, ViewSpec
 
-_MASKS = 0x1B  # tells the draw of masks from other uses of an image's key
+_MASKS = 0x1B  # separates the draw of masks from other uses of an image's key
 
 
 class IbotConfig(MultiCropConfig, PrototypeHeadConfig):

@@ -1,10 +1,9 @@
 """SOP: self-organizing visual prototypes (Silva et al., 2025), with SOVE (2025) and MaSSL (2024) as settings of it.
 
-Student and teacher are compared, as in iBOT, by what they say over K prototypes, but these are not learned: they are
-drawn anew at every step from a memory of past embeddings. An anchor is a random row of the memory, its support
-embeddings (SOVE: judges) are the rows most similar to it, and together they vote for their region of the space.
-Randomness takes the place of centring. Whole images are described by prototypes from one memory, hidden patches by
-those from another.
+As in iBOT, the student predicts the teacher's distribution over K prototypes, but the prototypes are not learned: every
+step draws them from a memory of past embeddings. An anchor is a random row of the memory, its support embeddings (SOVE:
+judges) are the rows most similar to it, and together they vote for their region of the space. Randomness takes the
+place of centring. Images and hidden patches have a memory and prototypes each.
 
     E_C, E_p          images.memory, patches.memory: first in, first out; rows are unit vectors
     A, K              anchors, their number per task: `count`
@@ -15,8 +14,8 @@ those from another.
     L_[CLS], L_patch  terms cls, patch; λ1, λ2: cls_weight, patch_weight
     m                 momentum of the teacher, from momentum to 1
 
-A memory starts with random unit vectors. Until it is full, anchors and supports are drawn from these and from what has
-been stored alike, so that there are always enough; the metric `memory_filled` says how far it is.
+A memory starts with random unit vectors. Until it is full, anchors and supports are drawn from these and from stored
+rows, so that there are always enough; the metric `memory_filled` is the share of stored rows.
 
 MaSSL is the case of one member per prototype and no patches; its tasks are the blocks of a permutation of the memory.
 Its KoLeo term, which its published runs leave out, spreads the images of a micro-batch: unlike the other terms it
@@ -50,8 +49,8 @@ from asterism.ops.random import fold_each, uniform
 from asterism.ops.schedules import ramp_per_step
 from asterism.types import Batch, Losses, Progress, Tokens, ViewSpec
 
-_MASKS, _STORED_PATCH = 0x50, 0x51  # tell draws from an image's key from each other
-_IMAGE_ANCHORS, _PATCH_ANCHORS = 0x52, 0x53  # the same for draws from a step's key
+_MASKS, _STORED_PATCH = 0x50, 0x51  # separate the draws that use an image's key
+_IMAGE_ANCHORS, _PATCH_ANCHORS = 0x52, 0x53  # separate the draws that use a step's key
 
 
 class SopConfig(MultiCropConfig, TeacherConfig):

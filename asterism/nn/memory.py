@@ -14,9 +14,9 @@ from asterism.ops.precision import at_least_float32
 class Memory(nn.Module):
     """A ring of unit vectors, the same on every process.
 
-    Until `filled` reaches the size, the rest are the random unit vectors it was born with. They can be drawn like
-    any other row: at the start of training there are always enough rows, and random ones teach nothing wrong, since
-    student and teacher are compared with the same.
+    Until `filled` reaches the size, the other rows are the initial random unit vectors. They can be drawn like any
+    other row: there are always enough rows, and random ones do no harm, since student and teacher are compared with
+    the same rows.
     """
 
     rows: Float[Tensor, "n d"]

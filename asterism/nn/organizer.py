@@ -86,8 +86,6 @@ class PrototypesConfig(Config):
                 "anchors: partition makes every row a prototype of its own, once; set neighbours: 0 and leave out "
                 "tasks and kept"
             )
-        if self.anchors == "fixed" and self.kept < 1:
-            raise ValueError("anchors: fixed keeps every anchor in every step; leave out kept and lower count")
         if self.search == "whole-memory" and self.neighbours == 0:
             raise ValueError("search: whole-memory counts the anchor among the neighbours; set neighbours to 1 or more")
         if self.list_length is not None and self.list_length < max(1, self.neighbours):
@@ -141,7 +139,7 @@ class Organizer(nn.Module):
             return [Anchors(order, order)]
         if self.fixed is not None:  # they lie behind the rows of the memory, see `prototypes`
             places = config.memory + torch.arange(config.count, device=self.memory.rows.device)
-            return [Anchors(places, places)] * config.task_count
+            return [Anchors(places, places[: config.prototypes])] * config.task_count
         keys = [fold(progress.seed, use, step, task) for task in range(config.task_count)]
         drawn = [self.memory.sample(config.count, generator(key)) for key in keys]
         return [Anchors(rows, rows[: config.prototypes]) for rows in drawn]  # in random order: the first are any

@@ -55,7 +55,7 @@ def _slow_prototypes(organizer: Organizer, use: int, task: int) -> tuple[Tensor,
     if organizer.fixed is None:
         anchors = torch.randperm(config.memory, generator=generator(fold(3, use, 7, task)))[: config.count].tolist()
     else:
-        anchors = list(range(config.memory, config.memory + K))
+        anchors = list(range(config.memory, config.memory + config.count))
         memory = torch.cat([memory, organizer.fixed[task]])
     D, Y = [], []
     for i, anchor in enumerate(anchors[:K]):
@@ -121,7 +121,7 @@ FORMS: list[dict[str, Any]] = [
         ({"neighbour_lists": None}, {}),
         ({"neighbour_lists": "auto"}, {"tasks": 2, "neighbours": 2}),
         ({"kept": 0.5}, {"kept": 0.5, "neighbours": 2}),
-        ({"anchors": "fixed"}, {"anchors": "fixed", "neighbours": 1}),
+        ({"anchors": "fixed", "kept": 0.5}, {"anchors": "fixed", "neighbours": 1}),
         *[(form, {}) for form in FORMS],
         *[({}, form | {"neighbours": 2, "tasks": 2}) for form in FORMS[1::3]],
     ],
@@ -316,7 +316,6 @@ def test_more_anchors_than_stored_rows_are_drawn_from_the_random_ones() -> None:
         ({"images": {"memory": 4100}}, r"a memory of 4100 rows is smaller than 4096 anchors \+ 8 neighbours"),
         ({"patches": {"count": 9000}}, "memory of 8192 rows is smaller than 9000 anchors"),
         ({"images": {"count": 4, "kept": 0.4}}, r"kept = 0.4 of 4 anchors are fewer than 2"),
-        ({"images": {"anchors": "fixed", "kept": 0.5}}, "leave out kept and lower count"),
         ({"images": None, "koleo_weight": 0.1}, "images is null; leave it out"),
         ({"images": {"anchors": "partition"}}, "set neighbours: 0"),
         ({"images": {"anchors": "partition", "neighbours": 0, "tasks": 2}}, "leave out tasks and kept"),
