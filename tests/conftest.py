@@ -12,13 +12,12 @@ _hook = install_import_hook("asterism", "tests.typechecker.checked")
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
+from tests.folders import GOLDEN, REAL_DATA  # noqa: E402
+
 torch.set_num_threads(int(os.environ.get("ASTERISM_TEST_THREADS", "1")))
 
-_ROOT = Path(__file__).parents[1]
 
-
-def _folder(variable: str, default: str) -> Path:
-    path = Path(os.environ.get(variable, _ROOT.parent / "shared" / default))
+def _existing(variable: str, path: Path) -> Path:
     if not path.is_dir():
         pytest.skip(f"{variable} is not set and {path} does not exist")
     return path
@@ -27,10 +26,10 @@ def _folder(variable: str, default: str) -> Path:
 @pytest.fixture(scope="session")
 def golden() -> Path:
     """Folder of golden vectors: `ASTERISM_GOLDEN`, by default ../shared/golden."""
-    return _folder("ASTERISM_GOLDEN", "golden")
+    return _existing("ASTERISM_GOLDEN", GOLDEN)
 
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """Folder of small real data sets: `ASTERISM_DATA`, by default ../shared/data."""
-    return _folder("ASTERISM_DATA", "data")
+    return _existing("ASTERISM_DATA", REAL_DATA)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from jaxtyping import Bool
 from pydantic import Field
+from torch import Tensor
 
 from asterism.errors import UserError
 from asterism.methods._colors import ColorsConfig
 from asterism.nn.backbone import Backbone
-from asterism.types import ViewSpec
+from asterism.ops.block_masks import MaskConfig, draw_masks
+from asterism.ops.random import fold_each
+from asterism.types import Batch, Progress, ViewSpec
 
 GLOBAL_VIEWS = 2
 
@@ -23,11 +27,16 @@ class MultiCropConfig(ColorsConfig):
     solarize: float = Field(default=0.2, ge=0, le=1)  # probability, of the second large view
 
 
+def usual_local_size(global_size: int, patch_size: int) -> int:
+    """3/7 of a large view (96 of 224), in whole patches."""
+    return max(patch_size, round(global_size * 3 / 7 / patch_size) * patch_size)
+
+
 def multi_crop_views(config: MultiCropConfig, backbone: Backbone) -> tuple[ViewSpec, ...]:
     """The two large views, of which the second is rarely blurred and sometimes solarised, then the small ones."""
     patch = backbone.patch_size
     large = config.global_size or backbone.image_size
-    small = config.local_size or max(patch, round(large * 3 / 7 / patch) * patch)
+    small = config.local_size or usual_local_size(large, patch)
     common = config.colored(ViewSpec(size=large, scale=config.global_scale))
     first = common.model_copy(update={"blur": 1.0})
     second = common.model_copy(update={"blur": 0.1, "solarize": config.solarize})
@@ -39,3 +48,13 @@ def multi_crop_views(config: MultiCropConfig, backbone: Backbone) -> tuple[ViewS
                 f"method.local_size to multiples of {patch}"
             )
     return (first, second, *[local] * config.local_views)
+
+
+def draw_view_masks(
+    config: MaskConfig, batch: Batch, progress: Progress, backbone: Backbone, use: int
+) -> list[Bool[Tensor, "b n"]]:
+    """For each large view the patches that the student does not see; `use` separates this draw from others."""
+    return [
+        draw_masks(config, fold_each(batch.keys, use, number), backbone.grid_of(view.pixels), progress.epoch)
+        for number, view in enumerate(batch.views[:GLOBAL_VIEWS])
+    ]

@@ -6,17 +6,20 @@ teacher_backbone, teacher_head    the teacher, which follows it after every step
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+from jaxtyping import Float
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from asterism.methods.base import Method, MethodConfig
-from asterism.nn.backbone import Backbone
+from asterism.nn.backbone import BackboneConfig
 from asterism.nn.encoder import Encoder
-from asterism.nn.heads import PrototypeHead, WeightNormLinear
+from asterism.nn.heads import LeveledPrototypeHead, PrototypeHead, WeightNormLinear
 from asterism.nn.teacher import Teacher
+from asterism.ops.losses import entropy
+from asterism.ops.precision import at_least_float32
 from asterism.ops.schedules import cosine, ramp_per_epoch
 from asterism.types import Progress
 
@@ -51,20 +54,29 @@ def prototype_head(config: PrototypeHeadConfig, in_dim: int, out_dim: int) -> Pr
     )
 
 
+def leveled_prototype_head(
+    config: PrototypeHeadConfig, in_dim: int, out_dims: Mapping[str, int]
+) -> LeveledPrototypeHead:
+    return LeveledPrototypeHead(
+        in_dim, out_dims, config.hidden_dim, config.bottleneck_dim, norm_last_layer=config.norm_last_layer
+    )
+
+
 class SelfDistillation(Method, Generic[C, H]):
     """Student and teacher of one shape."""
 
-    def __init__(self, config: C, backbone: Backbone, head: H) -> None:
-        nn.Module.__init__(self)
-        self.config = config
-        self.backbone = backbone
-        self.head = head
-        self.teacher_backbone = Teacher(backbone)
-        self.teacher_head = Teacher(head)
+    config: C
+
+    def __init__(self, config: C, backbone: BackboneConfig, head: Callable[[int], H]) -> None:
+        """`head` makes the head for tokens of so many channels."""
+        super().__init__(config, backbone)
+        self.head = head(self.backbone.dim)
+        self.teacher_backbone = Teacher(self.backbone)
+        self.teacher_head = Teacher(self.head)
 
     @property
     def pairs(self) -> Sequence[tuple[nn.Module, Teacher[Any]]]:
-        """Every part of the student, with the part of the teacher that follows it."""
+        """Both parts of the student, each with the part of the teacher that follows it."""
         return [(self.backbone, self.teacher_backbone), (self.head, self.teacher_head)]
 
     def teacher_temp(self, progress: Progress) -> float:
@@ -74,11 +86,14 @@ class SelfDistillation(Method, Generic[C, H]):
             progress, config.warmup_teacher_temp_epochs, config.warmup_teacher_temp, config.teacher_temp
         )
 
+    def teacher_momentum(self, progress: Progress) -> float:
+        """Rises along a cosine: the teacher comes to rest."""
+        return cosine(progress.step, progress.steps, self.config.momentum, 1.0)
+
     def after_update(self, progress: Progress) -> None:
         """The teacher follows; a method whose centre or memory does too adds that to this."""
-        momentum = cosine(progress.step, progress.steps, self.config.momentum, 1.0)
         for student, teacher in self.pairs:
-            teacher.update(student, momentum)
+            teacher.update(student, self.teacher_momentum(progress))
 
     def backbone_was_loaded(self) -> None:
         self.teacher_backbone.update(self.backbone, momentum=0.0)
@@ -96,3 +111,16 @@ class PrototypeDistillation(SelfDistillation[P, H]):
             return ()
         layers = [layer for student, _ in self.pairs for layer in student.modules()]
         return [p for layer in layers if isinstance(layer, WeightNormLinear) for p in layer.parameters()]
+
+
+def prototype_entropies(
+    loss: Float[Tensor, ""], targets: Float[Tensor, "t b k"], logits: Float[Tensor, "t b k"], student_temp: float
+) -> dict[str, Float[Tensor, ""]]:
+    """Entropies of targets and predictions, for monitoring; the loss is the targets' entropy plus `kl`."""
+    predictions = (at_least_float32(logits.detach()) / student_temp).softmax(dim=-1)
+    target_entropy = entropy(targets)
+    return {
+        "target_entropy": target_entropy,
+        "prediction_entropy": entropy(predictions),
+        "kl": loss.detach() - target_entropy,
+    }

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from asterism.config import Config
-from asterism.nn.backbone import Backbone, BackboneConfig
+from asterism.nn.backbone import Backbone, BackboneConfig, build_backbone
 from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, Encoder, Triple
 from asterism.types import Batch, Losses, Progress, ViewSpec
 
@@ -33,16 +33,16 @@ class Method(nn.Module, ABC):
 
     shows: ClassVar[str] = ""  # one sentence about `pictures`, for reports
 
+    config: MethodConfig
     backbone: Backbone  # the network that is trained; `--init` fills it
     mean: Triple = IMAGENET_MEAN  # of RGB in [0, 1]: what was subtracted from the pixels; set from the data's settings
     std: Triple = IMAGENET_STD  # what then divided them
-    skips_parameters: ClassVar[bool] = False  # in some steps a trained parameter has no part in the loss
-    uniform_terms: Mapping[str, float] = MappingProxyType(
-        {}
-    )  # ln K of each term that is ln K when nothing is told apart
+    uniform_terms: Mapping[str, float] = MappingProxyType({})  # ln K of each term that is ln K after a collapse
 
     def __init__(self, config: MethodConfig, backbone: BackboneConfig) -> None:
         super().__init__()
+        self.config = config
+        self.backbone = build_backbone(backbone)
 
     def backbone_was_loaded(self) -> None:
         """`backbone` got weights from elsewhere: a teacher must start from the same."""

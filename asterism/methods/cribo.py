@@ -37,9 +37,9 @@ from torch.nn import functional as F
 
 from asterism.errors import UserError
 from asterism.methods._colors import ColorsConfig
-from asterism.methods._self_distillation import PrototypeDistillation, PrototypeHeadConfig
+from asterism.methods._self_distillation import PrototypeDistillation, PrototypeHeadConfig, leveled_prototype_head
 from asterism.methods.base import MethodConfig
-from asterism.nn.backbone import BackboneConfig, build_backbone, encode_views
+from asterism.nn.backbone import BackboneConfig, encode_views
 from asterism.nn.center import Center
 from asterism.nn.heads import LeveledPrototypeHead, image_tokens
 from asterism.nn.object_bank import ObjectBank, StoredObjects, close_cycles
@@ -127,20 +127,9 @@ class Cribo(PrototypeDistillation[CriboConfig, LeveledPrototypeHead]):
 
     def __init__(self, config: CriboConfig, backbone: BackboneConfig) -> None:
         uses_objects = config.object_weight > 0 or config.neighbour_weight > 0
-        network = build_backbone(backbone)
         out_dims = {"image": config.out_dim} if config.image_weight else {}
         out_dims |= {"objects": config.object_out_dim} if uses_objects else {}
-        super().__init__(
-            config,
-            network,
-            LeveledPrototypeHead(
-                network.dim,
-                out_dims,
-                config.hidden_dim,
-                config.bottleneck_dim,
-                norm_last_layer=config.norm_last_layer,
-            ),
-        )
+        super().__init__(config, backbone, lambda dim: leveled_prototype_head(config, dim, out_dims))
         self.uses_objects = uses_objects
         self._check_sizes()
         self.center = Center(config.out_dim, config.center_momentum)

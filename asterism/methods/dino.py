@@ -21,12 +21,17 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from asterism.methods._multi_crop import GLOBAL_VIEWS, MultiCropConfig, multi_crop_views
-from asterism.methods._self_distillation import PrototypeDistillation, PrototypeHeadConfig, prototype_head
+from asterism.methods._self_distillation import (
+    PrototypeDistillation,
+    PrototypeHeadConfig,
+    prototype_entropies,
+    prototype_head,
+)
 from asterism.methods.base import MethodConfig
-from asterism.nn.backbone import BackboneConfig, build_backbone, encode_views
+from asterism.nn.backbone import BackboneConfig, encode_views
 from asterism.nn.center import Center
 from asterism.nn.heads import PrototypeHead, image_tokens
-from asterism.ops.losses import cross_view_loss, entropy, soft_targets
+from asterism.ops.losses import cross_view_loss, soft_targets
 from asterism.ops.random import fold_each
 from asterism.types import Batch, Losses, Progress, ViewSpec
 
@@ -46,18 +51,15 @@ class Dino(PrototypeDistillation[DinoConfig, PrototypeHead]):
     Config: ClassVar[type[MethodConfig]] = DinoConfig
 
     def __init__(self, config: DinoConfig, backbone: BackboneConfig) -> None:
-        network = build_backbone(backbone)
-        super().__init__(config, network, prototype_head(config, network.dim, config.out_dim))
+        super().__init__(config, backbone, lambda dim: prototype_head(config, dim, config.out_dim))
         self.center = Center(config.out_dim, config.center_momentum)
         self.uniform_terms = {"dino": math.log(config.out_dim)}
-        self.view_specs = multi_crop_views(config, self.backbone)
 
     @property
     def views(self) -> tuple[ViewSpec, ...]:
-        return self.view_specs
+        return multi_crop_views(self.config, self.backbone)
 
     def loss(self, batch: Batch, progress: Progress) -> Losses:
-        config = self.config
         views = [view.pixels for view in batch.views]
 
         seen = image_tokens(encode_views(self.teacher_backbone, views[:GLOBAL_VIEWS]))
@@ -67,19 +69,10 @@ class Dino(PrototypeDistillation[DinoConfig, PrototypeHead]):
 
         keys = [fold_each(batch.keys, number) for number in range(len(views))]
         student = self.head(image_tokens(encode_views(self.backbone, views, drop_keys=keys)))
-        loss = cross_view_loss(targets, student, config.student_temp)
-
-        predictions = (student[:GLOBAL_VIEWS].detach().float() / config.student_temp).softmax(dim=-1)
-        target_entropy = entropy(targets)
+        loss = cross_view_loss(targets, student, self.config.student_temp)
+        metrics = prototype_entropies(loss, targets, student[:GLOBAL_VIEWS], self.config.student_temp)
         return Losses(
-            terms={"dino": loss},
-            metrics={
-                "target_entropy": target_entropy,
-                "prediction_entropy": entropy(predictions),
-                "kl": loss.detach() - target_entropy,
-                "center_norm": self.center.value.norm(),
-            },
-            embeddings=seen[0],
+            terms={"dino": loss}, metrics=metrics | {"center_norm": self.center.value.norm()}, embeddings=seen[0]
         )
 
     def after_update(self, progress: Progress) -> None:

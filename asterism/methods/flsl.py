@@ -35,7 +35,7 @@ from asterism.errors import UserError
 from asterism.methods._colors import ColorsConfig
 from asterism.methods._self_distillation import PrototypeDistillation, PrototypeHeadConfig, prototype_head
 from asterism.methods.base import MethodConfig
-from asterism.nn.backbone import BackboneConfig, build_backbone, encode_views
+from asterism.nn.backbone import BackboneConfig, encode_views
 from asterism.nn.heads import PrototypeHead
 from asterism.ops.collectives import all_reduce_mean_with_grad
 from asterism.ops.geometry import project
@@ -122,8 +122,9 @@ class Flsl(PrototypeDistillation[FlslConfig, PrototypeHead]):
     log_prior: Float[Tensor, " k"]
 
     def __init__(self, config: FlslConfig, backbone: BackboneConfig) -> None:
-        network = build_backbone(_without_class_token(backbone))
-        super().__init__(config, network, prototype_head(config, network.dim, config.out_dim))
+        super().__init__(
+            config, _without_class_token(backbone), lambda dim: prototype_head(config, dim, config.out_dim)
+        )
         log_prior = prior_shares(config).log().float()
         self.register_buffer("log_prior", log_prior, persistent=False)  # follows from the settings
         self.uniform_terms = {"inter": math.log(config.out_dim)}

@@ -1,13 +1,13 @@
 """iBOT: image BERT pre-training with an online tokenizer (Zhou et al., 2022).
 
-DINO, and beside it masked image modelling: in the student's large views some patches are hidden, and the student
-predicts there what the teacher, which sees them, says about each. Usually one head serves images and patches, so that
-what the teacher knows of whole images gives meaning to its "words" for patches.
+DINO with masked image modelling: in the student's large views some patches are hidden, and the student predicts there
+what the teacher, which sees them, says about each. Usually images and patches have the same prototypes, so that what
+the teacher knows of whole images gives meaning to its "words" for patches.
 
-    f_s, h_s; f_t, h_t    backbone, head, patch_head; teacher_backbone, teacher_head, teacher_patch_head
+    f_s, h_s; f_t, h_t    backbone, head; teacher_backbone, teacher_head
     u, v; û, v̂            the two large views; with hidden patches
     m, e_[MASK]           masks, backbone.mask_token
-    P^[CLS], P^patch      targets and predictions over out_dim, patch_out_dim prototypes
+    P^[CLS], P^patch      targets and predictions over out_dim, patch_out_dim prototypes (levels of the head)
     L_[CLS], L_MIM        terms cls, patch; λ1, λ2: cls_weight, patch_weight
     C, C'                 center, patch_center
 """
@@ -15,28 +15,31 @@ what the teacher knows of whole images gives meaning to its "words" for patches.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
-from asterism.methods._multi_crop import GLOBAL_VIEWS, MultiCropConfig, multi_crop_views
-from asterism.methods._self_distillation import PrototypeDistillation, PrototypeHeadConfig, prototype_head
+from asterism.methods._multi_crop import GLOBAL_VIEWS, MultiCropConfig, draw_view_masks, multi_crop_views
+from asterism.methods._self_distillation import (
+    PrototypeDistillation,
+    PrototypeHeadConfig,
+    leveled_prototype_head,
+    prototype_entropies,
+)
 from asterism.methods.base import MethodConfig
-from asterism.nn.backbone import BackboneConfig, build_backbone, encode_views
+from asterism.nn.backbone import BackboneConfig, encode_views
 from asterism.nn.center import Center
-from asterism.nn.heads import PrototypeHead, image_tokens
-from asterism.nn.teacher import Teacher
-from asterism.ops.block_masks import MaskConfig, draw_masks
-from asterism.ops.losses import cross_entropy, cross_view_loss, entropy, masked_rows_mean, soft_targets
+from asterism.nn.heads import LeveledPrototypeHead, image_tokens
+from asterism.ops.block_masks import MaskConfig
+from asterism.ops.losses import cross_entropy, cross_view_loss, masked_rows_mean, soft_targets
 from asterism.ops.random import fold_each
-from asterism.ops.schedules import ramp_per_epoch
+from asterism.ops.schedules import ramp
 from asterism.types import Batch, Losses, Progress, Tokens, ViewSpec
 
-_MASKS = 0x1B  # tells the draw of masks from other uses of an image's key
+_MASKS = 0x1B  # separates the draw of masks from other uses of an image's key
 
 
 class IbotConfig(MultiCropConfig, PrototypeHeadConfig):
@@ -49,9 +52,12 @@ class IbotConfig(MultiCropConfig, PrototypeHeadConfig):
     cls_weight: float = Field(default=1.0, ge=0)  # λ1; 0 leaves the term out
     patch_weight: float = Field(default=1.0, ge=0)  # λ2; 0 leaves out the term and the masks
 
-    # Head (section 3.2; sharing it: table 9)
+    # Head (section 3.2; sharing prototypes: table 9)
     out_dim: int = Field(default=8192, gt=1)  # prototypes of images
-    patch_out_dim: int | None = Field(default=None, gt=1)  # prototypes of patches, in a head of their own; None: shared
+    patch_out_dim: int | None = Field(default=None, gt=1)  # prototypes of patches; None: the same as for images
+    teacher_prototypes: Literal["as-student", "image"] = "as-student"
+    # image: the teacher describes patches by its prototypes of images even if the student has others for them, which
+    # then follow no teacher (the default of the published script; its published runs share all prototypes)
 
     # Teacher (appendix E)
     center_momentum: float = Field(default=0.9, ge=0, lt=1)
@@ -65,87 +71,88 @@ class IbotConfig(MultiCropConfig, PrototypeHeadConfig):
             raise ValueError("cls_weight and patch_weight are both 0; give at least one of them a positive weight")
         if self.cls_weight == 0 and self.patch_out_dim is not None:
             raise ValueError(
-                "cls_weight = 0 leaves only patches, which need no head of their own; leave out patch_out_dim, and set "
-                "out_dim"
+                "cls_weight = 0 leaves only patches, which need no prototypes of their own; leave out patch_out_dim, "
+                "and set out_dim"
+            )
+        if self.teacher_prototypes == "image" and self.patch_out_dim != self.out_dim:
+            raise ValueError(
+                f"teacher_prototypes: image gives the student's patches {self.out_dim} targets; set patch_out_dim, "
+                f"which is {self.patch_out_dim}, to out_dim"
             )
         return self
 
 
-class Ibot(PrototypeDistillation[IbotConfig, PrototypeHead]):
-    """Student and teacher with heads for images and patches, and the centres of the teacher's logits."""
+class Ibot(PrototypeDistillation[IbotConfig, LeveledPrototypeHead]):
+    """Student and teacher with prototypes of images and patches, and the centres of the teacher's logits."""
 
     Config: ClassVar[type[MethodConfig]] = IbotConfig
 
     def __init__(self, config: IbotConfig, backbone: BackboneConfig) -> None:
         masking = config.patch_weight > 0
-        own = config.patch_out_dim if masking else None
-        network = build_backbone(backbone.model_copy(update={"mask_token": masking}))
-        super().__init__(config, network, prototype_head(config, network.dim, config.out_dim))
+        levels = {"image": config.out_dim}
+        if masking and config.patch_out_dim is not None:
+            levels["patch"] = config.patch_out_dim
+        super().__init__(
+            config,
+            backbone.model_copy(update={"mask_token": masking}),
+            lambda dim: leveled_prototype_head(config, dim, levels),
+        )
         self.masking = masking
+        self.patch_level = "patch" if "patch" in levels else "image"
+        self.teacher_patch_level = self.patch_level if config.teacher_prototypes == "as-student" else "image"
+        if self.teacher_patch_level != self.patch_level:
+            # As published: the teacher's one set of prototypes starts as the student's prototypes of patches.
+            layers = self.teacher_head.network.last_layers
+            layers["image"] = layers.pop("patch")
         self.center = Center(config.out_dim, config.center_momentum)
-        self.patch_head = None if own is None else prototype_head(config, network.dim, own)
-        self.teacher_patch_head = None if self.patch_head is None else Teacher(self.patch_head)
-        self.patch_center = Center(own or config.out_dim, config.patch_center_momentum)
-        self.view_specs = multi_crop_views(config, self.backbone)
+        self.patch_center = Center(levels[self.teacher_patch_level], config.patch_center_momentum)
         if config.cls_weight > 0:
             self.uniform_terms = {"cls": math.log(config.out_dim)}
-        else:
-            self.view_specs = self.view_specs[:GLOBAL_VIEWS]  # small views tell of whole images alone
-
-    @property
-    def pairs(self) -> Sequence[tuple[nn.Module, Teacher[Any]]]:
-        if self.patch_head is None or self.teacher_patch_head is None:
-            return super().pairs
-        return [*super().pairs, (self.patch_head, self.teacher_patch_head)]
 
     @property
     def views(self) -> tuple[ViewSpec, ...]:
-        return self.view_specs
+        views = multi_crop_views(self.config, self.backbone)
+        return views if self.config.cls_weight > 0 else views[:GLOBAL_VIEWS]  # small views only serve the class term
 
     def loss(self, batch: Batch, progress: Progress) -> Losses:
+        return self.losses(batch, self.masks(batch, progress) if self.masking else [], progress)
+
+    def masks(self, batch: Batch, progress: Progress) -> list[Bool[Tensor, "b n"]]:
+        """m: for each large view the patches that the student does not see."""
+        return draw_view_masks(self.config.mask, batch, progress, self.backbone, _MASKS)
+
+    def losses(self, batch: Batch, masks: list[Bool[Tensor, "b n"]], progress: Progress) -> Losses:
+        """The loss terms, given the masks of the large views (none without the patch term)."""
         config = self.config
         views = [view.pixels for view in batch.views]
-        masks = self.masks(batch)
         keys = [fold_each(batch.keys, number) for number in range(len(views))]
 
         seen = encode_views(self.teacher_backbone, views[:GLOBAL_VIEWS])
-        tokens = encode_views(
-            self.backbone, views, masks=[*masks, *[None] * (len(views) - GLOBAL_VIEWS)], drop_keys=keys
-        )
+        tokens = encode_views(self.backbone, views, masks=[*masks, *[None] * (len(views) - len(masks))], drop_keys=keys)
 
-        terms, metrics = {}, {}
+        terms: dict[str, Tensor] = {}
+        metrics: dict[str, Tensor] = {}
         if config.cls_weight > 0:
-            teacher = self.teacher_head(image_tokens(seen))
+            teacher = _logits(self.teacher_head.network, image_tokens(seen), "image").detach()
             targets = soft_targets(teacher, self.center.value, self.teacher_temp(progress))
             self.center.accumulate(teacher)
-            student = self.head(image_tokens(tokens))
+            student = _logits(self.head, image_tokens(tokens), "image")
             terms["cls"] = cross_view_loss(targets, student, config.student_temp)
-            predictions = (student[:GLOBAL_VIEWS].detach().float() / config.student_temp).softmax(dim=-1)
-            metrics["target_entropy"] = entropy(targets)
-            metrics["prediction_entropy"] = entropy(predictions)
-            metrics["kl"] = terms["cls"].detach() - metrics["target_entropy"]
+            metrics |= prototype_entropies(terms["cls"], targets, student[:GLOBAL_VIEWS], config.student_temp)
             metrics["center_norm"] = self.center.value.norm()
         if self.masking:
-            mask = torch.cat([m for m in masks if m is not None])
-            words = self.patch_targets(seen, mask, self.teacher_patch_temp(progress))
-            hidden = (self.patch_head or self.head)(torch.cat([view.patches for view in tokens[:GLOBAL_VIEWS]])[mask])
-            terms["patch"] = masked_rows_mean(cross_entropy(words, hidden, config.student_temp), mask)
-            metrics["masked_share"] = mask.float().mean()
+            m = torch.cat(masks)
+            targets = self.patch_targets(seen, m, self.teacher_patch_temp(progress))
+            hidden = torch.cat([view.patches for view in tokens[:GLOBAL_VIEWS]])[m]
+            student = _logits(self.head, hidden, self.patch_level)
+            terms["patch"] = masked_rows_mean(cross_entropy(targets, student, config.student_temp), m)
+            metrics["masked_share"] = m.float().mean()
         return Losses(
             terms=terms,
             weights={"cls": config.cls_weight, "patch": config.patch_weight},
             metrics=metrics,
             embeddings=image_tokens(seen)[0],
         )
-
-    def masks(self, batch: Batch) -> list[Bool[Tensor, "b n"] | None]:
-        """For each large view the patches that the student does not see."""
-        if not self.masking:
-            return [None] * GLOBAL_VIEWS
-        return [
-            draw_masks(self.config.mask, fold_each(batch.keys, _MASKS, number), self.backbone.grid_of(view.pixels))
-            for number, view in enumerate(batch.views[:GLOBAL_VIEWS])
-        ]
 
     @torch.no_grad()
     def patch_targets(
@@ -156,16 +163,20 @@ class Ibot(PrototypeDistillation[IbotConfig, PrototypeHead]):
         Logits are linear in the projections, so the mean logits of an image's patches are the logits of their mean
         projection: prototypes are compared with hidden patches and one mean per image, not with every patch.
         """
-        head = (self.teacher_patch_head or self.teacher_head).network
-        projected = head.project(torch.cat([view.patches for view in seen]))
-        targets = soft_targets(head.last_layer(projected[mask]), self.patch_center.value, temperature)
-        self.patch_center.accumulate(head.last_layer(projected.mean(dim=1)))
+        head, level = self.teacher_head.network, self.teacher_patch_level
+        projected = head(torch.cat([view.patches for view in seen]))
+        targets = soft_targets(head.logits(projected[mask], level), self.patch_center.value, temperature)
+        self.patch_center.accumulate(head.logits(projected.mean(dim=1), level))
         return targets
 
     def teacher_patch_temp(self, progress: Progress) -> float:
+        """Rises in stairs of one epoch, from the first epoch with masks on."""
         config = self.config
-        return ramp_per_epoch(
-            progress, config.warmup_teacher_temp_epochs, config.warmup_teacher_patch_temp, config.teacher_patch_temp
+        return ramp(
+            max(0, progress.epoch - config.mask.start_epoch),
+            config.warmup_teacher_temp_epochs,
+            config.warmup_teacher_patch_temp,
+            config.teacher_patch_temp,
         )
 
     def after_update(self, progress: Progress) -> None:
@@ -174,3 +185,7 @@ class Ibot(PrototypeDistillation[IbotConfig, PrototypeHead]):
             self.center.update()
         if self.masking:
             self.patch_center.update()
+
+
+def _logits(head: LeveledPrototypeHead, tokens: Float[Tensor, "*rows d"], level: str) -> Float[Tensor, "*rows k"]:
+    return head.logits(head(tokens), level)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from asterism.errors import UserError
 from asterism.methods.base import Method, MethodConfig
-from asterism.nn.backbone import BackboneConfig, build_backbone
+from asterism.nn.backbone import BackboneConfig
 from asterism.nn.decoder import PixelDecoder
 from asterism.nn.encoder import Encoder
 from asterism.nn.heads import image_tokens
@@ -50,12 +50,11 @@ class Mae(Method):
     """Encoder of the visible patches and decoder of all."""
 
     Config: ClassVar[type[MethodConfig]] = MaeConfig
+    config: MaeConfig
     shows: ClassVar[str] = "What the encoder sees, and the image that it makes of these patches alone."
 
     def __init__(self, config: MaeConfig, backbone: BackboneConfig) -> None:
         super().__init__(config, backbone)
-        self.config = config
-        self.backbone = build_backbone(backbone)
         if not self.backbone.takes_masks:
             raise UserError(
                 f"mae needs a backbone that can skip patches; {backbone.name!r} cannot: choose a timm vit_*"

@@ -34,7 +34,7 @@ from asterism.config import Config
 from asterism.errors import UserError
 from asterism.methods._colors import ColorsConfig
 from asterism.methods.base import Method, MethodConfig
-from asterism.nn.backbone import BackboneConfig, build_backbone, encode_views
+from asterism.nn.backbone import BackboneConfig, encode_views
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
 from asterism.nn.localization import Localization
@@ -173,12 +173,11 @@ class Stellar(Method):
     """Encoder, decoder and vocabularies, and a teacher where training starts from scratch."""
 
     Config: ClassVar[type[MethodConfig]] = StellarConfig
+    config: StellarConfig
 
     def __init__(self, config: StellarConfig, backbone: BackboneConfig) -> None:
-        super().__init__(config, backbone)
         _check_registers(config, backbone)
-        self.config = config
-        self.backbone = build_backbone(backbone.model_copy(update={"registers": config.tokens}))
+        super().__init__(config, backbone.model_copy(update={"registers": config.tokens}))
         dim = self.backbone.dim
         self.localization = Localization(dim, config.localization_temp)
         self.vocabulary = _vocabulary(dim, config.vocabulary)

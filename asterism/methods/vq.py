@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asterism.methods.base import Method, MethodConfig
-from asterism.nn.backbone import BackboneConfig, build_backbone
+from asterism.nn.backbone import BackboneConfig
 from asterism.nn.encoder import Encoder
 from asterism.nn.reconstruction import ConceptDecoder
 from asterism.nn.tokenizers.patches import PatchCodes, PatchTokenizer
@@ -54,12 +54,11 @@ class Vq(Method):
     """The tokenizer in training."""
 
     Config: ClassVar[type[MethodConfig]] = VqConfig
+    config: VqConfig
     shows: ClassVar[str] = "The image as its codes tell it."
 
     def __init__(self, config: VqConfig, backbone: BackboneConfig) -> None:
         super().__init__(config, backbone)
-        self.config = config
-        self.backbone = build_backbone(backbone)
         decoder = ConceptDecoder(config.code_dim, config.decoder_dim, config.decoder_depth, config.decoder_heads)
         self.codes = PatchCodes(self.backbone.dim, self.backbone.patch_size, config.vocabulary, decoder)
 

@@ -39,6 +39,7 @@ class BackboneConfig(Config):
     class_token: bool | None = None
     registers: int | None = Field(default=None, ge=0)  # extra latent tokens without position
     positions: Literal["learned", "sincos"] = "learned"  # sincos tables are fixed
+    resampling: Resampling = "antialiased"  # of learned positions, for views of another size; offset: as published DINO
     drop_path: float = Field(
         default=0.0, ge=0, lt=1
     )  # rate at the last block, linear in depth; drawn from `drop_keys` only

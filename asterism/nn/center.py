@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from asterism.ops.collectives import all_reduce_sum
+from asterism.ops.precision import at_least_float32
 
 
 class Center(nn.Module):
@@ -29,13 +30,13 @@ class Center(nn.Module):
     @torch.no_grad()
     def accumulate(self, logits: Float[Tensor, "*rows k"]) -> None:
         """Take note of raw logits."""
-        rows = logits.detach().float().reshape(-1, logits.shape[-1])
+        rows = at_least_float32(logits.detach()).reshape(-1, logits.shape[-1])
         self._note(rows.sum(dim=0), len(rows))
 
     @torch.no_grad()
     def accumulate_mean(self, logits: Float[Tensor, " k"], count: int) -> None:
         """Take note of `count` rows of logits (maybe none) by their mean, where that is cheaper to know."""
-        self._note(count * logits.detach().float(), count)
+        self._note(count * at_least_float32(logits.detach()), count)
 
     @torch.no_grad()
     def update(self) -> None:

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from asterism.ops.precision import at_least_float32
 from asterism.types import Tokens
 
 
@@ -36,7 +37,7 @@ class ProjectionHead(nn.Module):
 
     def project(self, x: Float[Tensor, "*rows d"]) -> Float[Tensor, "*rows p"]:
         """Unit vectors, in float32."""
-        return F.normalize(self.mlp(x).float(), dim=-1, eps=self.epsilon)
+        return F.normalize(at_least_float32(self.mlp(x)), dim=-1, eps=self.epsilon)
 
     def forward(self, x: Float[Tensor, "*rows d"]) -> Float[Tensor, "*rows p"]:
         return self.project(x)

@@ -8,14 +8,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asterism.ops.collectives import all_gather_ragged_rows
+from asterism.ops.precision import at_least_float32
 
 
 class Memory(nn.Module):
     """A ring of unit vectors, the same on every process.
 
-    Until `filled` reaches the size, the rest are the random unit vectors it was born with. They can be drawn like
-    any other row: at the start of training there are always enough rows, and random ones teach nothing wrong, since
-    student and teacher are compared with the same.
+    Until `filled` reaches the size, the other rows are the initial random unit vectors. They can be drawn like any
+    other row: there are always enough rows, and random ones do no harm, since student and teacher are compared with
+    the same rows.
     """
 
     rows: Float[Tensor, "n d"]
@@ -45,7 +46,7 @@ class Memory(nn.Module):
     @torch.no_grad()
     def collect(self, rows: Float[Tensor, "b d"], keys: Int[Tensor, " b"]) -> None:
         """Keep the rows of a micro-batch until `store`; `keys` are the random keys of their images."""
-        self._pending.append((rows.detach().float(), keys))
+        self._pending.append((at_least_float32(rows.detach()), keys))
 
     @torch.no_grad()
     def store(self) -> Int[Tensor, " b"]:

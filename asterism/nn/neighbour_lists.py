@@ -4,7 +4,7 @@ Every row has a list of all rows whose similarity to it lies above a floor of it
 ones are struck from the lists; the new ones are compared with every row once, join the lists whose floor they exceed
 and get lists themselves. A list that overflows drops its least similar rows and lifts its floor to the best of them. So
 as long as enough rows of a list are allowed, the nearest of them are the nearest of the whole memory, exactly;
-otherwise the row is searched for anew, which also fills its list.
+otherwise the whole memory is searched, which also fills the list.
 
 With b new rows per step, T tasks of K anchors each and n rows in the memory this takes b·n comparisons instead of
 T·K·n.

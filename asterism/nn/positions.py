@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from asterism.errors import UserError
+from asterism.ops.precision import at_least_float32
 
 Grid = tuple[int, int]  # rows, columns
 
@@ -39,7 +40,7 @@ def resample(table: Float[Tensor, "1 n d"], old: Grid, new: Grid, form: Resampli
     """A table of the old grid's positions (patches only) on the new grid, by separable bicubic interpolation."""
     if old == new:
         return table
-    picture = table.float().view(1, *old, -1).permute(0, 3, 1, 2)
+    picture = at_least_float32(table).view(1, *old, -1).permute(0, 3, 1, 2)
     if form == "offset":
         scale = ((new[0] + 0.1) / old[0], (new[1] + 0.1) / old[1])
         picture = F.interpolate(picture, scale_factor=scale, mode="bicubic")

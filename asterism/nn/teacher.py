@@ -32,12 +32,13 @@ class Teacher(nn.Module, Generic[M]):
 
     @torch.no_grad()
     def update(self, student: M, momentum: float) -> None:
-        """θ_t ← momentum · θ_t + (1 − momentum) · θ_s, parameter by parameter.
+        """θ_t ← momentum · θ_t + (1 − momentum) · θ_s, for each parameter of the teacher and its namesake.
 
         Buffers are copied: they are fixed tables, or running statistics that average already.
         """
+        students = dict(student.named_parameters())
         own = [local(p) for p in self.network.parameters()]
-        new = [local(p.detach()) for p in student.parameters()]
+        new = [local(students[name].detach()) for name, _ in self.network.named_parameters()]
         torch._foreach_lerp_(own, new, 1 - momentum)
         for mine, theirs in zip(self.network.buffers(), student.buffers(), strict=True):
             mine.copy_(theirs)

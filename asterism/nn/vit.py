@@ -30,7 +30,7 @@ FEATURES_ONLY: dict[str, Any] = {"num_classes": 0, "global_pool": "", "dynamic_i
 
 def build(config: BackboneConfig) -> ViT:
     """A vision transformer with fresh weights."""
-    architecture = Architecture(config.name, _arguments(config))
+    architecture = Architecture(config.name, _arguments(config), config.resampling)
     backbone = ViT(
         architecture,
         drop_path=config.drop_path,

@@ -19,6 +19,10 @@ def sinkhorn_knopp(logits: Float[Tensor, "m k"], temperature: float, iterations:
     """Targets in which every prototype gets about the same share of the tokens of all processes.
 
     Each row ends with sum 1, or 0 when its token lies so far below every prototype's best token that it underflows.
+
+    >>> logits = torch.tensor([[2.0, 1.0], [3.0, 1.0]])  # both tokens prefer the first prototype
+    >>> sinkhorn_knopp(logits, temperature=0.1, iterations=3).round().tolist()
+    [[0.0, 1.0], [1.0, 0.0]]
     """
     scaled = logits.float() / temperature
     scaled -= collectives.all_reduce_max(scaled.amax(dim=0))

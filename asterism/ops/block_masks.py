@@ -12,7 +12,7 @@ from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float64, Int
-from pydantic import model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from asterism.config import Config
@@ -28,6 +28,7 @@ class MaskConfig(Config):
     shape: Literal["block", "random"] = "block"
     ratios: tuple[float, ...] | None = None  # one is drawn per view; None: (0, 0.3) for blocks, 0.7 for random patches
     spreads: tuple[float, ...] | None = None  # drawn ratios vary by ± this; None: (0, 0.2) for blocks, 0 for random
+    start_epoch: int = Field(default=0, ge=0)  # before it nothing is hidden: 50 in iBOT's run of a Swin
 
     @model_validator(mode="after")
     def _ranges_are_shares(self) -> MaskConfig:
@@ -50,8 +51,17 @@ class MaskConfig(Config):
         return ratios, fixed if self.spreads is None else self.spreads
 
 
-def draw_masks(config: MaskConfig, keys: Int[Tensor, " b"], grid: tuple[int, int]) -> Bool[Tensor, "b n"]:
-    """True where a patch is hidden."""
+def draw_masks(
+    config: MaskConfig, keys: Int[Tensor, " b"], grid: tuple[int, int], epoch: int = 0
+) -> Bool[Tensor, "b n"]:
+    """True where a patch is hidden.
+
+    >>> masks = draw_masks(MaskConfig(shape="random", ratios=(0.5,)), keys=torch.arange(3), grid=(4, 4))
+    >>> masks.sum(dim=1).tolist()
+    [8, 8, 8]
+    """
+    if epoch < config.start_epoch:
+        return torch.zeros(len(keys), grid[0] * grid[1], dtype=torch.bool, device=keys.device)
     ratios = draw_ratios(fold_each(keys, 1), *config.mixture)
     draw = block_masks if config.shape == "block" else random_masks
     return draw(fold_each(keys, 2), grid, ratios)

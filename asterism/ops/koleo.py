@@ -1,4 +1,4 @@
-"""The Kozachenko–Leonenko spread loss: keeps the tokens of one image apart (Sablayrolles et al., 2018)."""
+"""The Kozachenko–Leonenko spread loss: keeps tokens of one group apart (Sablayrolles et al., 2018)."""
 
 from __future__ import annotations
 
@@ -7,19 +7,26 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from asterism.ops.precision import at_least_float32
+
 _FLOOR = 1e-8
 
 
-def koleo(tokens: Float[Tensor, "b r d"]) -> Float[Tensor, ""]:
-    """Mean over all tokens of −log(½ · distance to the nearest other token of the same image), on the unit sphere.
+def koleo(tokens: Float[Tensor, "b r d"], unit_of_length: float = 2.0) -> Float[Tensor, ""]:
+    """Mean over all tokens of −log(distance to the nearest other token of the same group), on the unit sphere.
 
-    The choice of the neighbour carries no gradient, the distance carries it to both ends.
+    Distances are in units of `unit_of_length`: the diameter 2 as in STELLAR, or 1 as in MaSSL, which adds the constant
+    −ln 2. The choice of the neighbour carries no gradient, the distance carries it to both ends.
+
+    >>> tokens = torch.tensor([[[1.0, 0.0], [-1.0, 0.0]]])  # as far apart as unit vectors can be
+    >>> round(float(koleo(tokens)), 4) + 0.0, round(float(koleo(tokens, unit_of_length=1)), 4)
+    (0.0, -0.6931)
     """
     assert tokens.shape[1] > 1, "one token has no neighbour"
-    unit = F.normalize(tokens.float(), dim=-1, eps=_FLOOR)
+    unit = F.normalize(at_least_float32(tokens), dim=-1, eps=_FLOOR)
     neighbour = unit.gather(1, _nearest(unit.detach())[..., None].expand_as(unit))
     distance = (unit - neighbour + _FLOOR).norm(dim=-1)
-    return -torch.log(distance / 2 + _FLOOR).mean()
+    return -torch.log(distance / unit_of_length + _FLOOR).mean()
 
 
 def _nearest(unit: Float[Tensor, "b r d"]) -> Int[Tensor, "b r"]:

@@ -11,20 +11,22 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from asterism.ops.precision import at_least_float32
+
 
 @torch.no_grad()
 def soft_targets(
     logits: Float[Tensor, "*rows k"], center: Float[Tensor, " k"], temperature: float
 ) -> Float[Tensor, "*rows k"]:
     """softmax((logits − center)/temperature): what the teacher asks for. No gradient."""
-    return ((logits.float() - center) / temperature).softmax(dim=-1)
+    return ((at_least_float32(logits) - center) / temperature).softmax(dim=-1)
 
 
 def cross_entropy(
     targets: Float[Tensor, "*rows k"], logits: Float[Tensor, "*rows k"], temperature: float
 ) -> Float[Tensor, "*rows"]:
     """−Σ_k target_k log softmax(logits/temperature)_k of every row."""
-    scaled = logits.float() / temperature
+    scaled = at_least_float32(logits) / temperature
     return targets.sum(dim=-1) * scaled.logsumexp(dim=-1) - (targets * scaled).sum(dim=-1)
 
 
@@ -43,7 +45,7 @@ def cross_view_loss(
     """
     t, v = len(targets), len(logits)
     assert v >= max(t, 2), "every teacher view needs a student view besides itself"
-    scaled = logits.float() / temperature
+    scaled = at_least_float32(logits) / temperature
     others = torch.full((v, 1), float(t), device=logits.device)
     others[:t] -= 1
     attraction = (targets.sum(dim=0) * scaled.sum(dim=0)).sum(dim=-1) - (targets * scaled[:t]).sum(dim=(0, 2))
@@ -64,5 +66,5 @@ def masked_mean(values: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Floa
 
 def masked_rows_mean(values: Float[Tensor, " r"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, ""]:
     """`masked_mean` of values that exist at masked patches only, in the order of `x[mask]`."""
-    share = 1 / mask.sum(dim=1).clamp_min(1)
+    share = 1 / mask.sum(dim=1).clamp_min(1).to(values.dtype)
     return (values * share[:, None].expand_as(mask)[mask]).sum() / len(mask)

@@ -23,7 +23,12 @@ def keep_from_noise(noise: Float[Tensor, "b n"], ratio: float) -> Int[Tensor, "b
 
 
 def random_keep(keys: Int[Tensor, " b"], patches: int, ratio: float) -> Int[Tensor, "b m"]:
-    """Patches to keep, uniformly drawn for each image from its key."""
+    """Patches to keep, uniformly drawn for each image from its key.
+
+    >>> keep = random_keep(torch.arange(2), patches=16, ratio=0.75)
+    >>> mask_from_keep(keep, patches=16).sum(dim=1).tolist()  # of the removed
+    [12, 12]
+    """
     return keep_from_noise(uniform(keys, patches), ratio)
 
 

@@ -25,6 +25,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from asterism.ops.precision import at_least_float32
+
 Contribution = Literal["similarity", "constant", "block-diagonal", "one-hot"]
 
 # Logits held at once, a compromise between the size of a matrix product and the memory around it (16 MB in float32).
@@ -64,11 +66,18 @@ Search = Callable[[Tensor, Tensor, int, Tensor | None], tuple[Tensor, Tensor]]
 
 
 @torch.no_grad()
-def supports_beside_anchors(
-    memory: Float[Tensor, "n d"], anchors: Int[Tensor, " k"], neighbours: int, search: Search
+def supports_outside_anchors(
+    memory: Float[Tensor, "n d"],
+    anchors: Int[Tensor, " k"],
+    neighbours: int,
+    search: Search,
+    drawn: Int[Tensor, " a"] | None = None,
 ) -> Supports:
-    """Each anchor's nearest rows among those that are no anchors, by falling similarity, then the anchor itself."""
-    similarity, index = search(memory, anchors, neighbours, anchors)
+    """Each anchor's nearest rows among those that are not anchors, by falling similarity, then the anchor itself.
+
+    `drawn` are all rows that count as anchors, where prototypes are made of some of them only.
+    """
+    similarity, index = search(memory, anchors, neighbours, anchors if drawn is None else drawn)
     itself = (memory[anchors] ** 2).sum(dim=1, keepdim=True)
     return Supports(torch.cat([index, anchors[:, None]], 1), torch.cat([similarity, itself], 1), anchors)
 
@@ -116,13 +125,13 @@ def _nearest_rows(
 
 
 def member_weights(supports: Supports, smoothing: float) -> Float[Tensor, "k m"]:
-    """The w of the similarity forms: cosine to the anchor, 1 − smoothing for the anchor itself; within [1/K, 1].
+    """The w of the similarity forms: cosine to the anchor, 1 − smoothing for the anchor itself.
 
-    A smaller w would mean that a member speaks for every other prototype rather than for its own.
+    Differs from the published code: a negative cosine counts as 0, as a negative share would make P(u) no distribution.
     """
     itself = supports.index == supports.anchors[:, None]
     weights = torch.where(itself, 1 - smoothing, supports.similarity)
-    return weights.clamp(1 / len(supports.anchors), 1)
+    return weights.clamp(0, 1)
 
 
 def organize(
@@ -148,8 +157,16 @@ def organize(
     return Prototypes(memory[supports.index.T.contiguous()], own.T.contiguous(), everywhere.T.contiguous())
 
 
-def permuted_blocks(memory: Float[Tensor, "n d"], permutation: Int[Tensor, " n"], size: int) -> Iterator[Prototypes]:
-    """MaSSL's tasks: a random order of the memory cut into blocks, each row a prototype; a remainder is left out."""
+def permuted_blocks(memory: Float[Tensor, "n d"], permutation: Int[Tensor, " p"], size: int) -> Iterator[Prototypes]:
+    """MaSSL's tasks: different rows of the memory in random order, cut into blocks; each row is a prototype.
+
+    A remainder that fills no block is left out; the permutation need not have it.
+
+    >>> memory = torch.nn.functional.normalize(torch.randn(50, 16), dim=1)
+    >>> tasks = list(permuted_blocks(memory, torch.randperm(50)[:48], size=8))
+    >>> len(tasks), tasks[0].count
+    (6, 8)
+    """
     ones = memory.new_ones(1, size)
     for start in range(0, len(permutation) - size + 1, size):
         block = permutation[start : start + size]
@@ -160,14 +177,30 @@ def permuted_blocks(memory: Float[Tensor, "n d"], permutation: Int[Tensor, " n"]
 
 
 def log_probabilities(rows: Float[Tensor, "b d"], prototypes: Prototypes, temperature: float) -> Float[Tensor, "b k"]:
-    """The log P of every row, differentiable with respect to the rows."""
+    """The log P of every row, differentiable with respect to the rows.
+
+    >>> memory = torch.nn.functional.normalize(torch.randn(100, 16), dim=1)
+    >>> supports = supports_outside_anchors(memory, torch.randperm(100)[:10], 3, nearest_rows)
+    >>> prototypes = organize(memory, supports, "similarity", smoothing=0.1)
+    >>> u = torch.nn.functional.normalize(torch.randn(5, 16), dim=1)
+    >>> log_probabilities(u, prototypes, temperature=0.1).exp().sum(dim=1).allclose(torch.ones(5))
+    True
+    """
     return _LogProbabilities.apply(rows, prototypes, temperature)
 
 
 def grouped_cross_entropy(
     rows: Float[Tensor, "b d"], targets: Float[Tensor, "b k"], prototypes: Prototypes, temperature: float
 ) -> Float[Tensor, " b"]:
-    """−Σ_i q_i log p_i of every row. Gradients reach the rows only; targets need not sum to one (folded view pairs)."""
+    """−Σ_i q_i log p_i of every row. Gradients reach the rows only; targets need not sum to one (folded view pairs).
+
+    >>> memory = torch.nn.functional.normalize(torch.randn(100, 16), dim=1)
+    >>> (block,) = permuted_blocks(memory, torch.randperm(100)[:20], size=20)
+    >>> student, teacher = torch.nn.functional.normalize(torch.randn(2, 5, 16), dim=2)
+    >>> targets = log_probabilities(teacher, block, temperature=0.04).exp()
+    >>> grouped_cross_entropy(student.requires_grad_(), targets, block, temperature=0.1).shape
+    torch.Size([5])
+    """
     assert not targets.requires_grad, "targets come from a teacher and carry no gradient"
     return _CrossEntropy.apply(rows, targets, prototypes, temperature)
 
@@ -229,7 +262,7 @@ class _Votes:
 
 
 def _votes(rows: Float[Tensor, "b d"], prototypes: Prototypes, temperature: float) -> _Votes:
-    logits = (rows.float() / temperature) @ prototypes.members.flatten(0, 1).T
+    logits = (at_least_float32(rows) / temperature) @ prototypes.members.flatten(0, 1).T
     exponentials = logits.sub_(logits.amax(dim=1, keepdim=True)).exp_().view(-1, *prototypes.own.shape)
     everywhere, total = (exponentials.flatten(1) @ _shares(prototypes).T).unbind(dim=1)
     votes = (prototypes.own * exponentials).sum(dim=1).add_(everywhere[:, None])

@@ -18,20 +18,20 @@ from asterism.ops.sharding import shard
 from asterism.train.recipe import TrainerConfig
 
 
-def launch(config: TrainerConfig, *, skips_parameters: bool) -> Fabric:
-    """Start (or join) the processes of this run; `skips_parameters` as its method says."""
+def launch(config: TrainerConfig) -> Fabric:
+    """Start (or join) the processes of this run."""
     _check_accelerator(config)
     fabric = Fabric(
         accelerator=config.accelerator,
         devices=_devices(config),
         num_nodes=config.nodes,
-        strategy=_strategy(config, skips_parameters),
+        strategy=_strategy(config),
     )
     fabric.launch()
     return fabric
 
 
-def _strategy(config: TrainerConfig, skips_parameters: bool) -> Strategy | str:
+def _strategy(config: TrainerConfig) -> Strategy | str:
     if config.strategy == "fsdp":
         return ModelParallelStrategy(
             lambda module, mesh: shard(module, mesh["data_parallel"]),
@@ -42,7 +42,7 @@ def _strategy(config: TrainerConfig, skips_parameters: bool) -> Strategy | str:
         # Methods keep centres and memories equal on all processes themselves; copying them in each step would be waste.
         known = inspect.signature(DistributedDataParallel).parameters
         copying = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # torch renamed it
-        options: dict[str, Any] = {"find_unused_parameters": skips_parameters, copying: False}
+        options: dict[str, Any] = {copying: False}
         return DDPStrategy(**options)
     return "auto"
 

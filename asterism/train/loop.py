@@ -47,7 +47,7 @@ _TRIAL_STEPS, _WARMING_UP = 8, 3  # steps that are timed before a run of so many
 
 def pretrain(recipe: Recipe, out: Path, *, init: str | None = None, overwrite: bool = False) -> Run:
     """A new run in the folder `out`, with a backbone that starts from the weights `init` if given."""
-    fabric = _launch(recipe)
+    fabric = launch(recipe.trainer)
     collectives.on_first_process(lambda: check_free(out, overwrite))
     method = build_method(recipe)
     source = _open_data(recipe, method)
@@ -72,7 +72,7 @@ def resume(path: Path, overrides: tuple[str, ...] = ()) -> Run:
     run = open_run(path)
     _check_resumable(overrides)
     recipe = Recipe.parse(with_overrides(run.config, overrides))
-    fabric = _launch(recipe)
+    fabric = launch(recipe.trainer)
     state = checkpoint.read(run.checkpoints)
     method = build_method(recipe)
     source = _open_data(recipe, method)
@@ -91,7 +91,7 @@ def resume(path: Path, overrides: tuple[str, ...] = ()) -> Run:
 
 def plan(recipe: Recipe) -> Plan:
     """What a run would take on one of the devices here, without starting it."""
-    fabric = _launch(recipe)
+    fabric = launch(recipe.trainer)
     method = build_method(recipe)
     source = _open_data(recipe, method)
     recipe = resolve(recipe, len(source), fabric.device, fabric.world_size)
@@ -110,10 +110,6 @@ def _seconds_per_step(fabric: Fabric, recipe: Recipe, source: Source, out: Path)
     with scratch_folder(out) as folder:
         seconds = _Training(fabric, trial, source, build_method(recipe), Run(folder)).time_steps()
     return float(collectives.all_reduce_max(torch.tensor(seconds, device=fabric.device)))
-
-
-def _launch(recipe: Recipe) -> Fabric:
-    return launch(recipe.trainer, skips_parameters=method_class(recipe.method.name).skips_parameters)
 
 
 def _open_data(recipe: Recipe, method: Method) -> Source:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from asterism.methods.sop import image_loss, patch_loss
+from asterism.methods.sop import Temperatures, image_loss, patch_loss
 from asterism.nn.memory import Memory
 from asterism.ops import prototypes as P
 from tests.golden.vectors import Vectors, read, relative_error
@@ -35,12 +35,12 @@ def _image_loss(v: Vectors, student: Tensor, tasks: list[P.Prototypes]) -> Tenso
     p = v.params
     teacher = v["in_teacher"].unflatten(0, (p["num_teacher_views"], -1))
     views = student.unflatten(0, (p["num_views"], -1))
-    return image_loss(teacher, views, iter(tasks), (p["teacher_temp"], p["student_temp"]))[0]
+    return image_loss(teacher, views, iter(tasks), Temperatures(p["teacher_temp"], p["student_temp"]))[0]
 
 
-def test_supports_beside_the_anchors(probs: Vectors) -> None:
+def test_supports_outside_the_anchors(probs: Vectors) -> None:
     memory, p = probs["in_memory"].T.contiguous(), probs.params
-    found = P.supports_beside_anchors(memory, probs["in_anchor_idx"], p["neighbours"], P.nearest_rows)
+    found = P.supports_outside_anchors(memory, probs["in_anchor_idx"], p["neighbours"], P.nearest_rows)
     assert torch.equal(found.index, probs["out_support_idx"])
     assert relative_error(P.member_weights(found, p["smoothing"]), probs["out_weights"]) <= p["tolerance"]
     _check(probs, P.organize(memory, found, "similarity", p["smoothing"]), "", "")
@@ -55,7 +55,7 @@ def test_supports_in_the_whole_memory(probs: Vectors) -> None:
 
 def test_patches(probs: Vectors) -> None:
     memory, p = probs["in_patch_memory"].T.contiguous(), probs.params
-    found = P.supports_beside_anchors(memory, probs["in_patch_anchor_idx"], p["patch_supports"] - 1, P.nearest_rows)
+    found = P.supports_outside_anchors(memory, probs["in_patch_anchor_idx"], p["patch_supports"] - 1, P.nearest_rows)
     prototypes = P.organize(memory, found, "similarity", p["smoothing"])
     student, mask = probs["in_patch_student"].clone().requires_grad_(), probs["in_patch_mask"]
     for rows, temperature, expected in [
@@ -64,7 +64,7 @@ def test_patches(probs: Vectors) -> None:
     ]:
         ours = P.log_probabilities(rows.flatten(0, 1), prototypes, temperature).exp()
         assert relative_error(ours.view(expected.shape), expected) <= p["tolerance"]
-    temperatures = (p["teacher_temp"], p["student_temp"])
+    temperatures = Temperatures(p["teacher_temp"], p["student_temp"])
     loss = patch_loss(probs["in_patch_teacher"][mask], student[mask], mask, iter([prototypes]), temperatures)
     loss.backward()
     assert relative_error(loss.detach(), probs["out_patch_loss"]) <= p["tolerance"]

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from asterism.errors import UserError
-from asterism.methods.sop import Organizer, PrototypesConfig, Sop, SopConfig, one_patch
+from asterism.methods.sop import Sop, SopConfig
 from asterism.nn.backbone import BackboneConfig
-from asterism.ops import collectives
+from asterism.nn.organizer import Organizer, PrototypesConfig
+from asterism.ops.prototypes import Prototypes
 from asterism.ops.random import fold, generator
 from asterism.train.recipe import load_recipe, recipe_names
-from asterism.types import Batch, Progress, Tokens
-from tests.distributed import run
+from asterism.types import Batch, Progress
 from tests.methods.batches import TINY, random_batch, rows
 
 IMAGES: dict[str, Any] = {"memory": 40, "count": 8, "neighbours": 3, "tasks": 2, "neighbour_lists": 6}
@@ -44,24 +44,28 @@ def _sop(backbone: BackboneConfig = TINY, **changes: Any) -> Sop:
     return method
 
 
+def _tasks(organizer: Organizer, progress: Progress) -> list[Prototypes]:
+    return list(organizer.prototypes(organizer.draw(progress, use=1)))
+
+
 def _slow_prototypes(organizer: Organizer, use: int, task: int) -> tuple[Tensor, Tensor]:
     """D and Y, written out."""
     config, memory = organizer.config, organizer.memory.rows
-    K = config.count
+    K = int(config.kept * config.count)
     if organizer.fixed is None:
-        anchors = torch.randperm(config.memory, generator=generator(fold(3, use, 7, task)))[:K].tolist()
+        anchors = torch.randperm(config.memory, generator=generator(fold(3, use, 7, task)))[: config.count].tolist()
     else:
-        anchors = list(range(config.memory, config.memory + K))
+        anchors = list(range(config.memory, config.memory + config.count))
         memory = torch.cat([memory, organizer.fixed[task]])
     D, Y = [], []
-    for i, anchor in enumerate(anchors):
+    for i, anchor in enumerate(anchors[:K]):
         near = sorted(range(len(memory)), key=lambda j: -float(memory[j] @ memory[anchor]))
         if config.search == "whole-memory":
             members = near[: config.neighbours]
         else:
             members = [*[j for j in near if j not in anchors][: config.neighbours], anchor]
         for member in members:
-            w = 1 - config.smoothing if member == anchor else max(float(memory[member] @ memory[anchor]), 1 / K)
+            w = 1 - config.smoothing if member == anchor else max(float(memory[member] @ memory[anchor]), 0.0)
             if config.contribution == "constant":
                 w = 1 - config.smoothing
             rest = 0.0 if config.contribution in ("block-diagonal", "one-hot") else (1 - w) / (K - 1)
@@ -77,7 +81,7 @@ def _probabilities(u: Tensor, D: Tensor, Y: Tensor, temperature: float) -> Tenso
 
 
 def _slow_terms(method: Sop, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
-    masks = [*method.masks(batch), None, None]
+    masks = [*method.draw(batch, PROGRESS).masks, None, None]
     tokens = [method.backbone(view.pixels, mask=mask) for view, mask in zip(batch.views, masks, strict=True)]
     seen = [method.teacher_backbone(view.pixels) for view in batch.views[:2]]
     images, (cls, patch) = len(batch.keys), (torch.zeros(()), torch.zeros(()))
@@ -105,7 +109,7 @@ def _slow_terms(method: Sop, batch: Batch, temperature: float) -> tuple[Tensor, 
 
 FORMS: list[dict[str, Any]] = [
     {"search": search, "contribution": contribution, "smoothing": 0.2}
-    for search in ("beside-anchors", "whole-memory")
+    for search in ("non-anchors", "whole-memory")
     for contribution in ("similarity", "constant", "block-diagonal", "one-hot")
 ]
 
@@ -116,7 +120,8 @@ FORMS: list[dict[str, Any]] = [
         ({}, {}),
         ({"neighbour_lists": None}, {}),
         ({"neighbour_lists": "auto"}, {"tasks": 2, "neighbours": 2}),
-        ({"anchors": "fixed"}, {"anchors": "fixed", "neighbours": 1}),
+        ({"kept": 0.5}, {"kept": 0.5, "neighbours": 2}),
+        ({"anchors": "fixed", "kept": 0.5}, {"anchors": "fixed", "neighbours": 1}),
         *[(form, {}) for form in FORMS],
         *[({}, form | {"neighbours": 2, "tasks": 2}) for form in FORMS[1::3]],
     ],
@@ -174,28 +179,12 @@ def test_memories_take_the_teachers_second_view_once_per_step() -> None:
     assert int(method.patches.memory.filled) == 4
 
 
-def test_a_state_continues_as_if_nothing_had_happened() -> None:
-    method = _sop()
-    for step in range(5):
-        progress = Progress(step, 40, 4, seed=3)
-        method.loss(random_batch(method, 9, seed=step), progress)
-        method.after_update(progress)
-    other = _sop()
-    other.load_state_dict(method.state_dict())
-    for step in range(5, 8):
-        progress, batch = Progress(step, 40, 4, seed=3), random_batch(method, 9, seed=step)
-        assert method.loss(batch, progress).total == other.loss(batch, progress).total
-        for one in (method, other):
-            one.after_update(progress)
-    assert torch.equal(method.images.memory.rows, other.images.memory.rows)
-
-
 def test_prototypes_change_at_every_step_unless_they_are_fixed() -> None:
     def members(anchors: str, step: int) -> Tensor:
         method = _sop(images=IMAGES | {"anchors": anchors, "neighbours": 0})
         if step:
             method.images.memory.push(torch.nn.functional.normalize(torch.randn(40, 8, generator=generator(1)), dim=1))
-        tasks = list(method.images.tasks(Progress(step, 40, 4), 1))
+        tasks = _tasks(method.images, Progress(step, 40, 4))
         assert len(tasks) == 2
         assert not torch.equal(tasks[0].members, tasks[1].members)
         return tasks[0].members
@@ -205,7 +194,7 @@ def test_prototypes_change_at_every_step_unless_they_are_fixed() -> None:
     assert not torch.equal(members("fixed-places", 0), members("fixed-places", 1))
     config = IMAGES | {"anchors": "fixed-places", "neighbours": 0}
     organizer = Organizer(PrototypesConfig(**config), 8)
-    first, later = (next(organizer.tasks(Progress(step, 40, 4), 1)).members for step in (0, 9))
+    first, later = (_tasks(organizer, Progress(step, 40, 4))[0].members for step in (0, 9))
     assert torch.equal(first, later)
 
 
@@ -247,23 +236,6 @@ def test_the_mean_patch_can_stand_for_the_image_in_training_and_in_use() -> None
     torch.testing.assert_close(features.cls, features.patches.mean(dim=1))
 
 
-def test_the_patch_that_is_stored_is_any_with_equal_chance() -> None:
-    keys = torch.tensor([fold(5, number) for number in range(4000)])
-    places = torch.arange(8.0).view(1, 8, 1).expand(4000, -1, -1)
-    tokens = Tokens(cls=None, registers=torch.zeros(4000, 0, 1), patches=places, grid=(2, 4))
-    counts = one_patch(tokens, keys).long().flatten().bincount(minlength=8)
-    assert (counts - 500).abs().max() < 4.5 * math.sqrt(4000 / 8 * 7 / 8)
-
-
-def test_masks_are_those_of_the_settings() -> None:
-    batch = random_batch(_sop(), 6)
-    hidden = torch.cat(_sop(mask={"shape": "random", "ratios": [0.5]}).masks(batch)).sum(dim=1)
-    assert hidden.tolist() == [hidden[0].item()] * 12
-    assert 0 < hidden[0] < _sop().masks(batch)[0].shape[1]
-    blocks = torch.cat(_sop(mask={"ratios": [0.0]}).masks(batch))
-    assert not blocks.any()
-
-
 def test_the_teacher_follows_from_0_994_on() -> None:
     method = _sop()
     before = [p.clone() for _, teacher in method.pairs for p in teacher.parameters()]
@@ -278,7 +250,7 @@ def test_the_teacher_follows_from_0_994_on() -> None:
 
 def test_fixed_anchors_are_not_their_own_neighbours() -> None:
     method = _sop(images=IMAGES | {"anchors": "fixed"})
-    for prototypes in method.images.tasks(PROGRESS, 1):
+    for prototypes in _tasks(method.images, PROGRESS):
         supports, anchors = prototypes.members[:-1], prototypes.members[-1]
         assert (supports * anchors).sum(dim=-1).max() < 1 - 1e-4
 
@@ -289,6 +261,29 @@ def test_patches_alone_need_no_small_views(form: dict[str, Any]) -> None:
     assert len(method.views) == 2
     assert not method.uniform_terms
     assert method.loss(random_batch(method, 2), PROGRESS).total.isfinite()
+
+
+def test_the_koleo_term_spreads_the_images_of_each_large_view() -> None:
+    method = _sop(**MASSL, koleo_weight=0.3)
+    batch, expected = random_batch(method, 3), torch.zeros(())
+    for view in batch.views[:2]:
+        u = method.head(method.backbone(view.pixels).cls)
+        for i in range(3):
+            distances = [(u[i] - u[j]).norm() for j in range(3) if j != i]
+            expected = expected - torch.stack(distances).min().log() / 6
+    losses = method.loss(batch, PROGRESS)
+    torch.testing.assert_close(losses.terms["koleo"], expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(losses.total, losses.terms["cls"] + 0.3 * losses.terms["koleo"])
+    with pytest.raises(UserError, match="give it two or more"):
+        method.loss(rows(batch, slice(0, 1)), PROGRESS)
+
+
+def test_the_stored_patch_is_any_of_the_image_with_equal_chance() -> None:
+    method = _sop()
+    places = method.draw(random_batch(method, 4000), PROGRESS).stored_patch
+    counts = places.bincount(minlength=16)
+    assert len(counts) == 16
+    assert (counts - 250).abs().max() < 4.5 * math.sqrt(4000 / 16 * 15 / 16)
 
 
 def test_swin_learns_from_images_and_patches() -> None:
@@ -320,8 +315,10 @@ def test_more_anchors_than_stored_rows_are_drawn_from_the_random_ones() -> None:
     [
         ({"images": {"memory": 4100}}, r"a memory of 4100 rows is smaller than 4096 anchors \+ 8 neighbours"),
         ({"patches": {"count": 9000}}, "memory of 8192 rows is smaller than 9000 anchors"),
+        ({"images": {"count": 4, "kept": 0.4}}, r"kept = 0.4 of 4 anchors are fewer than 2"),
+        ({"images": None, "koleo_weight": 0.1}, "images is null; leave it out"),
         ({"images": {"anchors": "partition"}}, "set neighbours: 0"),
-        ({"images": {"anchors": "partition", "neighbours": 0, "tasks": 2}}, "leave out tasks"),
+        ({"images": {"anchors": "partition", "neighbours": 0, "tasks": 2}}, "leave out tasks and kept"),
         ({"images": {"search": "whole-memory", "neighbours": 0}}, "set neighbours to 1 or more"),
         ({"images": {"neighbours": 40, "neighbour_lists": 32}}, "neighbour_lists of 32 entries cannot hold 40"),
         ({"images": {"neighbour_lists": 0}}, "neighbour_lists of 0 entries"),
@@ -341,29 +338,6 @@ def test_a_network_that_cannot_take_masks_is_refused() -> None:
         Sop(SopConfig(), BackboneConfig(name="resnet50"))
 
 
-def _two_steps(world: int) -> tuple[list[Tensor], Tensor, Tensor]:
-    method = _sop()
-    rank, losses = collectives.rank(), []
-    for step in range(3):
-        progress = Progress(step, 40, 4, seed=3)
-        batch = random_batch(method, 6, seed=step)
-        mine = slice(rank * 6 // world, (rank + 1) * 6 // world)
-        losses.append(method.loss(rows(batch, mine), progress).total.detach())
-        method.after_update(progress)
-    return losses, method.images.memory.rows, method.patches.memory.rows
-
-
-def test_two_processes_do_what_one_does() -> None:
-    losses, images, patches = _two_steps(1)
-    results = run(_two_steps, 2)
-    halves = torch.tensor([part for part, _, _ in results])
-    torch.testing.assert_close(halves.mean(dim=0), torch.stack(losses))
-    for _, other_images, other_patches in results:
-        torch.testing.assert_close(other_images, images)
-        torch.testing.assert_close(other_patches, patches)
-    assert torch.equal(results[0][1], results[1][1])
-
-
 @pytest.mark.parametrize("name", [n for n in recipe_names() if n.split("-")[0] in ("ibot", "sop", "sove", "massl")])
 def test_recipes_are_valid(name: str) -> None:
     recipe = load_recipe(name, values={"data": {"path": "photos"}})
@@ -379,8 +353,10 @@ PUBLISHED = {  # memory, count, neighbours and tasks of images; the same of patc
 
 @pytest.mark.parametrize("name", [n for n in recipe_names() if n.split("-")[0] in PUBLISHED and "imagenet" in n])
 def test_published_recipes_have_the_papers_numbers(name: str) -> None:
-    method = load_recipe(name, values={"data": {"path": "photos"}}).method
+    recipe = load_recipe(name, values={"data": {"path": "photos"}})
+    method = recipe.method
     assert isinstance(method, SopConfig)
+    assert recipe.backbone.resampling == ("antialiased" if "swin" in name else "offset")
     parts = [
         None if part is None else (part.memory, part.count, part.neighbours, part.task_count)
         for part in (method.images, method.patches)
@@ -390,10 +366,16 @@ def test_published_recipes_have_the_papers_numbers(name: str) -> None:
     assert (method.student_temp, method.warmup_teacher_temp, method.teacher_temp) == (0.1, 0.04, 0.07)
     assert method.warmup_teacher_temp_epochs == (30 if "vits" in name or "swin" in name else 50)
     assert (method.cls_weight, method.patch_weight) == (1, 1)
-    if not name.startswith("massl"):
+    if name.startswith("massl"):
+        optim = recipe.optim
+        assert (method.global_scale, method.local_scale, optim.clip) == ((0.32, 1), (0.05, 0.32), 3)
+        assert (method.momentum, optim.warmup_epochs) == ((0.992, 0) if "vits" in name else (0.996, 10))
+    else:
         assert method.momentum == 0.994
+        assert method.images.kept == (0.5 if name.startswith("sop") else 1)
+        assert method.mask.start_epoch == (50 if "swin" in name else 0)
         assert (method.images.search, method.images.contribution, method.images.anchors) == (
-            "beside-anchors",
+            "non-anchors",
             "similarity",
             "random",
         )

@@ -22,11 +22,10 @@ from asterism.methods.vq import Vq, VqConfig
 from asterism.nn.backbone import BackboneConfig
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.weights.load import load_encoder, load_weights_into
-from asterism.ops import assignment, collectives
+from asterism.ops import assignment
 from asterism.ops.koleo import koleo
 from asterism.types import Batch, ColorJitter, Losses, Progress
-from tests.distributed import run
-from tests.methods.batches import TINY, random_batch, rows
+from tests.methods.batches import TINY, random_batch
 
 VOCABULARY = VocabularyConfig(prototypes=24, hidden_dim=16, bottleneck_dim=8)
 DECODER = ReconstructionConfig(decoder_dim=16, decoder_depth=1, decoder_heads=2)
@@ -225,53 +224,6 @@ def test_warm_up_ends_where_it_should() -> None:
     assert with_teacher != without
 
 
-def test_a_run_resumed_at_the_boundary_of_its_phases_is_the_same() -> None:
-    straight, stopped = _stellar(warmup=WarmupConfig(share=0.5)), _stellar(warmup=WarmupConfig(share=0.5))
-    resumed = _stellar(warmup=WarmupConfig(share=0.5))
-    for step in range(4):
-        _train_step(straight, step)
-    for step in range(2):
-        _train_step(stopped, step)
-    resumed.load_state_dict(stopped.state_dict())
-    for step in range(2, 4):
-        _train_step(resumed, step)
-    assert all(a.equal(b) for a, b in zip(straight.state_dict().values(), resumed.state_dict().values(), strict=True))
-
-
-def _train_step(method: Stellar, step: int) -> None:
-    progress = Progress(step, 4, 1)
-    method.zero_grad()
-    method.loss(random_batch(method, 2, seed=step), progress).total.backward()
-    with torch.no_grad():
-        for parameter in method.parameters():
-            if parameter.grad is not None:
-                parameter.sub_(0.01 * parameter.grad)
-    method.after_update(progress)
-
-
-def test_two_processes_see_one_batch() -> None:
-    method = _stellar()
-    losses = method.loss(random_batch(method, 4), PROGRESS)
-    losses.total.backward()
-    name = "network.blocks.0.attn.qkv.weight"
-    gradient = dict(method.backbone.named_parameters())[name].grad
-    parts = run(_loss_of_part)
-    for term, value in losses.terms.items():
-        mean = torch.stack([terms[term] for terms, _ in parts]).mean()
-        torch.testing.assert_close(mean, value.detach(), rtol=1e-5, atol=1e-6, msg=term)
-    torch.testing.assert_close(torch.stack([g for _, g in parts]).mean(dim=0), gradient, rtol=1e-3, atol=1e-6)
-
-
-def _loss_of_part() -> tuple[dict[str, Tensor], Tensor]:
-    method = _stellar()
-    batch, half = random_batch(method, 4), 2 * collectives.rank()
-    losses = method.loss(rows(batch, slice(half, half + 2)), PROGRESS)
-    losses.total.backward()
-    gradient = dict(method.backbone.named_parameters())["network.blocks.0.attn.qkv.weight"].grad
-    assert gradient is not None
-    return {name: value.detach() for name, value in losses.terms.items()}, gradient
-
-
 def test_exact_matching_is_one_to_one() -> None:
     method = _stellar(matching="hungarian")
     source, target = torch.randn(2, 2, 3, 4, 8, generator=torch.Generator().manual_seed(0)).unbind(0)
@@ -418,16 +370,3 @@ def test_advice_about_a_single_concept_helps() -> None:
 def test_values_out_of_range_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         StellarConfig.parse(values)
-
-
-@pytest.mark.parametrize("warm", [False, True])
-def test_half_precision_comes_close(warm: bool) -> None:
-    method = _stellar(warmup=WarmupConfig(share=0.5) if warm else None)
-    batch = random_batch(method, 3)
-    exact = method.loss(batch, PROGRESS)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        rounded = method.loss(batch, PROGRESS)
-    assert all(value.dtype == torch.float32 for value in rounded.terms.values())
-    rounded.total.backward()
-    torch.testing.assert_close(rounded.terms["reconstruction"], exact.terms["reconstruction"], rtol=0.05, atol=0)
-    torch.testing.assert_close(rounded.total, exact.total, rtol=0.1, atol=0)

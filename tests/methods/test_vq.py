@@ -1,14 +1,11 @@
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from asterism.methods.vq import Vq, VqConfig
 from asterism.nn.tokenizers.saved import load_tokenizer
-from asterism.ops import collectives
 from asterism.types import Progress
-from tests.distributed import run
-from tests.methods.batches import TINY, random_batch, rows
+from tests.methods.batches import TINY, random_batch
 
 CONFIG = VqConfig(vocabulary=12, code_dim=4, decoder_dim=16, decoder_depth=1, decoder_heads=2)
 PROGRESS = Progress(step=7, steps=40, steps_per_epoch=4)
@@ -65,23 +62,6 @@ def test_training_lowers_the_loss_and_uses_many_codes() -> None:
         values.append(float(losses.terms["reconstruction"].detach()))
         assert step == 0 or losses.metrics["codes_in_use"] > 1
     assert values[-1] < 0.8 * values[0]
-
-
-def test_two_processes_keep_the_codebook_of_one() -> None:
-    method = _vq()
-    method.loss(random_batch(method, 4), PROGRESS)
-    method.after_update(PROGRESS)
-    for codes, count in run(_codebook_of_part):
-        torch.testing.assert_close(codes, method.codes.codebook.codes)
-        torch.testing.assert_close(count, method.codes.codebook.count)
-
-
-def _codebook_of_part() -> tuple[Tensor, Tensor]:
-    method = _vq()
-    batch, place = random_batch(method, 4), collectives.rank()
-    method.loss(rows(batch, slice(place, None, 2)), PROGRESS)  # every other image: the order must not matter
-    method.after_update(PROGRESS)
-    return method.codes.codebook.codes, method.codes.codebook.count
 
 
 def test_the_tokenizer_of_a_run_loads_from_its_folder(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def written_out(memory: Tensor, supports: P.Supports, form: str, smoothing: floa
             row = int(supports.index[i, j])
             anchor = int(supports.anchors[i])
             cosine = float(memory[row] @ memory[anchor])
-            w = 1 - smoothing if row == anchor else min(max(cosine, 1 / K), 1.0)
+            w = 1 - smoothing if row == anchor else min(max(cosine, 0.0), 1.0)
             w = {"similarity": w, "constant": 1 - smoothing, "block-diagonal": w, "one-hot": 1.0}[form]
             elsewhere = (1 - w) / (K - 1) if form in ("similarity", "constant") else 0.0
             D.append(memory[row])
@@ -40,13 +40,13 @@ def slow_probabilities(rows: Tensor, D: Tensor, Y: Tensor, temperature: float) -
 
 
 def supports(rule: str, memory: Tensor, anchors: Tensor, neighbours: int) -> P.Supports:
-    if rule == "beside":
-        return P.supports_beside_anchors(memory, anchors, neighbours, P.nearest_rows)
+    if rule == "outside":
+        return P.supports_outside_anchors(memory, anchors, neighbours, P.nearest_rows)
     return P.supports_in_memory(memory, anchors, neighbours + 1, P.nearest_rows)
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("rule", "neighbours"), [("beside", 0), ("beside", 3), ("whole", 0), ("whole", 3)])
+@pytest.mark.parametrize(("rule", "neighbours"), [("outside", 0), ("outside", 3), ("whole", 0), ("whole", 3)])
 def test_probabilities_loss_and_gradient_equal_the_product_with_y(
     form: P.Contribution, rule: str, neighbours: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,7 +81,7 @@ def _single(prototypes: P.Prototypes) -> P.Prototypes:
 
 def test_autograd_through_the_log_probabilities_agrees_with_the_fused_loss() -> None:
     memory = unit(1, 30, 6).float()
-    found = P.supports_beside_anchors(memory, torch.arange(5), 2, P.nearest_rows)
+    found = P.supports_outside_anchors(memory, torch.arange(5), 2, P.nearest_rows)
     prototypes = P.organize(memory, found, "similarity", 0.1)
     targets = torch.softmax(torch.randn(4, 5, generator=generator(7)), dim=1)
     plain, fused = (unit(2, 4, 6).float().requires_grad_() for _ in range(2))
@@ -93,7 +93,7 @@ def test_autograd_through_the_log_probabilities_agrees_with_the_fused_loss() -> 
 @pytest.mark.parametrize("form", FORMS)
 def test_finite_at_a_temperature_where_far_votes_vanish(form: P.Contribution) -> None:
     memory = unit(1, 30, 4).float()
-    prototypes = P.organize(memory, P.supports_beside_anchors(memory, torch.arange(6), 2, P.nearest_rows), form, 0.1)
+    prototypes = P.organize(memory, P.supports_outside_anchors(memory, torch.arange(6), 2, P.nearest_rows), form, 0.1)
     rows = unit(2, 5, 4).float().requires_grad_()
     entropy = P.grouped_cross_entropy(rows, torch.full((5, 6), 1 / 6), prototypes, temperature=0.004)
     entropy.sum().backward()
@@ -105,7 +105,7 @@ def test_finite_at_a_temperature_where_far_votes_vanish(form: P.Contribution) ->
 def test_no_rows_give_no_loss_and_a_gradient_all_the_same() -> None:
     memory = unit(1, 20, 4).float()
     prototypes = P.organize(
-        memory, P.supports_beside_anchors(memory, torch.arange(6), 0, P.nearest_rows), "similarity", 0.1
+        memory, P.supports_outside_anchors(memory, torch.arange(6), 0, P.nearest_rows), "similarity", 0.1
     )
     rows = torch.zeros(0, 4, requires_grad=True)
     entropy = P.grouped_cross_entropy(rows, torch.zeros(0, 6), prototypes, 0.1)
@@ -117,7 +117,7 @@ def test_no_rows_give_no_loss_and_a_gradient_all_the_same() -> None:
 def test_low_precision_rows_are_treated_in_single_precision() -> None:
     memory = unit(1, 20, 4).float()
     prototypes = P.organize(
-        memory, P.supports_beside_anchors(memory, torch.arange(6), 2, P.nearest_rows), "similarity", 0.1
+        memory, P.supports_outside_anchors(memory, torch.arange(6), 2, P.nearest_rows), "similarity", 0.1
     )
     half = unit(2, 3, 4).to(torch.bfloat16).requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
@@ -130,11 +130,11 @@ def test_low_precision_rows_are_treated_in_single_precision() -> None:
 
 
 @pytest.mark.parametrize("tile", [3, 7, 2048])
-def test_search_beside_anchors_by_loops(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_outside_anchors_by_loops(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(P, "_TILE", tile)
     memory = unit(1, 40, 5)
     anchors = torch.randperm(40, generator=generator(2))[:9]
-    found = P.supports_beside_anchors(memory, anchors, 4, P.nearest_rows)
+    found = P.supports_outside_anchors(memory, anchors, 4, P.nearest_rows)
     taken = set(anchors.tolist())
     for i, anchor in enumerate(anchors.tolist()):
         others = [j for j in range(40) if j not in taken]
@@ -154,9 +154,10 @@ def test_search_in_the_whole_memory_by_loops() -> None:
         assert rows[0] == anchor
 
 
-def test_blocks_are_softmaxes_over_disjoint_parts_of_the_memory() -> None:
+@pytest.mark.parametrize("drawn", [23, 21])  # with and without the remainder, which fills no block
+def test_blocks_are_softmaxes_over_disjoint_parts_of_the_memory(drawn: int) -> None:
     memory, rows = unit(1, 23, 5).float(), unit(2, 4, 5).float()
-    permutation = torch.randperm(23, generator=generator(3))
+    permutation = torch.randperm(23, generator=generator(3))[:drawn]
     blocks = list(P.permuted_blocks(memory, permutation, 7))
     assert len(blocks) == 3  # 23 = 3 · 7 and a remainder of two
     for number, block in enumerate(blocks):

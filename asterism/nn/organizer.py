@@ -1,0 +1,173 @@
+"""A memory of embeddings, and the prototypes that it organises itself into (SOP, section 2.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from asterism.config import Config
+from asterism.nn.memory import Memory
+from asterism.nn.neighbour_lists import NeighbourLists
+from asterism.ops.prototypes import (
+    Contribution,
+    Prototypes,
+    nearest_rows,
+    organize,
+    permuted_blocks,
+    supports_in_memory,
+    supports_outside_anchors,
+)
+from asterism.ops.random import fold, generator
+from asterism.types import Progress
+
+
+class PrototypesConfig(Config):
+    """How prototypes of images are made; section 2.2 and appendix A."""
+
+    memory: int = Field(default=65536, gt=1)  # rows N_C (table C.5)
+    count: int = Field(default=4096, gt=1)  # anchors K of a task (table 10)
+    kept: float = Field(default=1.0, gt=0, le=1)
+    # share of the anchors that become prototypes, at random: all in the paper, half in the published code, where the
+    # others still are no anchor's neighbours
+    neighbours: int = Field(default=8, ge=0)  # support embeddings k per anchor (table 8)
+    tasks: int | None = Field(default=None, ge=1)  # draws of prototypes per step (table C.1); None: 4, or all blocks
+    anchors: Literal["random", "partition", "fixed", "fixed-places"] = "random"
+    # random: new rows at every step; partition: blocks of a random order of the whole memory (MaSSL); fixed: vectors
+    # drawn once (collapses, table C.7); fixed-places: the same rows of the memory, whatever they hold
+    search: Literal["non-anchors", "whole-memory"] = "non-anchors"
+    # non-anchors: k rows that are not anchors, and the anchor; whole-memory: k rows, the anchor first among them
+    contribution: Contribution = "similarity"  # what a support's vote counts (table 9)
+    smoothing: float = Field(default=0.1, ge=0, lt=1)  # share of the anchor's vote that goes to other prototypes
+    neighbour_lists: int | Literal["auto"] | None = "auto"
+    # entries per row of a list that is kept up to date, at least `neighbours`; auto: four times as many, 32 or more;
+    # None: search at every task. The prototypes are the same
+
+    default_tasks: ClassVar[int] = 4
+
+    @property
+    def task_count(self) -> int:
+        if self.anchors == "partition":
+            return self.memory // self.count
+        return self.tasks or self.default_tasks
+
+    @property
+    def prototypes(self) -> int:
+        """Of each task."""
+        return int(self.kept * self.count + 1e-9)  # 6/13 of 13 are 6, whatever the rounding
+
+    @property
+    def list_length(self) -> int | None:
+        return max(32, 4 * self.neighbours) if self.neighbour_lists == "auto" else self.neighbour_lists
+
+    @model_validator(mode="after")
+    def _memory_suffices(self) -> PrototypesConfig:
+        if self.memory < self.count + self.neighbours:
+            raise ValueError(
+                f"a memory of {self.memory} rows is smaller than {self.count} anchors + {self.neighbours} neighbours; "
+                f"raise memory to at least {self.count + self.neighbours}, or lower count"
+            )
+        if self.prototypes < 2:
+            raise ValueError(
+                f"kept = {self.kept} of {self.count} anchors are fewer than 2 prototypes; raise kept or count"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _settings_agree(self) -> PrototypesConfig:
+        if self.anchors == "partition" and (self.neighbours or self.tasks or self.kept < 1):
+            raise ValueError(
+                "anchors: partition makes every row a prototype of its own, once; set neighbours: 0 and leave out "
+                "tasks and kept"
+            )
+        if self.search == "whole-memory" and self.neighbours == 0:
+            raise ValueError("search: whole-memory counts the anchor among the neighbours; set neighbours to 1 or more")
+        if self.list_length is not None and self.list_length < max(1, self.neighbours):
+            raise ValueError(
+                f"neighbour_lists of {self.neighbour_lists} entries cannot hold {self.neighbours} neighbours; "
+                f"use auto, or null to search at every task"
+            )
+        return self
+
+
+class PatchPrototypesConfig(PrototypesConfig):
+    """How prototypes of patches are made; section 2.3."""
+
+    memory: int = Field(default=8192, gt=1)  # rows N_p (table C.6)
+    count: int = Field(default=512, gt=1)  # table C.3
+    neighbours: int = Field(default=0, ge=0)  # table 8: more do not help patches
+
+    default_tasks: ClassVar[int] = 1
+
+
+@dataclass(frozen=True)
+class Anchors:
+    """The draw of one task, as places in the memory."""
+
+    drawn: Int[Tensor, " a"]
+    kept: Int[Tensor, " k"]  # some of those drawn, in the order of their prototypes
+
+
+class Organizer(nn.Module):
+    """A memory, and the prototypes that are made of it."""
+
+    fixed: Float[Tensor, "t k d"] | None
+
+    def __init__(self, config: PrototypesConfig, dim: int) -> None:
+        super().__init__()
+        self.config = config
+        self.memory = Memory(config.memory, dim)
+        moving = config.neighbours > 0 and config.anchors in ("random", "fixed-places")
+        self.lists = NeighbourLists(config.memory, config.list_length) if moving and config.list_length else None
+        self.register_buffer("fixed", self._drawn_once() if config.anchors == "fixed" else None)
+
+    def draw(self, progress: Progress, use: int) -> list[Anchors]:
+        """The anchors of a step's tasks; of all tasks in one draw for a partition, which uses every row once.
+
+        They are the same in every process and for every micro-batch.
+        """
+        config = self.config
+        step = progress.step if config.anchors != "fixed-places" else -1
+        if config.anchors == "partition":
+            order = self.memory.sample(config.memory, generator(fold(progress.seed, use, step)))
+            return [Anchors(order, order)]
+        if self.fixed is not None:  # they lie behind the rows of the memory, see `prototypes`
+            places = config.memory + torch.arange(config.count, device=self.memory.rows.device)
+            return [Anchors(places, places[: config.prototypes])] * config.task_count
+        keys = [fold(progress.seed, use, step, task) for task in range(config.task_count)]
+        drawn = [self.memory.sample(config.count, generator(key)) for key in keys]
+        return [Anchors(rows, rows[: config.prototypes]) for rows in drawn]  # in random order: the first are any
+
+    @torch.no_grad()
+    def prototypes(self, draws: Sequence[Anchors]) -> Iterator[Prototypes]:
+        """D and Y of every task, one after the other: together they may be larger than the network."""
+        config, rows = self.config, self.memory.rows
+        if config.anchors == "partition":
+            yield from permuted_blocks(rows, draws[0].drawn, config.count)
+            return
+        for task, anchors in enumerate(draws):
+            if self.fixed is not None:
+                rows = torch.cat([self.memory.rows, self.fixed[task]])
+            search = self.lists or nearest_rows
+            if config.search == "whole-memory":
+                supports = supports_in_memory(rows, anchors.kept, config.neighbours, search)
+            else:
+                supports = supports_outside_anchors(rows, anchors.kept, config.neighbours, search, anchors.drawn)
+            yield organize(rows, supports, config.contribution, config.smoothing)
+
+    def _drawn_once(self) -> Float[Tensor, "t k d"]:
+        """Anchors of every task, spread as the memory is at the start, but not in it: no row is its own neighbour."""
+        config = self.config
+        return F.normalize(torch.randn(config.task_count, config.count, self.memory.rows.shape[1]), dim=-1)
+
+    def remember(self) -> None:
+        """Store what was collected during the step."""
+        places = self.memory.store()
+        if self.lists is not None:
+            self.lists.follow(self.memory.rows, places)

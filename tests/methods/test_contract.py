@@ -1,0 +1,213 @@
+"""What every method promises the training loop, tried with the smallest settings of each."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from asterism.methods import method_names
+from asterism.methods.base import Method
+from asterism.ops import collectives
+from asterism.train.loop import build_method
+from asterism.train.optim import build_optimizer, clip_gradients, set_schedules
+from asterism.types import Batch, Losses, Progress
+from tests.distributed import run
+from tests.methods.batches import random_batch, rows
+from tests.train.tiny import METHODS, tiny_recipe
+
+_FEW = {"memory": 32, "count": 8}
+
+# Settings that give a method other state than its tiny recipe has: name of the case → method, changes
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "ibot, own prototypes": ("ibot", {"patch_out_dim": 24}),
+    "ibot, teacher without them": ("ibot", {"patch_out_dim": 32, "teacher_prototypes": "image"}),
+    "ibot, late masks": ("ibot", {"mask": {"start_epoch": 1}}),
+    "sop, half of the anchors": ("sop", {"images": _FEW | {"kept": 0.5, "neighbours": 2, "tasks": 2}}),
+    "sop, whole memory": (
+        "sop",
+        {"images": _FEW | {"neighbours": 2, "search": "whole-memory", "neighbour_lists": None}},
+    ),
+    "massl": ("sop", {"images": _FEW | {"neighbours": 0, "anchors": "partition"}, "patches": None}),
+    "cribo, neighbours at once": ("cribo", {"neighbour_start": 0}),
+    "stellar, no warm-up": ("stellar", {"warmup": None}),
+}
+CASES = {name: (name, {}) for name in method_names()} | VARIANTS
+
+# The loss of these compares the images of a batch with each other, so that micro-batches are another loss.
+COUPLED = {"cribo", "flsl", "stellar"}
+
+IMAGES, STEPS = 8, 4
+
+
+def build(case: str, seed: int = 0) -> Method:
+    name, changes = CASES[case]
+    return build_method(tiny_recipe(name, method={"name": name, **METHODS[name], **changes}, trainer={"seed": seed}))
+
+
+def progress(step: int) -> Progress:
+    return Progress(step, STEPS, steps_per_epoch=2, seed=3)  # STELLAR's warm-up ends after half of the steps
+
+
+class Trainer:
+    """The loop's order of things, for one method and noise images."""
+
+    def __init__(self, case: str, seed: int = 0) -> None:
+        self.method = build(case, seed)
+        self.optim = tiny_recipe().optim
+        self.optimizer = build_optimizer(self.method, self.optim)
+        self.gradients: dict[str, Tensor] = {}  # of the last step, before clipping
+
+    def take(self, step: int, micro_batches: int = 1) -> float:
+        """One step on this process's share of the batch; the loss of all processes and micro-batches."""
+        now, batch = progress(step), random_batch(self.method, IMAGES, seed=step)
+        parts = collectives.world_size() * micro_batches
+        first = collectives.rank() * micro_batches
+        losses = [self.method.loss(part_of(batch, first + i, parts), now).total for i in range(micro_batches)]
+        total = torch.stack(losses).sum() / parts
+        total.backward()
+        for name, parameter in self.method.named_parameters():
+            if parameter.grad is not None:
+                parameter.grad = collectives.all_reduce_sum(parameter.grad)
+                self.gradients[name] = parameter.grad.clone()
+        set_schedules(self.optimizer, self.optim, now, IMAGES)
+        for parameter in self.method.frozen(now):
+            parameter.grad = None
+        clip_gradients(self.method.parameters(), self.optim)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.method.after_update(now)
+        return float(collectives.all_reduce_sum(total.detach()))
+
+    def buffers(self) -> dict[str, Tensor]:
+        return dict(self.method.named_buffers())
+
+
+def part_of(batch: Batch, number: int, parts: int) -> Batch:
+    size = len(batch.keys) // parts
+    return rows(batch, slice(number * size, (number + 1) * size))
+
+
+def three_steps(cases: list[str], micro_batches: int = 1) -> dict[str, tuple[list[float], dict[str, Tensor]]]:
+    """Losses of three steps, and gradients of the first and buffers after the last."""
+    results = {}
+    for case in cases:
+        trainer = Trainer(case)
+        losses = [trainer.take(0, micro_batches)]
+        tensors = {f"gradient of {name}": gradient for name, gradient in trainer.gradients.items()}
+        losses += [trainer.take(step, micro_batches) for step in (1, 2)]
+        results[case] = (losses, tensors | trainer.buffers())
+    return results
+
+
+def assert_same(
+    ours: dict[str, tuple[list[float], dict[str, Tensor]]], expected: dict[str, tuple[list[float], dict[str, Tensor]]]
+) -> None:
+    for case, (losses, tensors) in expected.items():
+        assert ours[case][0] == pytest.approx(losses, rel=1e-5, abs=1e-5), case
+        for name, tensor in tensors.items():
+            torch.testing.assert_close(
+                ours[case][1][name], tensor, rtol=1e-3, atol=1e-5, msg=lambda text, c=case, n=name: f"{c}, {n}: {text}"
+            )
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, tuple[list[float], dict[str, Tensor]]]:
+    return three_steps(list(CASES))
+
+
+def test_every_method_has_a_tiny_recipe() -> None:
+    assert set(METHODS) == set(method_names())
+
+
+def test_two_processes_are_one(alone: dict[str, tuple[list[float], dict[str, Tensor]]]) -> None:
+    """Losses, gradients, centres, memories and banks do not depend on how many processes share a batch."""
+    for together in run(three_steps, list(CASES)):
+        assert_same(together, alone)
+
+
+def test_micro_batches_are_one_batch(alone: dict[str, tuple[list[float], dict[str, Tensor]]]) -> None:
+    cases = [case for case, (name, _) in CASES.items() if name not in COUPLED]
+    assert_same(three_steps(cases, micro_batches=2), {case: alone[case] for case in cases})
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_resumed_method_is_bit_identical(case: str) -> None:
+    """The state dictionary is complete: what another seed began ends as if it had been there from the start."""
+    whole, resumed = Trainer(case), Trainer(case, seed=1)
+    for step in range(STEPS):
+        if step == STEPS // 2:
+            resumed.method.load_state_dict(whole.method.state_dict())
+            resumed.optimizer.load_state_dict(copy.deepcopy(whole.optimizer.state_dict()))
+        loss = whole.take(step)
+        if step >= STEPS // 2:
+            assert resumed.take(step) == loss
+    for (name, expected), ours in zip(
+        whole.method.state_dict().items(), resumed.method.state_dict().values(), strict=True
+    ):
+        assert torch.equal(ours, expected), name
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_trained_parameters_have_gradients_and_others_none(case: str) -> None:
+    """Several processes wait for the gradient of every trained parameter, in every step."""
+    method = build(case)
+    moved: set[str] = set()
+    for step in (0, 2, 3):
+        method.loss(random_batch(method, IMAGES, seed=step), progress(step)).total.backward()
+        for name, parameter in method.named_parameters():
+            assert (parameter.grad is not None) == parameter.requires_grad, f"{name} in step {step}"
+            if parameter.grad is not None and parameter.grad.abs().sum() > 0:
+                moved.add(name)
+        method.zero_grad()
+        method.after_update(progress(step))
+    idle = {name for name, parameter in method.named_parameters() if parameter.requires_grad} - moved
+    assert not idle
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_randomness_comes_from_keys_alone(case: str) -> None:
+    method = build(case)
+    batch, totals = random_batch(method, IMAGES), []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+        before = torch.get_rng_state()
+        totals.append(method.loss(batch, progress(0)).total)
+        assert torch.equal(torch.get_rng_state(), before), "the loss draws from the global generator"
+    assert totals[0] == totals[1]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_losses_are_full_precision_scalars_and_metrics_are_detached(case: str) -> None:
+    method = build(case)
+    with torch.autocast("cpu", torch.bfloat16):
+        low = method.loss(random_batch(method, IMAGES), progress(2))
+    full = build(case).loss(random_batch(method, IMAGES), progress(2))
+    assert all(term.dtype == torch.float32 and term.shape == () for term in low.terms.values())
+    torch.testing.assert_close(low.total, full.total, rtol=0.05, atol=0)
+    assert_reported(full)
+
+
+def assert_reported(losses: Losses) -> None:
+    assert not any(value.requires_grad for value in losses.metrics.values())
+    assert losses.embeddings is not None
+    assert len(losses.embeddings) == IMAGES
+    assert not losses.embeddings.requires_grad
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_loaded_weights_reach_the_encoder(name: str) -> None:
+    method = build(name)
+    with torch.no_grad():
+        for parameter in method.backbone.parameters():
+            parameter.add_(1)
+    method.backbone_was_loaded()
+    pairs = zip(method.backbone.parameters(), method.encoder().backbone.parameters(), strict=True)
+    assert all(torch.equal(ours, used) for ours, used in pairs)
