@@ -2,7 +2,7 @@
 
 >>> prior_shares(None, 4).tolist()
 [0.25, 0.25, 0.25, 0.25]
->>> prior_shares(PowerLaw(exponent=1.0), 4).mul(25).tolist()
+>>> prior_shares(PowerLaw(exponent=1.0), 4).mul(25).round().tolist()
 [12.0, 6.0, 4.0, 3.0]
 """
 
