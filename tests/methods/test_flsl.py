@@ -186,21 +186,6 @@ def test_teacher_follows_and_the_last_layer_waits() -> None:
     assert set(method.frozen(Progress(4, 40, steps_per_epoch=4))) == set()
 
 
-def test_a_whole_state_gives_the_same_loss_and_encoder() -> None:
-    method = _flsl()
-    torch.manual_seed(5)
-    other = Flsl(CONFIG, TINY.model_copy(update={"positions": "sincos"}))
-    other.load_state_dict(method.state_dict())
-    batch = random_batch(method, 2)
-    assert other.loss(batch, PROGRESS).total == method.loss(batch, PROGRESS).total
-    other.mean, other.std = (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
-    encoder = other.encoder()
-    assert (encoder.mean, encoder.std) == (other.mean, other.std)
-    assert encoder.backbone is other.teacher_backbone.network
-    features = encoder(batch.views[0].pixels)
-    torch.testing.assert_close(features.cls, features.patches.mean(dim=1))
-
-
 def test_a_class_token_is_refused_and_otherwise_left_out() -> None:
     assert not _flsl().backbone.has_cls
     with pytest.raises(UserError, match=r"class_token = true.*make it false"):
