@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asterism.methods.cribo import Cribo, CriboConfig, Objects
-from asterism.nn.object_bank import BankConfig, ObjectBank, StoredObjects
-from asterism.ops.clustering import ClusteringConfig
+from asterism.nn.object_bank import ObjectBank, StoredObjects
 from asterism.ops.geometry import geometry_from_rows
+from asterism.train.recipe import load_recipe
 from asterism.types import Batch, Progress, Tokens, View
 from tests.golden.trajectories.compared import Compared
 from tests.golden.trajectories.steps import Step, train
@@ -203,35 +203,37 @@ def _shared(family: str, tolerance: dict[str, float]) -> str:
 
 
 def _config(params: dict[str, Any]) -> CriboConfig:
-    """The settings of the recipes of the published runs, with the file's numbers."""
+    """The recipe of the published run with the file's numbers: how things are computed is up to the recipe."""
+    published = load_recipe("cribo-imagenet-vits16").method
+    assert isinstance(published, CriboConfig)
     first, last = params["pos_alpha"][1], params["pos_alpha"][0]  # the code reads them backwards
-    return CriboConfig(
-        objects=ClusteringConfig(
-            clusters=params["n_tokens"],
-            position_weight=first,
-            final_position_weight=last,
-            rounds=params["n_iter"],
-            sharpness=params["sinkhorn_lambda"],
-            sinkhorn_iterations=params["sinkhorn_iterations"],
-            marginal_offset=params["marginal_offset"],
-            cost_range="batch",
-        ),
-        bank=BankConfig(images=params["queue_size"], precision="full", own_image="allowed"),
-        neighbour_counts="first",
-        out_dim=params["out_dim"],
-        object_out_dim=params["out_dim_c"],
-        hidden_dim=params["head_hidden_dim"],
-        bottleneck_dim=params["head_bottleneck_dim"],
-        norm_last_layer=params["norm_last_layer"],
-        freeze_last_layer=params["freeze_last_layer"],
-        momentum=params["momentum_teacher"],
-        center_momentum=params["center_momentum"],
-        object_center_momentum=params["center_momentum_c"],
-        student_temp=params["student_temp_image"],
-        warmup_teacher_temp=params["warmup_teacher_temp"],
-        teacher_temp=params["teacher_temp"],
-        warmup_teacher_temp_epochs=params["warmup_teacher_temp_epochs"],
-        object_student_temp=params["student_temp_c"],
-        object_warmup_teacher_temp=params["warmup_teacher_temp_c"],
-        object_teacher_temp=params["teacher_temp_c"],
-    )
+    objects = {
+        "clusters": params["n_tokens"],
+        "position_weight": first,
+        "final_position_weight": last,
+        "rounds": params["n_iter"],
+        "sharpness": params["sinkhorn_lambda"],
+        "sinkhorn_iterations": params["sinkhorn_iterations"],
+        "marginal_offset": params["marginal_offset"],
+    }
+    changes = {
+        "objects": published.objects.model_copy(update=objects),
+        "bank": published.bank.model_copy(update={"images": params["queue_size"]}),
+        "out_dim": params["out_dim"],
+        "object_out_dim": params["out_dim_c"],
+        "hidden_dim": params["head_hidden_dim"],
+        "bottleneck_dim": params["head_bottleneck_dim"],
+        "norm_last_layer": params["norm_last_layer"],
+        "freeze_last_layer": params["freeze_last_layer"],
+        "momentum": params["momentum_teacher"],
+        "center_momentum": params["center_momentum"],
+        "object_center_momentum": params["center_momentum_c"],
+        "student_temp": params["student_temp_image"],
+        "warmup_teacher_temp": params["warmup_teacher_temp"],
+        "teacher_temp": params["teacher_temp"],
+        "warmup_teacher_temp_epochs": params["warmup_teacher_temp_epochs"],
+        "object_student_temp": params["student_temp_c"],
+        "object_warmup_teacher_temp": params["warmup_teacher_temp_c"],
+        "object_teacher_temp": params["teacher_temp_c"],
+    }
+    return published.model_copy(update=changes)
