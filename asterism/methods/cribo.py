@@ -90,7 +90,7 @@ class CriboConfig(ColorsConfig, PrototypeHeadConfig):
     # which neighbours teach: those that close a cycle, all (table 8), or those that people labelled alike (table 11)
     object_batch: ObjectBatch = "process"
     # where cycles close and over which objects are averaged: each process's (micro-)batch, as published, or the batch
-    # of all processes, which gives the same result for any number of them
+    # of all processes: with objects.cost_range = image, the same result for any number of them
 
     # Terms (section 3.2.3; table 5 leaves some out); the paper adds them unweighted
     image_weight: float = Field(default=1.0, ge=0)

@@ -65,7 +65,7 @@ class FlslConfig(ColorsConfig, PrototypeHeadConfig):
     view_size: int | None = Field(default=None, gt=0)  # of teacher and student crops; None: the backbone's image size
     teacher_scale: tuple[float, float] = (0.8, 1.0)  # share of the image's area
     student_scale: tuple[float, float] = (0.5, 1.0)  # share of the teacher crop's area; of the image's, if symmetric
-    local_views: int = Field(default=0, ge=0)  # small student crops inside the large ones, by turns
+    local_views: int = Field(default=0, ge=0)  # small student crops inside the large ones, in turns
     local_size: int | None = Field(default=None, gt=0)  # None: 3/7 of the view size (96 of 224), in whole patches
     local_scale: tuple[float, float] = (0.1, 0.4)  # share of the large crop's area
     solarize: float = Field(default=0.2, ge=0, le=1)  # probability
@@ -140,7 +140,7 @@ class Flsl(PrototypeDistillation[FlslConfig, PrototypeHead]):
 
     @property
     def places(self) -> list[int]:
-        """The place of each student view: two large ones, then local ones, by turns in both places."""
+        """The place of each student view: two large ones, then local ones, alternating between the places."""
         return [0, 1, *(number % 2 for number in range(self.config.local_views))]
 
     @property

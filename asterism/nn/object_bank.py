@@ -24,7 +24,7 @@ class BankConfig(Config):
     images: int = Field(default=25000, ge=1)  # S; each with a slot for every cluster
     precision: Literal["half", "full"] = "half"
     own_image: Literal["excluded", "allowed"] = "excluded"
-    # whether an image may find its own objects of an earlier epoch, which takes no understanding; allowed as published
+    # whether an image may find its own objects of an earlier epoch: easy matches that teach little; published: allowed
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ Prior = tuple[float, ...] | PowerLaw | None  # K shares that sum to 1, or a rule
 
 
 def check_prior(prior: Prior, clusters: int) -> None:
-    """Raises where given shares are no distribution over the clusters."""
+    """Raises if the shares given are not a distribution over the clusters."""
     if not isinstance(prior, tuple):
         return
     if len(prior) != clusters:

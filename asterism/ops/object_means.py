@@ -1,4 +1,4 @@
-"""Means over objects, of which every image has another number.
+"""Means over objects, whose number differs from image to image.
 
 A batch is divided over processes and micro-batches, and the losses of the parts are averaged. "process": the mean of
 each part's own objects. "all": the mean over the objects of all processes, however the images are divided.

@@ -264,20 +264,6 @@ def test_the_bank_follows_once_per_step_with_the_teachers_objects() -> None:
     torch.testing.assert_close(split.center.value, whole.center.value)
 
 
-def test_centres_follow_raw_logits_of_the_teacher() -> None:
-    method = _cribo()
-    batch = _batch(method, 3)
-    old = method.object_center.value.clone()
-    captured: list[Tensor] = []
-    hook = method.teacher_head.register_forward_hook(lambda _, inputs, output: captured.append(output))
-    method.loss(batch, PROGRESS)
-    hook.remove()
-    projected = captured[0].flatten(0, 1)  # of the objects; the neighbours come later
-    logits = method.teacher_head.network.logits(projected, "objects")
-    method.after_update(PROGRESS)
-    torch.testing.assert_close(method.object_center.value, 0.9 * old + 0.1 * logits.mean(dim=0))
-
-
 def test_an_image_never_learns_from_itself() -> None:
     """A data set of one batch: all that the bank could offer an image are other images."""
     method = _cribo(criterion="none", bank=BankConfig(images=4, precision="full"))
@@ -297,12 +283,6 @@ def _encoded(method: Cribo, batch: Batch) -> tuple[Any, Any, Tensor]:
     seen = [method.teacher_backbone(view.pixels) for view in batch.views]
     tokens = [method.backbone(view.pixels) for view in batch.views]
     return seen, tokens, method.find_objects(batch, seen, PROGRESS)
-
-
-def test_the_last_layers_wait_for_the_first_epochs_to_pass() -> None:
-    method = _cribo()
-    assert set(method.frozen(FIRST_EPOCH)) == set(method.head.last_layers.parameters())
-    assert set(method.frozen(PROGRESS)) == set()
 
 
 def test_metrics_tell_a_collapse_from_learning() -> None:

@@ -19,6 +19,6 @@ def test_priors_are_shares() -> None:
         ((1.0, 0.0, 0.0), "every cluster needs a share above 0"),
     ],
 )
-def test_what_is_no_distribution_is_refused(prior: tuple[float, ...], message: str) -> None:
+def test_shares_that_are_not_a_distribution_are_refused(prior: tuple[float, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check_prior(prior, 3)
