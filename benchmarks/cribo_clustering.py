@@ -29,9 +29,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from asterism.methods import cribo
 from asterism.methods.cribo import Cribo, CriboConfig
 from asterism.nn.backbone import BackboneConfig
-from asterism.nn.object_bank import ObjectBank, StoredObjects
+from asterism.nn.object_bank import BankConfig, ObjectBank, StoredObjects
 from asterism.ops.clustering import ClusteringConfig, cluster, draw_seeds
 from asterism.ops.geometry import geometry_from_rows, patch_centers
 from asterism.ops.random import fold_each, uniform
@@ -210,7 +211,7 @@ class Clock:
 
 
 def profile(backbone: str, images: int, clusters: int, bank_images: int, repeats: int) -> None:
-    config = CriboConfig(objects=ClusteringConfig(clusters=clusters), bank_images=bank_images)
+    config = CriboConfig(objects=ClusteringConfig(clusters=clusters), bank=BankConfig(images=bank_images))
     method = Cribo(config, BackboneConfig(name=backbone))
     assert method.bank is not None
     _fill(method.bank)
@@ -219,7 +220,10 @@ def profile(backbone: str, images: int, clusters: int, bank_images: int, repeats
         (method, "loss", "loss"),
         (method, "find_objects", "clustering"),
         (method, "collect_objects", "clustering"),
-        (method, "object_losses", "objects"),
+        (method, "project", "objects"),
+        (method, "project_neighbours", "objects"),
+        (cribo, "object_loss", "objects"),
+        (cribo, "neighbour_loss", "objects"),
         (method, "find_neighbours", "search"),
         (method.bank, "store", "store"),
     ):
@@ -237,10 +241,10 @@ def profile(backbone: str, images: int, clusters: int, bank_images: int, repeats
         whole, spent = time.process_time() - start, clock.seconds
         shares.append(
             {
-                "forward": spent["loss"] - spent["clustering"] - spent["objects"],
+                "forward": spent["loss"] - spent["clustering"] - spent["objects"] - spent["search"],
                 "clustering": spent["clustering"],
                 "retrieval": spent["search"] + spent["store"],
-                "object projections": spent["objects"] - spent["search"],
+                "object projections": spent["objects"],
                 "weights update": whole - spent["loss"] - spent["store"],
             }
         )

@@ -21,6 +21,16 @@ class MethodConfig(Config):
 
     name: str
 
+    @property
+    def needs_whole_batch(self) -> str | None:
+        """What in the loss depends on the images of all processes, named with its setting; None if nothing does.
+
+        `trainer.accumulate` = a must give what a times as many processes give. That holds where the loss of an image
+        depends on that image alone, or on those of its own process. Where processes exchange something on which the
+        loss depends (not only what `after_update` applies), micro-batches cannot, and the trainer refuses them.
+        """
+        return None
+
 
 class Method(nn.Module, ABC):
     """A way to learn without labels.

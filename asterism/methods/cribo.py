@@ -1,25 +1,32 @@
 """CrIBo: cross-image object-level bootstrapping (Lebailly, Stegmüller et al., 2024).
 
 The teacher's tokens of two views of an image are clustered together, so an object (the mean token of a cluster) has a
-counterpart in the other view. A student learns, over prototypes, what the teacher says of the other view: of the image,
-of each object, and of the object most like it that the teacher saw in *another* image lately. Such a neighbour is
-believed only if the way back, by the other view, ends at the object where it began.
+counterpart in the other view. The student predicts, over prototypes, the teacher's output for the other view: of the
+image, of each object, and of the object's nearest neighbour among objects that the teacher saw in *other* images. A
+neighbour teaches only if it leads back, through the other view, to the object itself.
 
     f_s, f_t           backbone, teacher_backbone
-    h, h̄               head: one projection, prototypes for objects and for images
-    z_1, z_2, N        patch tokens of the two views
-    Q*, K, λ_pos       labels of the tokens; objects.clusters, objects.position_weight          (eq. 12–17)
-    c_1^k, c_2^k       objects: mean tokens of cluster k in each view                           (eq. 1)
-    M_1, M_2, S        bank: objects of the newest images in each view; bank_images
-    nn, jump, O        bank.nearest, the same slot of the other view, close_cycles              (eq. 2–4)
-    L_cv^g, L_cv^o, L_ci^o   the terms image, objects and neighbours                            (eq. 6, 8, 10)
-    Z_1, Z_2           how many objects of each view have a neighbour that is believed
+    h, h̄               head: one projection; prototypes W for objects and others for images
+    z_1, z_2; z̄_1, z̄_2 patch tokens and class token of the two views
+    Q*, K, λ_pos       cluster of every token; objects.clusters, objects.position_weight        (eq. 12–17)
+    c_1^k, c_2^k       objects: the mean token of cluster k in each view                        (eq. 1)
+    M_1, M_2, S        bank: objects of the newest images in each view; bank.images
+    nn, jump, O, B     bank.nearest, ops.cycle; object_batch                                    (eq. 2–4)
+    p, p̃, p̄            softmax over prototypes, of objects, neighbours and images               (eq. 5, 7, 9)
+    L_cv^o, L_ci^o, L_cv^g   the terms objects, neighbours and image                            (eq. 6, 8, 10)
+    Z_1, Z_2           how many objects of each view have a neighbour that teaches
 
-Differs from the paper: every term is half as large, as in the published code. Targets are centred, as there. The bank
-knows which rows are real instead of beginning with noise, and never gives an image its own objects of an earlier epoch.
-Differs from the published code: each direction of the neighbours' term is divided by its own count (eq. 8), not both by
-Z_1, and counts are those of all processes. Where a step has several micro-batches, the batch in which a cycle must end
-is the micro-batch of all processes.
+Where paper and published code differ, this follows the code: every term is half as large; targets are centred; the
+marginals of the clusters are estimated from the last round instead of uniform (objects.marginals); the neighbour term
+is off in epoch 0 (neighbour_start); cycles close, and objects are counted, within each process's own batch instead of
+the batch of all processes (object_batch: with several micro-batches, each counts as a process's batch).
+Where this differs from the published code, a setting gives the code's way, and the recipes of the published runs use
+it: costs are scaled per image instead of per batch (objects.cost_range); each direction of the neighbour term is
+divided by its own count as in equation 8, not both by Z_1 (neighbour_counts); an image never finds its own objects of
+an earlier epoch (bank.own_image); the bank is in half precision (bank.precision).
+Differs from the published code without a setting: the bank starts empty instead of full of random rows, which makes no
+difference after an epoch of at least S images; and there is no bank of class tokens, which the code fills but never
+reads.
 """
 
 from __future__ import annotations
@@ -33,38 +40,37 @@ import torch
 from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor
-from torch.nn import functional as F
 
-from asterism.errors import UserError
 from asterism.methods._colors import ColorsConfig
-from asterism.methods._self_distillation import PrototypeDistillation, PrototypeHeadConfig, leveled_prototype_head
+from asterism.methods._labelled_objects import labelled_objects, object_meanings
+from asterism.methods._object_pictures import corner_views, draw_objects
+from asterism.methods._self_distillation import (
+    PrototypeDistillation,
+    PrototypeHeadConfig,
+    leveled_prototype_head,
+    prototype_entropies,
+)
+from asterism.methods._view_sizes import check_view_size
 from asterism.methods.base import MethodConfig
 from asterism.nn.backbone import BackboneConfig, encode_views
 from asterism.nn.center import Center
 from asterism.nn.heads import LeveledPrototypeHead, image_tokens
-from asterism.nn.object_bank import ObjectBank, StoredObjects, close_cycles
-from asterism.ops.clustering import (
-    ClusteringConfig,
-    cluster,
-    draw_seeds,
-    label_sets,
-    labels_of_patches,
-    largest_regions,
-    mean_tokens,
-    present_in_all,
-)
-from asterism.ops.collectives import all_gather_ragged_rows, all_gather_rows, all_reduce_sum, rank, world_size
-from asterism.ops.geometry import geometry_from_rows, patch_centers
-from asterism.ops.losses import cross_view_loss, entropy, soft_targets
-from asterism.ops.overlay import spotlight, tint
+from asterism.nn.object_bank import BankConfig, ObjectBank, StoredObjects
+from asterism.ops.clustering import ClusteringConfig, cluster, draw_seeds, mean_tokens, present_in_all
+from asterism.ops.collectives import all_reduce_sum, world_size
+from asterism.ops.cycle import closes_cycle
+from asterism.ops.geometry import patch_centers
+from asterism.ops.losses import cross_view_loss, soft_targets
+from asterism.ops.object_losses import Counts, ObjectSoftmax, neighbour_loss, object_loss
+from asterism.ops.object_means import ObjectBatch, gather_objects
 from asterism.ops.pixels import denormalise, normalise
 from asterism.ops.random import fold, fold_each
-from asterism.ops.row_search import most_similar_row
-from asterism.ops.soft_clusters import Assignments, agreement
+from asterism.ops.schedules import ramp_per_epoch
 from asterism.types import Batch, Losses, Progress, Tokens, View, ViewSpec
 
-VIEWS = 2
-_SEEDS = 0x60  # tells the draw of first centroids from other uses of an image's key
+Named = dict[str, Float[Tensor, ""]]
+
+_SEEDS = 0x60  # separates the draw of first centroids from other uses of an image's key
 
 
 class CriboConfig(ColorsConfig, PrototypeHeadConfig):
@@ -79,22 +85,28 @@ class CriboConfig(ColorsConfig, PrototypeHeadConfig):
 
     # Objects (section 3.2.1) and their neighbours (section 3.2.2)
     objects: ClusteringConfig = ClusteringConfig()
-    bank_images: int = Field(default=25000, ge=1)  # S; each with a slot for every cluster
-    bank_precision: Literal["half", "full"] = "half"
+    bank: BankConfig = BankConfig()
     criterion: Literal["cycle", "none", "segments"] = "cycle"
-    # which neighbours are believed; none: all of them (table 8); segments: those that people labelled alike (table 11)
+    # which neighbours teach: those that close a cycle, all (table 8), or those that people labelled alike (table 11)
+    object_batch: ObjectBatch = "process"
+    # where cycles close and over which objects are averaged: each process's (micro-)batch, as published, or the batch
+    # of all processes: with objects.cost_range = image, the same result for any number of them
 
     # Terms (section 3.2.3; table 5 leaves some out); the paper adds them unweighted
     image_weight: float = Field(default=1.0, ge=0)
     object_weight: float = Field(default=1.0, ge=0)
     neighbour_weight: float = Field(default=1.0, ge=0)
-    neighbour_start: int = Field(default=1, ge=0)  # epochs before neighbours teach: at first they mean nothing
+    neighbour_start: int = Field(default=1, ge=0)  # epochs before neighbours teach: an untrained network's are random
+    neighbour_counts: Counts = "own"  # divide by Z_1 and Z_2 (eq. 8), or first: both by Z_1, as published
 
-    # Levels of the head, and the centres of what the teacher says on them
+    # Levels of the head: prototypes, centres and temperatures
     out_dim: int = Field(default=65536, gt=1)  # prototypes of images
     object_out_dim: int = Field(default=65536, gt=1)  # prototypes of objects
     center_momentum: float = Field(default=0.9, ge=0, lt=1)
     object_center_momentum: float = Field(default=0.9, ge=0, lt=1)
+    object_student_temp: float | None = Field(default=None, gt=0)  # None: student_temp; likewise the other two
+    object_warmup_teacher_temp: float | None = Field(default=None, gt=0)
+    object_teacher_temp: float | None = Field(default=None, gt=0)
 
     @model_validator(mode="after")
     def _something_to_learn(self) -> CriboConfig:
@@ -104,16 +116,33 @@ class CriboConfig(ColorsConfig, PrototypeHeadConfig):
             )
         return self
 
+    @property
+    def uses_objects(self) -> bool:
+        return self.object_weight > 0 or self.neighbour_weight > 0
+
+    @property
+    def term_weights(self) -> dict[str, float]:
+        return {"image": self.image_weight, "objects": self.object_weight, "neighbours": self.neighbour_weight}
+
+    @property
+    def needs_whole_batch(self) -> str | None:
+        if self.uses_objects and self.object_batch == "all":
+            return "method.object_batch = all looks for objects in the whole batch (process: in each part of it)"
+        return None
+
 
 @dataclass(frozen=True)
 class Objects:
-    """The objects that both views of an image show, of all images of this process one after another."""
+    """c: the objects that both views of an image show, of all images of this process one after another."""
 
-    teacher: Float[Tensor, "v m d"]
-    student: Float[Tensor, "v m d"]
+    teacher: Float[Tensor, "2 m d"]
+    student: Float[Tensor, "2 m d"]
     image: Int[Tensor, " m"]  # place in its source of the image that each belongs to
-    meaning: Int[Tensor, " m"]  # of the labels under it, if neighbours are believed by them
-    images: int  # how many images there are, with objects or without
+    meaning: Int[Tensor, " m"]  # by the labels under it, where those decide which neighbours teach
+
+    @property
+    def count(self) -> Int[Tensor, ""]:
+        return torch.tensor(len(self.image), device=self.image.device)
 
 
 class Cribo(PrototypeDistillation[CriboConfig, LeveledPrototypeHead]):
@@ -122,380 +151,170 @@ class Cribo(PrototypeDistillation[CriboConfig, LeveledPrototypeHead]):
     Config: ClassVar[type[MethodConfig]] = CriboConfig
     shows: ClassVar[str] = (
         "The objects found in two overlapping crops, each in one colour (dark: in one crop only); then one object of "
-        "the first crop, and the object most like it in another image."
+        "the first crop, and the nearest object in another image."
     )
 
     def __init__(self, config: CriboConfig, backbone: BackboneConfig) -> None:
-        uses_objects = config.object_weight > 0 or config.neighbour_weight > 0
-        out_dims = {"image": config.out_dim} if config.image_weight else {}
-        out_dims |= {"objects": config.object_out_dim} if uses_objects else {}
-        super().__init__(config, backbone, lambda dim: leveled_prototype_head(config, dim, out_dims))
-        self.uses_objects = uses_objects
-        self._check_sizes()
+        levels = {"image": config.out_dim} if config.image_weight else {}
+        levels |= {"objects": config.object_out_dim} if config.uses_objects else {}
+        super().__init__(config, backbone, lambda dim: leveled_prototype_head(config, dim, levels))
+        check_view_size("view_size", self.view_size, self.backbone.patch_size)
+        if config.uses_objects:
+            config.objects.check_tokens(2 * (self.view_size // self.backbone.patch_size) ** 2)
         self.center = Center(config.out_dim, config.center_momentum)
         self.object_center = Center(config.object_out_dim, config.object_center_momentum)
-        self.bank = self._new_bank() if config.neighbour_weight else None
-        weights = {"image": config.image_weight, "objects": config.object_weight}
-        sizes = {"image": config.out_dim, "objects": config.object_out_dim}
-        self.uniform_terms = {term: math.log(sizes[term]) for term, weight in weights.items() if weight > 0}
+        slots, dim = config.objects.clusters, self.backbone.dim
+        self.bank = ObjectBank(config.bank, slots, dim) if config.neighbour_weight else None
+        self.uniform_terms = {level: math.log(size) for level, size in levels.items() if config.term_weights[level]}
 
-    def _new_bank(self) -> ObjectBank:
-        config = self.config
-        dtype = torch.float16 if config.bank_precision == "half" else torch.float32
-        return ObjectBank(config.bank_images, config.objects.clusters, self.backbone.dim, dtype)
+    @property
+    def view_size(self) -> int:
+        return self.config.view_size or self.backbone.image_size
 
     @property
     def views(self) -> tuple[ViewSpec, ...]:
         config = self.config
-        view = ViewSpec(size=self._view_size(), scale=config.scale, segments=self._uses_labels)
-        common = config.colored(view)
+        oracle = config.uses_objects and "segments" in (config.objects.algorithm, config.criterion)
+        common = config.colored(ViewSpec(size=self.view_size, scale=config.scale, segments=oracle))
         return (
             common.model_copy(update={"blur": 1.0}),
             common.model_copy(update={"blur": 0.1, "solarize": config.solarize}),
         )
 
     def loss(self, batch: Batch, progress: Progress) -> Losses:
-        config = self.config
-        pixels = [view.pixels for view in batch.views]
-        keys = [fold_each(batch.keys, number) for number in range(VIEWS)]
-        seen = encode_views(self.teacher_backbone, pixels)
-        tokens = encode_views(self.backbone, pixels, drop_keys=keys)
-
-        terms: dict[str, Tensor] = {}
-        metrics: dict[str, Tensor] = {}
+        config, images = self.config, len(batch.index) * world_size()
+        z_t, z_s = self.encode(batch)
+        terms: Named = {}
+        metrics: Named = {}
         if config.image_weight:
-            terms["image"], found = self.image_loss(seen, tokens, progress)
-            metrics |= found
-        if self.uses_objects:
-            labels = self.find_objects(batch.views, seen, batch.keys)
-            objects = self.collect_objects(batch, seen, tokens, labels)
-            of_objects, found = self.object_losses(objects, progress)
-            terms |= of_objects
-            metrics |= found
-        return Losses(
-            terms=terms,
-            weights={
-                "image": config.image_weight,
-                "objects": config.object_weight,
-                "neighbours": config.neighbour_weight,
-            },
-            metrics=metrics,
-            embeddings=image_tokens(seen)[0],
-        )
+            terms["image"], metrics = self.global_loss(z_t, z_s, progress)  # L_cv^g (eq. 9, 10)
+        if config.uses_objects:
+            Q = self.find_objects(batch, z_t, progress)  # eq. 12–17
+            c = self.collect_objects(batch, z_t, z_s, Q)  # eq. 1
+            h_s, h_t = self.project(c)
+            p = self.object_softmax(progress)  # eq. 5, 7
+            self.object_center.accumulate_projections(h_t, self.teacher_head.network.last_layers["objects"])
+            metrics["objects_per_image"] = all_reduce_sum(c.count) / images
+            metrics["object_center_norm"] = self.object_center.value.norm()
+            if config.object_weight:
+                found = object_loss(p, h_s, h_t, config.object_batch)  # L_cv^o (eq. 6)
+                terms["objects"] = found.cross_entropy
+                metrics["object_target_entropy"] = found.target_entropy
+                metrics["object_prediction_entropy"] = found.prediction_entropy
+            if self.bank is not None:
+                nn, accepted = self.find_neighbours(self.bank, c)  # eq. 2–4
+                metrics["bootstrapping_ratio"] = all_reduce_sum(accepted.sum()) / (2 * config.objects.clusters * images)
+                metrics["bank_filled"] = self.bank.filled_share
+                teaches = accepted & (progress.epoch >= config.neighbour_start)
+                h_nn = self.project_neighbours(self.bank, nn, teaches)
+                scope = config.object_batch, config.neighbour_counts
+                terms["neighbours"] = neighbour_loss(p, h_s, h_nn, teaches, *scope)  # L_ci^o (eq. 8)
+        return Losses(terms, config.term_weights, metrics, embeddings=image_tokens(z_t)[0])  # eq. 11
 
-    def image_loss(
-        self, seen: list[Tokens], tokens: list[Tokens], progress: Progress
-    ) -> tuple[Float[Tensor, ""], dict[str, Float[Tensor, ""]]]:
+    def encode(self, batch: Batch) -> tuple[list[Tokens], list[Tokens]]:
+        """Tokens of the two views by teacher and student."""
+        pixels = [view.pixels for view in batch.views]
+        keys = [fold_each(batch.keys, number) for number in range(len(pixels))]
+        return encode_views(self.teacher_backbone, pixels), encode_views(self.backbone, pixels, drop_keys=keys)
+
+    def global_loss(self, z_t: list[Tokens], z_s: list[Tokens], progress: Progress) -> tuple[Float[Tensor, ""], Named]:
         """L_cv^g: the class token of each view predicts the teacher's of the other one."""
-        temperature, teacher_head = self.config.student_temp, self.teacher_head.network
+        τ_s, head_t = self.config.student_temp, self.teacher_head.network
         with torch.no_grad():
-            teacher = teacher_head.logits(teacher_head(image_tokens(seen)), "image")
-        targets = soft_targets(teacher, self.center.value, self.teacher_temp(progress))
-        self.center.accumulate(teacher)
-        student = self.head.logits(self.head(image_tokens(tokens)), "image")
-        loss = cross_view_loss(targets, student, temperature)
-        target_entropy = entropy(targets)
-        return loss, {
-            "target_entropy": target_entropy,
-            "prediction_entropy": entropy((student.detach().float() / temperature).softmax(dim=-1)),
-            "kl": loss.detach() - target_entropy,
-            "center_norm": self.center.value.norm(),
-        }
+            logits_t = head_t.logits(head_t(image_tokens(z_t)), "image")
+        p_t = soft_targets(logits_t, self.center.value, self.teacher_temp(progress))
+        self.center.accumulate(logits_t)
+        logits_s = self.head.logits(self.head(image_tokens(z_s)), "image")
+        loss = cross_view_loss(p_t, logits_s, τ_s)
+        return loss, prototype_entropies(loss, p_t, logits_s, τ_s) | {"center_norm": self.center.value.norm()}
 
     @torch.no_grad()
-    def find_objects(
-        self, views: Sequence[View], seen: Sequence[Tokens], keys: Int[Tensor, " b"]
-    ) -> Int[Tensor, "v b n"]:
-        """Q*: the object of every token, the same number for the same object in both views."""
-        config = self.config.objects
+    def find_objects(self, batch: Batch, z_t: list[Tokens], progress: Progress) -> Int[Tensor, "2 b n"]:
+        """Q*: the cluster of every token, the same number for the same object in both views."""
+        config = self.config.objects.at(progress)
         if config.algorithm == "segments":
-            return labelled_objects(views, seen, config.clusters)
-        return clustered_objects(views, seen, keys, config)
+            return labelled_objects(batch.views, z_t, config.clusters)
+        return self.cluster(batch.views, z_t, batch.keys, config)
 
-    def collect_objects(
-        self, batch: Batch, seen: Sequence[Tokens], tokens: Sequence[Tokens], labels: Int[Tensor, "v b n"]
-    ) -> Objects:
-        """c_1 and c_2 of both networks by the teacher's labels; the teacher's are put down for the bank."""
-        clusters = self.config.objects.clusters
-        valid = present_in_all(labels, clusters)
-        teacher, student = (
-            mean_tokens(torch.stack([view.patches for view in views]), labels, clusters) for views in (seen, tokens)
-        )
+    def cluster(
+        self, views: Sequence[View], z: list[Tokens], keys: Int[Tensor, " b"], config: ClusteringConfig
+    ) -> Int[Tensor, "2 b n"]:
+        z_cat = torch.cat([view.patches for view in z], dim=1)
+        E = self.patch_places(views, z)
+        seeds = self.first_centroids(keys, z_cat.shape[1], config.clusters)
+        return torch.stack(cluster(z_cat, E, seeds, config).chunk(2, dim=1))
+
+    def patch_places(self, views: Sequence[View], z: list[Tokens]) -> Float[Tensor, "b n2 2"]:
+        """E: where the patches of both views lie in their original image."""
+        return torch.cat([patch_centers(view.geometry, t.grid) for view, t in zip(views, z, strict=True)], dim=1)
+
+    def first_centroids(self, keys: Int[Tensor, " b"], tokens: int, clusters: int) -> Int[Tensor, "b k"]:
+        """The tokens from which the clusters of each image start."""
+        return draw_seeds(fold_each(keys, _SEEDS), tokens, clusters)
+
+    def collect_objects(self, batch: Batch, z_t: list[Tokens], z_s: list[Tokens], Q: Int[Tensor, "2 b n"]) -> Objects:
+        """c_1 and c_2 (eq. 1) of both networks by the teacher's clusters; the teacher's wait to enter the bank."""
+        K = self.config.objects.clusters
+        valid = present_in_all(Q, K)
+        c_t, c_s = (mean_tokens(torch.stack([view.patches for view in z]), Q, K) for z in (z_t, z_s))
         meaning = torch.zeros_like(valid, dtype=torch.int64)
         if self.config.criterion == "segments":
-            meaning = label_sets(labels, segment_labels(batch.views, seen), clusters)
+            meaning = object_meanings(batch.views, z_t, Q, K)
         if self.bank is not None:
-            self.bank.collect(StoredObjects(teacher.permute(1, 2, 0, 3), valid, meaning, batch.index, batch.keys))
+            self.bank.collect(StoredObjects(c_t.permute(1, 2, 0, 3), valid, meaning, batch.index, batch.keys))
         image = batch.index[:, None].expand_as(valid)
-        return Objects(teacher[:, valid], student[:, valid], image[valid], meaning[valid], images=len(valid))
+        return Objects(c_t[:, valid], c_s[:, valid], image[valid], meaning[valid])
 
-    def object_losses(
-        self, objects: Objects, progress: Progress
-    ) -> tuple[dict[str, Float[Tensor, ""]], dict[str, Float[Tensor, ""]]]:
-        """L_cv^o and L_ci^o, and what they tell of the objects."""
-        ours, theirs = self.head(objects.student), self.teacher_head(objects.teacher)
-        prototypes = self.object_prototypes(progress)
-        count = all_reduce_sum(torch.tensor(ours.shape[1], device=ours.device))
-        terms: dict[str, Tensor] = {}
-        metrics: dict[str, Tensor] = {"objects_per_image": count / (objects.images * world_size())}
-        if self.config.object_weight:
-            found = cross_view_term(prototypes, ours, theirs, count)
-            terms["objects"] = found.cross_entropy
-            metrics["object_target_entropy"] = found.target_entropy
-            metrics["object_prediction_entropy"] = found.prediction_entropy
-        if self.bank is not None:
-            slots, believed = self.find_neighbours(self.bank, objects)
-            terms["neighbours"] = self.neighbour_loss(self.bank, prototypes, ours, slots, believed, progress)
-            places = VIEWS * self.config.objects.clusters * objects.images * world_size()
-            metrics["bootstrapping_ratio"] = all_reduce_sum(believed.sum()) / places
-            metrics["bank_filled"] = self.bank.filled_share
-        metrics["object_center_norm"] = self.object_center.value.norm()
-        self._note_objects(theirs)
-        return terms, metrics
+    def project(self, c: Objects) -> tuple[Float[Tensor, "2 m p"], Float[Tensor, "2 m p"]]:
+        """h_s(c_s) and h_t(c_t), before the prototypes."""
+        return self.head(c.student), self.teacher_head(c.teacher)
 
     @torch.no_grad()
-    def find_neighbours(self, bank: ObjectBank, objects: Objects) -> tuple[Int[Tensor, "v m"], Bool[Tensor, "v m"]]:
-        """Its nn and O: the slot of the bank most like each object, and whether it is believed."""
-        slots = bank.nearest(objects.teacher, objects.image)
+    def find_neighbours(self, bank: ObjectBank, c: Objects) -> tuple[Int[Tensor, "2 m"], Bool[Tensor, "2 m"]]:
+        """Eq. 2, as slots of the bank, and which neighbours teach: O of eq. 4, or what takes its place."""
+        nn = bank.nearest(c.teacher, c.image)
         if self.config.criterion == "none":
-            return slots, slots >= 0
+            return nn, nn >= 0
         if self.config.criterion == "segments":
-            return slots, (bank.meaning.flatten()[slots.clamp_min(0)] == objects.meaning) & (slots >= 0)
-        count = torch.tensor([len(objects.image)], device=slots.device)
-        before = all_gather_rows(count)[: rank()].sum()
-        everyone = all_gather_ragged_rows(objects.teacher.transpose(0, 1)).transpose(0, 1)
-        return slots, close_cycles(
-            bank, slots, everyone, before + torch.arange(len(objects.image), device=slots.device)
-        )
+            return nn, (bank.meaning.flatten()[nn.clamp_min(0)] == c.meaning) & (nn >= 0)
+        B, own = gather_objects(c.teacher, self.config.object_batch)
+        return nn, closes_cycle(nn, B, bank.rows.flatten(1, 2), start=own)
 
-    def neighbour_loss(
-        self,
-        bank: ObjectBank,
-        prototypes: ObjectPrototypes,
-        ours: Float[Tensor, "v m p"],
-        slots: Int[Tensor, "v m"],
-        believed: Bool[Tensor, "v m"],
-        progress: Progress,
-    ) -> Float[Tensor, ""]:
-        """L_ci^o: the neighbour of the object in one view teaches the student's object in the other view.
-
-        Only what is believed is taken out of the bank and projected.
-        """
-        if progress.epoch < self.config.neighbour_start:
-            believed = torch.zeros_like(believed)
-        neighbours = [self.teacher_head(bank.take(view, slots[view][believed[view]])) for view in range(VIEWS)]
-        taught = [ours[1 - view][believed[view]] for view in range(VIEWS)]
-        return cross_image_term(prototypes, taught, neighbours, all_reduce_sum(believed.sum(dim=1)))
-
-    def object_prototypes(self, progress: Progress) -> ObjectPrototypes:
-        return ObjectPrototypes(
+    def object_softmax(self, progress: Progress) -> ObjectSoftmax:
+        config = self.config
+        warmup = config.object_warmup_teacher_temp or config.warmup_teacher_temp
+        final = config.object_teacher_temp or config.teacher_temp
+        return ObjectSoftmax(
             self.head.prototypes("objects"),
             self.teacher_head.network.prototypes("objects"),
             self.object_center.value,
-            self.config.student_temp,
-            self.teacher_temp(progress),
+            config.object_student_temp or config.student_temp,
+            ramp_per_epoch(progress, config.warmup_teacher_temp_epochs, warmup, final),
         )
 
     @torch.no_grad()
-    def _note_objects(self, theirs: Float[Tensor, "v m p"]) -> None:
-        """For the centre. Logits are linear in projections, so their mean is that of the mean projection."""
-        rows = theirs.flatten(0, 1)
-        mean = rows.sum(dim=0) / max(1, len(rows))
-        self.object_center.accumulate_mean(self.teacher_head.network.logits(mean, "objects"), len(rows))
+    def project_neighbours(
+        self, bank: ObjectBank, nn: Int[Tensor, "2 m"], teaches: Bool[Tensor, "2 m"]
+    ) -> list[Float[Tensor, "_ p"]]:
+        """The teacher's projections of the neighbours that teach; no other rows leave the bank."""
+        return [self.teacher_head(bank.take(i, nn[i][teaches[i]])) for i in (0, 1)]
 
     def after_update(self, progress: Progress) -> None:
         super().after_update(progress)
         if self.config.image_weight:
             self.center.update()
-        if self.uses_objects:
+        if self.config.uses_objects:
             self.object_center.update()
         if self.bank is not None:
             self.bank.store()
 
     @torch.no_grad()
     def pictures(self, pixels: Float[Tensor, "b 3 h w"], key: int) -> dict[str, Float[Tensor, "b 3 h w"]]:
-        """The objects of two overlapping crops, and of each image the oddest one beside its like in another image.
-
-        An object has the same colour in both crops; what is dark belongs to none that both crops show.
-        """
+        """Objects of two overlapping crops; clustered as in training, except where labels took that place."""
         views = corner_views(pixels)
-        seen = encode_views(self.teacher_backbone, [view.pixels for view in views])
+        z = encode_views(self.teacher_backbone, [view.pixels for view in views])
         keys = torch.tensor([fold(key, number) for number in range(len(pixels))], device=pixels.device)
-        config = self.config.objects
-        clusters = min(config.clusters, VIEWS * seen[0].patches.shape[1])
-        search = config if config.algorithm == "kmeans" else config.model_copy(update={"algorithm": "sinkhorn"})
-        labels = clustered_objects(views, seen, keys, search.model_copy(update={"clusters": clusters}))
-        labels = without_partners(labels, clusters)
-
+        config = self.config.objects.for_pictures(2 * z[0].patches.shape[1])
         crops = [denormalise(view.pixels, self.mean, self.std).clamp(0, 1) for view in views]
-        maps = labels.view(VIEWS, len(pixels), *seen[0].grid)
-        drawn = {f"objects of crop {number + 1}": tint(crops[number], maps[number]) for number in range(VIEWS)}
-        if self.uses_objects and len(pixels) > 1:
-            objects = mean_tokens(torch.stack([view.patches for view in seen]), labels, clusters)[0]
-            odd, (image, like) = odd_objects(objects), odd_neighbours(objects)
-            drawn["an object of crop 1"] = spotlight(crops[0], maps[0] == odd[:, None, None])
-            drawn["its like elsewhere"] = spotlight(crops[0][image], maps[0][image] == like[:, None, None])
+        drawn = draw_objects(crops, z, self.cluster(views, z, keys, config), config.clusters)
         return {name: normalise(picture, self.mean, self.std) for name, picture in drawn.items()}
-
-    @property
-    def _uses_labels(self) -> bool:
-        """Whether one of the oracles of table 11 is asked."""
-        return self.uses_objects and "segments" in (self.config.objects.algorithm, self.config.criterion)
-
-    def _view_size(self) -> int:
-        return self.config.view_size or self.backbone.image_size
-
-    def _check_sizes(self) -> None:
-        """Views must divide into patches, and there must be a token for every cluster."""
-        size, patch, clusters = self._view_size(), self.backbone.patch_size, self.config.objects.clusters
-        if size % patch:
-            raise UserError(
-                f"views of {size} pixels do not divide into patches of {patch}; set method.view_size to a multiple of "
-                f"{patch}"
-            )
-        tokens = VIEWS * (size // patch) ** 2
-        if self.uses_objects and clusters > tokens:
-            raise UserError(
-                f"method.objects.clusters = {clusters} is more than the {tokens} tokens of two views of {size} pixels; "
-                f"choose 1 … {tokens}"
-            )
-
-
-def clustered_objects(
-    views: Sequence[View], seen: Sequence[Tokens], keys: Int[Tensor, " b"], config: ClusteringConfig
-) -> Int[Tensor, "v b n"]:
-    """Clusters of the tokens of both views, which start from tokens drawn by the images' keys."""
-    tokens = torch.cat([view.patches for view in seen], dim=1)
-    positions = torch.cat([patch_centers(view.geometry, t.grid) for view, t in zip(views, seen, strict=True)], dim=1)
-    seeds = draw_seeds(fold_each(keys, _SEEDS), tokens.shape[1], config.clusters)
-    return torch.stack(cluster(tokens, positions, seeds, config).chunk(VIEWS, dim=1))
-
-
-def labelled_objects(views: Sequence[View], seen: Sequence[Tokens], clusters: int) -> Int[Tensor, "v b n"]:
-    """The oracle of table 11: regions that people drew."""
-    labels = torch.cat(list(segment_labels(views, seen)), dim=1)
-    return torch.stack(largest_regions(labels, clusters).chunk(VIEWS, dim=1))
-
-
-def segment_labels(views: Sequence[View], seen: Sequence[Tokens]) -> Int[Tensor, "v b n"]:
-    """The label of every patch."""
-    labels = []
-    for view, tokens in zip(views, seen, strict=True):
-        if view.segments is None:
-            raise UserError(
-                "method.objects.algorithm or method.criterion = segments needs images with labelled regions, and these "
-                "have none; choose another, or data with masks"
-            )
-        labels.append(labels_of_patches(view.segments, tokens.grid))
-    return torch.stack(labels)
-
-
-# ------------------------------------------------------------------------------------------------------------- losses
-
-
-@dataclass(frozen=True)
-class ObjectPrototypes:
-    """How projections of objects become distributions: softmax(W p/τ_s) and softmax((W' p' − centre)/τ_t)."""
-
-    student: Float[Tensor, "k p"]
-    teacher: Float[Tensor, "k p"]
-    center: Float[Tensor, " k"]
-    student_temp: float
-    teacher_temp: float
-
-    def compare(self, ours: Float[Tensor, "n p"], theirs: Float[Tensor, "n p"]) -> Comparison:
-        """Sums over rows; zero, but with a gradient (of zeros) for every parameter, where there are none."""
-        if len(ours) == 0:
-            nothing = 0.0 * (ours.sum() + self.student.sum())
-            return Comparison(nothing, nothing.detach(), nothing.detach())
-        found = agreement(
-            Assignments(ours, self.student, self.student_temp),
-            Assignments(theirs, self.teacher, self.teacher_temp, offset=self.center / self.teacher_temp),
-        )
-        n = len(ours)
-        return Comparison(n * found.cross_entropy, n * found.target_entropy, n * found.prediction_entropy)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Of a student's distributions with a teacher's; the entropies are for monitoring."""
-
-    cross_entropy: Float[Tensor, ""]
-    target_entropy: Float[Tensor, ""]
-    prediction_entropy: Float[Tensor, ""]
-
-
-def cross_view_term(
-    prototypes: ObjectPrototypes,
-    ours: Float[Tensor, "v m p"],
-    theirs: Float[Tensor, "v m p"],
-    count: Int[Tensor, ""],
-) -> Comparison:
-    """Equation 6, halved: means over both directions and over the `count` objects of all processes."""
-    sums = prototypes.compare(ours.flatten(0, 1), theirs.flip(0).flatten(0, 1))
-    means = [half_of_mean(total, count) for total in (sums.cross_entropy, sums.target_entropy, sums.prediction_entropy)]
-    return Comparison(*means)
-
-
-def cross_image_term(
-    prototypes: ObjectPrototypes,
-    ours: Sequence[Float[Tensor, "_ p"]],
-    theirs: Sequence[Float[Tensor, "_ p"]],
-    counts: Int[Tensor, " v"],
-) -> Float[Tensor, ""]:
-    """Equation 8, halved: each direction is a mean over its own count of all processes, or zero if that is zero."""
-    sums = [prototypes.compare(*rows).cross_entropy for rows in zip(ours, theirs, strict=True)]
-    return torch.stack([half_of_mean(total, count) for total, count in zip(sums, counts, strict=True)]).sum()
-
-
-def half_of_mean(total: Float[Tensor, ""], count: Int[Tensor, ""]) -> Float[Tensor, ""]:
-    """½ total/count, or zero if there is nothing to count; times the number of processes.
-
-    The count is that of all processes, so the mean of what they return is half the mean over all rows.
-    """
-    return total * (count > 0) * (world_size() / 2) / count.clamp_min(1)
-
-
-# ----------------------------------------------------------------------------------------------------------- pictures
-
-
-def corner_views(pixels: Float[Tensor, "b 3 h w"]) -> tuple[View, View]:
-    """Two crops of ¾ of each side, of the top left and, mirrored, of the bottom right corner."""
-    (b, _, height, width), device = pixels.shape, pixels.device
-    tall, wide = round(0.75 * height), round(0.75 * width)
-    views = []
-    for top, left, flip in ((0, 0, False), (height - tall, width - wide, True)):
-        crop = F.interpolate(
-            pixels[:, :, top : top + tall, left : left + wide], (height, width), mode="bilinear", align_corners=False
-        )
-        row = torch.tensor([top, left, tall, wide, height, width, flip], dtype=torch.float32, device=device)
-        views.append(View(crop.flip(-1) if flip else crop, geometry_from_rows(row.expand(b, -1))))
-    return views[0], views[1]
-
-
-def without_partners(labels: Int[Tensor, "v b n"], clusters: int) -> Int[Tensor, "v b n"]:
-    """Labels with −1 for what is missing in one of the views."""
-    alone = ~present_in_all(labels, clusters)
-    return labels.masked_fill(alone.expand(len(labels), -1, -1).gather(2, labels), -1)
-
-
-def odd_objects(objects: Float[Tensor, "b k d"]) -> Int[Tensor, " b"]:
-    """The object of each image that is least like the others together; objects that are missing are zero."""
-    present = objects.any(dim=-1)
-    likeness = F.cosine_similarity(objects, objects.sum(dim=1, keepdim=True), dim=-1)
-    return likeness.masked_fill(~present, torch.inf).argmin(dim=1)
-
-
-def odd_neighbours(objects: Float[Tensor, "b k d"]) -> tuple[Int[Tensor, " b"], Int[Tensor, " b"]]:
-    """For the oddest object of each image the most similar one of another image, as (image, object)."""
-    b, k, _ = objects.shape
-    image = torch.arange(b, device=objects.device)
-    present = objects.any(dim=-1).flatten().nonzero()[:, 0]
-    slot = most_similar_row(
-        objects[image, odd_objects(objects)],
-        objects.flatten(0, 1),
-        among=present,
-        query_group=image,
-        row_group=image.repeat_interleave(k),
-    ).clamp_min(0)
-    return slot // k, slot % k

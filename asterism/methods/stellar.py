@@ -135,6 +135,10 @@ class Weights(Config):
     koleo: float = Field(default=0.1, ge=0)  # of the clean view's concepts
     koleo_masked: float = Field(default=0.1, ge=0)
 
+    @property
+    def uses_classes(self) -> bool:
+        return self.cls_cluster > 0 or self.cls_masked > 0 or self.cls_local > 0
+
 
 class StellarConfig(ColorsConfig):
     """Settings of STELLAR; the defaults are those of the published ViT-B/16. Temperatures divide logits."""
@@ -167,6 +171,13 @@ class StellarConfig(ColorsConfig):
 
     weights: Weights = Weights()
     warmup: WarmupConfig | None = None  # None: the published default, a backbone that starts from MAE
+
+    @property
+    def needs_whole_batch(self) -> str | None:
+        weights = self.weights
+        if weights.cluster or weights.align or (self.class_vocabulary is not None and weights.uses_classes):
+            return "the balanced targets of STELLAR share out prototypes among all images of the batch"
+        return None
 
 
 class Stellar(Method):

@@ -34,9 +34,14 @@ class Center(nn.Module):
         self._note(rows.sum(dim=0), len(rows))
 
     @torch.no_grad()
-    def accumulate_mean(self, logits: Float[Tensor, " k"], count: int) -> None:
-        """Take note of `count` rows of logits (maybe none) by their mean, where that is cheaper to know."""
-        self._note(count * at_least_float32(logits.detach()), count)
+    def accumulate_projections(self, projections: Float[Tensor, "*rows p"], layer: nn.Module) -> None:
+        """Take note of the logits that a linear layer makes of these projections, maybe of none.
+
+        Their mean is the layer's output for the mean projection: one row instead of all.
+        """
+        rows = at_least_float32(projections.detach()).flatten(0, -2)
+        mean = rows.sum(dim=0) / max(1, len(rows))
+        self._note(len(rows) * at_least_float32(layer(mean)), len(rows))
 
     @torch.no_grad()
     def update(self) -> None:

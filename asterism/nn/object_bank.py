@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
+from pydantic import Field
 from torch import Tensor, nn
 
+from asterism.config import Config
 from asterism.errors import UserError
 from asterism.ops.collectives import all_gather_ragged_rows, world_size
 from asterism.ops.row_search import most_similar_row, reciprocal_lengths
 
 VIEWS = 2
+
+
+class BankConfig(Config):
+    """What is remembered, and what a search may find; section 3.2.2."""
+
+    images: int = Field(default=25000, ge=1)  # S; each with a slot for every cluster
+    precision: Literal["half", "full"] = "half"
+    own_image: Literal["excluded", "allowed"] = "excluded"
+    # whether an image may find its own objects of an earlier epoch: easy matches that teach little; published: allowed
 
 
 @dataclass(frozen=True)
@@ -21,7 +33,7 @@ class StoredObjects:
 
     rows: Float[Tensor, "b k v d"]
     valid: Bool[Tensor, "b k"]  # slots that hold an object
-    meaning: Int[Tensor, "b k"]  # what people call it, where that is known: a number to compare
+    meaning: Int[Tensor, "b k"]  # a number that is equal for equal labels, where people labelled the image
     image: Int[Tensor, " b"]  # place of each image in its source
     keys: Int[Tensor, " b"]  # random key of each image, which decides the order
 
@@ -29,9 +41,8 @@ class StoredObjects:
 class ObjectBank(nn.Module):
     """A ring of S images with K slots for objects each, the same on every process.
 
-    Slot (i, k) holds one object as seen in view 1 and in view 2, so going from one bank to the other is keeping the
-    index. Objects are stored as they are, in half precision unless told otherwise, with their reciprocal lengths beside
-    them. A search reads valid slots alone and never answers an image with its own objects of an earlier epoch.
+    Slot (i, k) holds one object as seen in view 1 and in view 2, so the jump from one view's bank to the other's keeps
+    the index. Objects are stored as they are, with their reciprocal lengths. A search reads valid slots only.
     """
 
     rows: Float[Tensor, "v s k d"]
@@ -41,8 +52,10 @@ class ObjectBank(nn.Module):
     image: Int[Tensor, " s"]
     newest: Int[Tensor, ""]  # where the last image was stored; older ones follow, and the ring grows towards 0
 
-    def __init__(self, images: int, slots: int, dim: int, dtype: torch.dtype = torch.float16) -> None:
+    def __init__(self, config: BankConfig, slots: int, dim: int) -> None:
         super().__init__()
+        self.config = config
+        images, dtype = config.images, torch.float16 if config.precision == "half" else torch.float32
         self.register_buffer("rows", torch.zeros(VIEWS, images, slots, dim, dtype=dtype))
         self.register_buffer("reciprocal_length", torch.zeros(VIEWS, images, slots))
         self.register_buffer("valid", torch.zeros(images, slots, dtype=torch.bool))
@@ -63,12 +76,13 @@ class ObjectBank(nn.Module):
 
     @torch.no_grad()
     def nearest(self, objects: Float[Tensor, "v m d"], image: Int[Tensor, " m"]) -> Int[Tensor, "v m"]:
-        """For each object the slot (counted through all images) that is most similar to it in the bank of its view.
+        """Eq. 2: for each object the most similar slot, counted through all images, of its own view's bank.
 
-        −1 where the bank has nothing of another image.
+        −1 where the bank holds nothing that it may find.
         """
         among = self.valid.flatten().nonzero()[:, 0]
         row_image = self.image[:, None].expand_as(self.valid).flatten()
+        excludes = self.config.own_image == "excluded"
         return torch.stack(
             [
                 most_similar_row(
@@ -76,8 +90,8 @@ class ObjectBank(nn.Module):
                     self.rows[view].flatten(0, 1),
                     among=among,
                     reciprocal_length=self.reciprocal_length[view].flatten(),
-                    query_group=image,
-                    row_group=row_image,
+                    query_group=image if excludes else None,
+                    row_group=row_image if excludes else None,
                 )
                 for view in range(VIEWS)
             ]
@@ -94,13 +108,13 @@ class ObjectBank(nn.Module):
         arriving = world_size() * sum(len(part.image) for part in self._pending)
         if arriving > self.images:
             raise UserError(
-                f"method.bank_images = {self.images} is smaller than a batch of {arriving} images or more; raise it to "
+                f"method.bank.images = {self.images} is smaller than a batch of {arriving} images or more; raise it to "
                 "several batches, or lower trainer.batch_size"
             )
 
     @torch.no_grad()
     def store(self) -> None:
-        """Push what all processes collected since the last time.
+        """Push what all processes collected since the last call.
 
         Images go in the order of their keys, so the bank does not depend on how a batch was divided.
         """
@@ -125,21 +139,3 @@ class ObjectBank(nn.Module):
         self.valid[places] = new.valid
         self.meaning[places] = new.meaning
         self.image[places] = new.image
-
-
-@torch.no_grad()
-def close_cycles(
-    bank: ObjectBank, slots: Int[Tensor, "v m"], everyone: Float[Tensor, "v n d"], own: Int[Tensor, " m"]
-) -> Bool[Tensor, "v m"]:
-    """Which objects are found again from the slots that they found (equation 4).
-
-    The slot of an object is looked up in the bank of the other view, and the nearest to that among the objects of the
-    whole batch in that view must be the object we started from. `everyone`: these objects, of all processes; `own`:
-    the places among them of the objects that asked.
-    """
-    closed = []
-    for view, found in enumerate(slots):
-        other = 1 - view
-        back = most_similar_row(bank.take(other, found.clamp_min(0)), everyone[other])
-        closed.append((back == own) & (found >= 0))
-    return torch.stack(closed)

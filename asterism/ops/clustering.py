@@ -1,14 +1,27 @@
 """Objects that two views of an image share: joint clustering of their tokens, and the mean token of each cluster.
 
-The 2N tokens of both views are sorted into K clusters by entropic transport (CrIBo, appendix B). With z the unit
-tokens, C the centroids and E the places of the patch centres in the original image,
+The 2N tokens z of both views are sorted into K clusters by entropic transport (CrIBo, appendix B). With c the
+centroids, E the places of the patch centres in the original image and S the tokens of each cluster so far,
 
-    T[i, k] = distance from E_i to the nearest other member of cluster k          (positional cost)
-    M = λ_pos T − z Cᵀ, scaled to [0, 1]                                          (whole cost)
-    Q = diag(u) exp(−λ M) diag(v), rows summing to 1/2N and columns to c          (transport plan)
+    T_sem[n, k] = −⟨c_k, z_n⟩ / (‖c_k‖ ‖z_n‖)                                     (eq. 12)
+    T_pos[n, k] = min over l ∈ S_k of ‖E_n − E_l‖, in units of its maximum         (eq. 17)
+    T = T_sem + λ_pos T_pos, scaled to [0, 1]                                      (eq. 16)
+    Q = argmin ⟨Q, T⟩ − H(Q)/λ, rows summing to 1/2N and columns to the marginals  (eq. 13, 14)
+    c_k = unit mean of the tokens whose largest entry of Q is in column k          (eq. 15)
 
-and every token goes to its largest entry of Q. Centroids are then the unit means of their members, and all is repeated.
-Nothing here has a gradient except the means of given tokens.
+and all of it is repeated. Nothing here has a gradient except the means of given tokens.
+
+>>> z = torch.tensor([[[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]]])  # two tokens of view 1, two of view 2
+>>> E = torch.tensor([[[0.0, 0.0], [1.0, 0.0], [9.0, 9.0], [9.0, 8.0]]])
+>>> Q = cluster(z, E, seeds=torch.tensor([[0, 2]]), config=ClusteringConfig(clusters=2))
+>>> Q.tolist()
+[[0, 0, 1, 1]]
+
+Here no cluster has a token in both views, so the image has no object:
+
+>>> by_view = torch.stack(Q.chunk(2, dim=1))
+>>> present_in_all(by_view, clusters=2).tolist()
+[[False, False]]
 """
 
 from __future__ import annotations
@@ -24,7 +37,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asterism.config import Config
-from asterism.ops.random import fold_each, uniform
+from asterism.errors import UserError
+from asterism.ops.random import uniform
+from asterism.ops.schedules import ramp_per_epoch
+from asterism.types import Progress
 
 _TINY = 1e-12  # keeps costs that are all alike from dividing by zero
 
@@ -36,22 +52,45 @@ class ClusteringConfig(Config):
     # kmeans: by cosine alone (table 12); segments: the labelled regions of the data instead of clusters (table 11)
     clusters: int = Field(default=32, ge=1)  # K; more of them than there are objects works best (table 4)
     position_weight: float = Field(default=1.0, ge=0)  # λ_pos
+    final_position_weight: float | None = Field(default=None, ge=0)
+    # λ_pos of the last epoch, reached along a line in steps of one epoch; None: it stays what it is
     rounds: int = Field(default=5, ge=1)  # assignments, each followed by new centroids
     sharpness: float = Field(default=20.0, gt=0)  # λ: inverse weight of the entropy
     sinkhorn_iterations: int = Field(default=5, ge=1)
     marginals: Literal["estimated", "uniform"] = "estimated"
-    # c, after the first round: sizes of the clusters so far, as the published code has it, or 1/K as equation 14 has it
+    # of the columns, after the first round: sizes of the clusters so far, as in the published code, or 1/K (eq. 14)
     marginal_offset: float = Field(default=0.01, gt=0)  # tokens added to each size, so that no cluster is out for good
     cost_range: Literal["image", "batch"] = "image"
-    # what is scaled to [0, 1] together; batch, as in the published code, lets the images of a batch change each other
+    # what is scaled to [0, 1] together: each image, or a process's whole (micro-)batch, as in the published code
+
+    def at(self, progress: Progress) -> ClusteringConfig:
+        """The settings of this epoch, in which λ_pos is a single number."""
+        if self.final_position_weight is None:
+            return self
+        weight = ramp_per_epoch(progress, progress.epochs, self.position_weight, self.final_position_weight)
+        return self.model_copy(update={"position_weight": weight, "final_position_weight": None})
+
+    def for_pictures(self, tokens: int) -> ClusteringConfig:
+        """The settings for images of so many tokens and without labels."""
+        algorithm = "kmeans" if self.algorithm == "kmeans" else "sinkhorn"
+        changes = {"algorithm": algorithm, "clusters": min(self.clusters, tokens), "final_position_weight": None}
+        return self.model_copy(update=changes)
+
+    def check_tokens(self, tokens: int) -> None:
+        """Every cluster starts from a token of its own."""
+        if self.clusters > tokens:
+            raise UserError(
+                f"method.objects.clusters = {self.clusters} is more than the {tokens} tokens of an image's views; "
+                f"choose 1 … {tokens}"
+            )
 
 
 @dataclass(frozen=True)
 class Round:
     """One assignment of tokens to clusters."""
 
-    cost: Float[Tensor, "b n k"]  # scaled to [0, 1]
-    plan: Float[Tensor, "b n k"]
+    cost: Float[Tensor, "b n k"]  # T, scaled to [0, 1]
+    plan: Float[Tensor, "b n k"]  # Q
     labels: Int[Tensor, "b n"]
 
 
@@ -73,7 +112,7 @@ def cluster(
         unit = F.normalize(tokens.float(), dim=-1)
         if config.algorithm == "kmeans":
             return kmeans(unit, seeds, config.rounds)
-        assert config.algorithm == "sinkhorn", "labelled regions are not found but given"
+        assert config.algorithm == "sinkhorn", "labelled regions are given, not found"
         *_, last = transport_rounds(unit, positions, seeds, config)
         return last.labels
 
@@ -83,27 +122,25 @@ def cluster(
 
 @torch.no_grad()
 def transport_rounds(
-    unit: Float[Tensor, "b n d"],
-    positions: Float[Tensor, "b n 2"],
-    seeds: Int[Tensor, "b k"],
-    config: ClusteringConfig,
+    z: Float[Tensor, "b n d"], E: Float[Tensor, "b n 2"], seeds: Int[Tensor, "b k"], config: ClusteringConfig
 ) -> Iterator[Round]:
-    """The assignments of clustering by transport, one after another."""
-    clusters = seeds.shape[1]
-    centroids = _rows(unit, seeds)
-    labels = _only(seeds, unit.shape[1])
-    sizes = unit.new_ones(len(unit), clusters)
-    distances = distances_to_others(positions) if config.position_weight else None
+    """The assignments of clustering by transport, one after another; `z` has unit rows."""
+    assert config.final_position_weight is None, "choose an epoch first: config.at(progress)"
+    K, λ_pos = seeds.shape[1], config.position_weight
+    c = _rows(z, seeds)
+    S = _only(seeds, z.shape[1])
+    sizes = z.new_ones(len(z), K)
+    distances = distances_to_others(E) if λ_pos else None
     for _ in range(config.rounds):
-        cost = -(unit @ centroids.mT)
+        T = -(z @ c.mT)
         if distances is not None:
-            cost += config.position_weight * positional_cost(distances, labels, clusters)
-        cost = to_unit_range(cost, config.cost_range)
-        plan = transport_plan(cost, config.sharpness, sizes, config.sinkhorn_iterations)
-        labels = plan.argmax(dim=-1)
-        yield Round(cost, plan, labels)
-        members = membership(labels, clusters)
-        centroids = F.normalize(members.mT @ unit, dim=-1)  # of an empty cluster: zero
+            T += λ_pos * positional_cost(distances, S, K)
+        T = to_unit_range(T, config.cost_range)
+        Q = sinkhorn_plan(T, config.sharpness, sizes, config.sinkhorn_iterations)
+        S = Q.argmax(dim=-1)
+        yield Round(T, Q, S)
+        members = membership(S, K)
+        c = F.normalize(members.mT @ z, dim=-1)  # of an empty cluster: zero
         if config.marginals == "estimated":
             sizes = members.sum(dim=1) + config.marginal_offset
 
@@ -117,9 +154,9 @@ def distances_to_others(positions: Float[Tensor, "b n 2"]) -> Float[Tensor, "b n
 def positional_cost(
     distances: Float[Tensor, "b n n"], labels: Int[Tensor, "b n"], clusters: int
 ) -> Float[Tensor, "b n {clusters}"]:
-    """T, divided by its largest entry in each image.
+    """T_pos: the distance to the nearest member of each cluster, divided by the largest of the image.
 
-    A cluster in which a token finds nobody at another place costs the image's mean, taken with zeros for such entries.
+    A cluster without a member at another place costs the image's mean, taken with zeros for such entries.
     """
     nearest = nearest_member(distances, labels, clusters)
     alone = nearest.isinf()
@@ -151,10 +188,10 @@ def to_unit_range(cost: Float[Tensor, "b n k"], within: Literal["image", "batch"
     return (cost - low) / (high - low).clamp_min(_TINY)
 
 
-def transport_plan(
+def sinkhorn_plan(
     cost: Float[Tensor, "b n k"], sharpness: float, sizes: Float[Tensor, "b k"], iterations: int
 ) -> Float[Tensor, "b n k"]:
-    """Sinkhorn and Knopp: rows are brought to 1/n, then columns to their share of `sizes`, by turns.
+    """Q by Sinkhorn and Knopp: rows are scaled to sum to 1/n, then columns to their share of `sizes`, in turns.
 
     Only two vectors change: u scales the rows of exp(−sharpness · cost), v its columns.
     """
@@ -181,43 +218,6 @@ def kmeans(unit: Float[Tensor, "b n d"], seeds: Int[Tensor, "b k"], rounds: int)
         means = F.normalize(members.mT @ unit, dim=-1)
         centroids = torch.where(members.any(dim=1)[..., None], means, centroids)
     return labels
-
-
-def labels_of_patches(segments: Int[Tensor, "b h w"], grid: tuple[int, int]) -> Int[Tensor, "b n"]:
-    """The label under the middle of each patch."""
-    _, height, width = segments.shape
-    rows, columns = grid
-    y = ((torch.arange(rows, device=segments.device) + 0.5) * height / rows).long()
-    x = ((torch.arange(columns, device=segments.device) + 0.5) * width / columns).long()
-    return segments[:, y[:, None], x].flatten(1)
-
-
-def largest_regions(labels: Int[Tensor, "b n"], clusters: int) -> Int[Tensor, "b n"]:
-    """Any labels as 0 … clusters − 1: the largest regions of each image, largest first; −1 for the others.
-
-    Negative labels mean that nothing is known. Regions of equal size are ordered by their labels.
-    """
-    same = labels[:, :, None] == labels[:, None, :]
-    size = same.sum(dim=-1) * (labels >= 0)
-    # A region comes before another if it is larger, or as large and of a smaller label; every region counts once.
-    before = (size[:, None, :] > size[:, :, None]) | (
-        (size[:, None, :] == size[:, :, None]) & (labels[:, None, :] < labels[:, :, None])
-    )
-    first = ~same.tril(diagonal=-1).any(dim=-1) & (labels >= 0)
-    rank = (before & first[:, None, :]).sum(dim=-1)
-    return torch.where((labels >= 0) & (rank < clusters), rank, -1)
-
-
-def label_sets(
-    labels: Int[Tensor, "v b n"], patches: Int[Tensor, "v b n"], clusters: int
-) -> Int[Tensor, "b {clusters}"]:
-    """A number for the set of labels that the patches of each cluster have, in all views: the same for equal sets."""
-    cluster_of, label = labels.transpose(0, 1).flatten(1), patches.transpose(0, 1).flatten(1)
-    again = (cluster_of[:, :, None] == cluster_of[:, None]) & (label[:, :, None] == label[:, None])
-    first = ~again.tril(diagonal=-1).any(dim=-1)  # so that every label counts once
-    words = fold_each(label.flatten().long(), 0).view_as(label) * first
-    sums = words.new_zeros(len(words), clusters + 1)
-    return sums.scatter_add_(1, torch.where(cluster_of < 0, clusters, cluster_of), words)[:, :clusters]
 
 
 # ------------------------------------------------------------------------------------------------------------ objects

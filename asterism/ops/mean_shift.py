@@ -6,6 +6,14 @@ With keys Z and the inverse temperature τ (FLSL, equation 4), one step is
 
 On the keys of the token's own view it finds the cluster's representative; on those of another view it retrieves the
 matching cluster there (equation 12). Nothing is normalised, and the map of queries × keys is never kept.
+
+>>> Z = torch.tensor([[[3.0, 0.0], [3.0, 0.6], [0.0, 3.0], [0.6, 3.0]]])  # two clusters of two tokens
+>>> z = Z[:, :1]
+>>> mean_shift(z, Z, scale=1.0).mul(10).round().int().tolist()  # the middle of the first cluster
+[[[30, 3]]]
+>>> seen_elsewhere = torch.tensor([[[0.0, 5.0], [5.0, 0.0]]])
+>>> mean_shift(z, seen_elsewhere, scale=1.0).round().tolist()  # the matching cluster of another view
+[[[5.0, 0.0]]]
 """
 
 from __future__ import annotations

@@ -2,6 +2,13 @@
 
 Both sides are visited in chunks, so memory is `_QUERIES × _BANK` similarities plus k neighbours per query, whatever the
 number of rows. The votes are scattered straight into [queries, classes]; a one-hot tensor of k × classes is never made.
+
+>>> bank, labels = torch.tensor([[1.0, 0.0], [2.0, 0.2], [0.0, 1.0]]), torch.tensor([0, 0, 1])
+>>> similarity, rows = nearest(torch.tensor([[3.0, 0.0], [0.0, 3.0]]), bank, k=2)
+>>> rows.tolist()
+[[0, 1], [2, 1]]
+>>> votes(similarity, labels[rows], classes=2, temperature=0.07).argmax(dim=1).tolist()
+[0, 1]
 """
 
 from __future__ import annotations

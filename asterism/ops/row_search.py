@@ -2,6 +2,10 @@
 
 Queries × rows similarities are never held at once, and stored rows may be in half precision: they are brought to unit
 length in single precision tile by tile, as they are read.
+
+>>> rows = torch.tensor([[4.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+>>> most_similar_row(torch.tensor([[9.0, 1.0], [1.0, 2.0]]), rows).tolist()
+[0, 2]
 """
 
 from __future__ import annotations

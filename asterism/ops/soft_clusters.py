@@ -6,6 +6,16 @@ them again from one number per row, the logsumexp. With a the gradient of the me
 probability, both divided by n, the gradient with respect to a row's scaled logits is
 
     p ∘ (a + g − ⟨g, p⟩) − a q        where q is the teacher's distribution.
+
+>>> prototypes = torch.eye(3)
+>>> student = Assignments(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], requires_grad=True), prototypes, 0.1)
+>>> teacher = Assignments(torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]), prototypes, 0.1)
+>>> found = agreement(student, teacher)  # right in the first row, sure and wrong in the second
+>>> round(float(found.cross_entropy.detach()), 2)
+5.0
+>>> uniform = torch.full((3,), 1 / 3)
+>>> round(float(divergence(found.mean_probability, uniform.log()).detach()), 2)  # the third cluster is empty
+0.4
 """
 
 from __future__ import annotations
@@ -55,6 +65,28 @@ def agreement(student: Assignments, teacher: Assignments) -> Agreement:
             student.embeddings.float(), student.prototypes.float(), student.temperature, _constant(teacher)
         )
     return Agreement(cross_entropy, mean, target_entropy, prediction_entropy)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Sums over rows; the entropies are for monitoring and carry no gradient."""
+
+    cross_entropy: Float[Tensor, ""]  # −Σ_rows Σ_k q_k log p_k
+    target_entropy: Float[Tensor, ""]
+    prediction_entropy: Float[Tensor, ""]
+
+
+def summed_agreement(student: Assignments, teacher: Assignments) -> Comparison:
+    """The sums of which `agreement` gives the means, for any number of rows.
+
+    Where there are none, they are zero and give the student's embeddings and prototypes a gradient of zeros.
+    """
+    n = len(student.embeddings)
+    if n == 0:
+        nothing = 0.0 * (student.embeddings.sum() + student.prototypes.sum())
+        return Comparison(nothing, nothing.detach(), nothing.detach())
+    mean = agreement(student, teacher)
+    return Comparison(n * mean.cross_entropy, n * mean.target_entropy, n * mean.prediction_entropy)
 
 
 def divergence(mean: Float[Tensor, " k"], log_prior: Float[Tensor, " k"]) -> Float[Tensor, ""]:

@@ -1,4 +1,11 @@
-"""One patch out of every window of a patch grid, so that dense losses cost a fraction of all patches."""
+"""One patch out of every window of a patch grid, so that dense losses cost a fraction of all patches.
+
+>>> places = sample_windows(keys=torch.tensor([7, 8]), grid=(4, 6), window=2)  # two images, six windows
+>>> places.shape
+torch.Size([2, 6])
+>>> sample_windows(torch.tensor([7]), (4, 6), 2, mode="fixed").tolist()
+[[0, 2, 4, 12, 14, 16]]
+"""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ _EPOCHS = 100
 def resolve(recipe: Recipe, images: int, device: torch.device, world: int) -> Recipe:
     """The same recipe with every "auto" replaced; raises when batch, devices and data do not fit together."""
     trainer = recipe.trainer
+    _check_accumulation(recipe)
     per_step = world * trainer.accumulate
     batch = trainer.batch_size
     if batch == "auto":
@@ -53,6 +54,17 @@ def limited_to(recipe: Recipe, seconds_per_step: float) -> Recipe:
     assert recipe.trainer.minutes is not None
     steps = max(1, round(60 * recipe.trainer.minutes / seconds_per_step))
     return recipe.model_copy(update={"trainer": recipe.trainer.model_copy(update={"steps": steps, "minutes": None})})
+
+
+def _check_accumulation(recipe: Recipe) -> None:
+    """Micro-batches would change a loss that needs the whole batch at once."""
+    parts, coupling = recipe.trainer.accumulate, recipe.method.needs_whole_batch
+    if parts > 1 and coupling is not None:
+        raise UserError(
+            f"trainer.accumulate = {parts}, but {coupling}, and a micro-batch shows 1/{parts} of it. Set "
+            "trainer.accumulate=1; to save memory use more devices, a smaller trainer.batch_size or "
+            "backbone.checkpointing=true"
+        )
 
 
 def describe(recipe: Recipe, images: int, parameters: int, device: torch.device, world: int) -> Table:

@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from asterism.methods.cribo import ObjectPrototypes, cross_image_term, cross_view_term
 from asterism.nn.center import Center
-from asterism.nn.object_bank import ObjectBank, StoredObjects, close_cycles
+from asterism.nn.object_bank import BankConfig, ObjectBank, StoredObjects
 from asterism.ops.clustering import ClusteringConfig, cluster, mean_tokens, present_in_all, transport_rounds
+from asterism.ops.cycle import closes_cycle
 from asterism.ops.geometry import geometry_from_rows, patch_centers
 from asterism.ops.losses import cross_view_loss, soft_targets
+from asterism.ops.object_losses import Counts, ObjectSoftmax, neighbour_loss, object_loss
 from tests.golden.vectors import Vectors, read, relative_error
 
 
@@ -78,7 +79,7 @@ def test_neighbours(golden: Path) -> None:
     params = vectors.params
     images, slots = params["bank_images"], params["objects_per_image_max"]
     stored = torch.stack([vectors["in_bank_view1"], vectors["in_bank_view2"]])
-    bank = ObjectBank(images, slots, stored.shape[-1], torch.float32)
+    bank = ObjectBank(BankConfig(images=images, precision="full"), slots, stored.shape[-1])
     bank.push(_in_slots(stored, vectors["in_bank_counts"], slots, first=0))
     for step in range(params["steps"]):
         counts = vectors["in_object_counts"][step]
@@ -87,7 +88,7 @@ def test_neighbours(golden: Path) -> None:
         objects, count = new.rows[new.valid].transpose(0, 1), int(counts.sum())
 
         found = bank.nearest(objects, new.image[:, None].expand_as(new.valid)[new.valid])
-        closed = close_cycles(bank, found, objects, torch.arange(count))
+        closed = closes_cycle(found, objects, bank.rows.flatten(1, 2))
         places = torch.full((images * slots,), -1)
         places[_by_age(bank)] = torch.arange(int(bank.valid.sum()))
         for view in range(2):
@@ -103,19 +104,18 @@ def test_neighbours(golden: Path) -> None:
             assert bank.take(view, kept).equal(vectors[f"out_bank_view{view + 1}"][step, : len(kept)])
 
 
-def _object_prototypes(vectors: Vectors) -> ObjectPrototypes:
+def _object_softmax(vectors: Vectors) -> ObjectSoftmax:
     """The files give logits, so every prototype is a unit vector."""
     center, params = vectors["in_center_objects"][0], vectors.params
     unit = torch.eye(len(center))
-    return ObjectPrototypes(unit, unit, center, params["student_temp_objects"], params["teacher_temp_objects"])
+    return ObjectSoftmax(unit, unit, center, params["student_temp_objects"], params["teacher_temp_objects"])
 
 
-def _neighbours(vectors: Vectors, student: Tensor, masks: Tensor, counts: Tensor) -> Tensor:
+def _neighbours(vectors: Vectors, student: Tensor, masks: Tensor, counts: Counts) -> Tensor:
     """The neighbour term: what the first view's search found in bank 1 teaches the second view, and vice versa."""
     found = (vectors["in_teacher_neighbours1"][0], vectors["in_teacher_neighbours2"][1])
     theirs = [rows[mask] for rows, mask in zip(found, masks, strict=True)]
-    ours = [student[1 - view][mask] for view, mask in enumerate(masks)]
-    return cross_image_term(_object_prototypes(vectors), ours, theirs, counts)
+    return neighbour_loss(_object_softmax(vectors), student, theirs, masks, counts=counts)
 
 
 def test_losses_and_gradients(golden: Path) -> None:
@@ -128,9 +128,8 @@ def test_losses_and_gradients(golden: Path) -> None:
 
     targets = soft_targets(vectors["in_teacher_image"], vectors["in_center_image"][0], params["teacher_temp"])
     of_image = cross_view_loss(torch.stack(targets.chunk(2)), torch.stack(image.chunk(2)), params["student_temp"])
-    objects = cross_view_term(_object_prototypes(vectors), student, teacher, torch.tensor(teacher.shape[1]))
-    # The published code divides both directions by the count of the first.
-    neighbours = _neighbours(vectors, student, masks, masks[0].sum().expand(2))
+    objects = object_loss(_object_softmax(vectors), student, teacher)
+    neighbours = _neighbours(vectors, student, masks, "first")
     total = of_image + objects.cross_entropy + neighbours
 
     assert relative_error(of_image, vectors["out_loss_image"]) <= tolerance
@@ -151,10 +150,10 @@ def test_losses_by_own_counts_and_without_neighbours(golden: Path) -> None:
     vectors = read(golden / "cribo" / "loss.npz")
     student = torch.stack(vectors["in_student_objects"].chunk(2))
     masks = torch.stack([vectors["in_mask1"], vectors["in_mask2"]])
-    own = _neighbours(vectors, student, masks, masks.sum(dim=1))
+    own = _neighbours(vectors, student, masks, "own")
     assert relative_error(own, vectors["out_loss_neighbours_own_counts"]) <= vectors.params["tolerance"]
-    nobody = torch.zeros_like(masks)
-    assert _neighbours(vectors, student, nobody, nobody.sum(dim=1)) == vectors["out_loss_neighbours_mask1_empty"]
+    only_second = torch.stack([torch.zeros_like(masks[0]), masks[1]])
+    assert _neighbours(vectors, student, only_second, "first") == vectors["out_loss_neighbours_mask1_empty"]
 
 
 def test_centres(golden: Path) -> None:
@@ -164,6 +163,6 @@ def test_centres(golden: Path) -> None:
         logits = vectors[f"in_teacher_{level}"]
         center = Center(logits.shape[1], momentum)
         center.value.copy_(vectors[f"in_center_{level}"][0])
-        center.accumulate_mean(logits.mean(dim=0), len(logits))
+        center.accumulate(logits)
         center.update()
         assert relative_error(center.value[None], vectors[f"out_center_{level}"]) <= vectors.params["tolerance"]

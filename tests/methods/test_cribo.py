@@ -8,11 +8,15 @@ import torch
 from torch import Tensor
 
 from asterism.errors import UserError
-from asterism.methods.cribo import Cribo, CriboConfig, corner_views, odd_neighbours, odd_objects, without_partners
+from asterism.methods._object_pictures import corner_views
+from asterism.methods.cribo import Cribo, CriboConfig
+from asterism.nn.object_bank import BankConfig
 from asterism.ops import collectives
 from asterism.ops.clustering import ClusteringConfig, cluster, draw_seeds
 from asterism.ops.geometry import patch_centers
+from asterism.ops.object_losses import neighbour_loss
 from asterism.ops.random import fold_each
+from asterism.ops.row_search import reciprocal_lengths
 from asterism.train.recipe import load_recipe, recipe_names
 from asterism.types import Batch, CropGeometry, Progress
 from tests.distributed import run
@@ -20,8 +24,8 @@ from tests.methods.batches import TINY, random_batch, rows
 
 CONFIG = CriboConfig(
     objects=ClusteringConfig(clusters=5, rounds=2),
-    bank_images=12,
-    bank_precision="full",
+    bank=BankConfig(images=12, precision="full"),
+    object_batch="all",
     out_dim=24,
     object_out_dim=20,
     hidden_dim=16,
@@ -103,7 +107,7 @@ def _slow_terms(method: Cribo, batch: Batch) -> tuple[dict[str, Tensor], tuple[i
         for view in (0, 1):
             objects = objects + distance(theirs[j][view], ours[j][1 - view], "objects", center)
 
-    neighbours, believed = torch.zeros(()), [0, 0]
+    neighbours, accepted = torch.zeros(()), [0, 0]
     for view in (0, 1):
         total, other = torch.zeros(()), 1 - view
         for j in range(count):
@@ -118,10 +122,10 @@ def _slow_terms(method: Cribo, batch: Batch) -> tuple[dict[str, Tensor], tuple[i
             back = max(range(count), key=lambda m: float(torch.cosine_similarity(jumped, theirs[m][other], 0)))
             if back == j:
                 total = total + distance(bank.rows[view][best], ours[j][other], "objects", center)
-                believed[view] += 1
-        neighbours = neighbours + total / max(1, believed[view])
+                accepted[view] += 1
+        neighbours = neighbours + total / max(1, accepted[view])
     halves = {"image": image / len(batch.index) / 2, "objects": objects / count / 2, "neighbours": neighbours / 2}
-    return halves, (believed[0], believed[1])
+    return halves, (accepted[0], accepted[1])
 
 
 def test_losses_and_gradients_are_those_of_the_slow_loop() -> None:
@@ -151,7 +155,7 @@ def test_neighbours_wait_for_the_first_epoch_to_pass() -> None:
     early.total.backward()
 
 
-def test_without_the_criterion_every_neighbour_is_believed() -> None:
+def test_without_the_criterion_every_neighbour_is_accepted() -> None:
     method = _cribo(criterion="none")
     metrics = method.loss(_batch(method, 4), PROGRESS).metrics
     torch.testing.assert_close(metrics["bootstrapping_ratio"], metrics["objects_per_image"] / 5)
@@ -214,7 +218,7 @@ def test_labelled_regions_are_objects() -> None:
     second[0, 4:] = 7
     views = (replace(batch.views[0], segments=first), replace(batch.views[1], segments=second))
     seen = [method.teacher_backbone(view.pixels) for view in views]
-    labels = method.find_objects(views, seen, batch.keys)
+    labels = method.find_objects(replace(batch, views=views), seen, PROGRESS)
     assert labels[0, 0].tolist() == [1, 1, 0, 0] * 4  # 20 of 32 patches have label 7
     assert labels[1, 0].tolist() == [1] * 4 + [0] * 12
     assert labels[:, 1].tolist() == [[-1] * 16, [0] * 16]
@@ -224,7 +228,7 @@ def test_labelled_regions_are_objects() -> None:
         method.loss(_batch(method, 2), PROGRESS)
 
 
-def test_neighbours_can_be_believed_by_labels() -> None:
+def test_neighbours_can_be_accepted_by_labels() -> None:
     method = _cribo(criterion="none")
     method.config = CONFIG.model_copy(update={"criterion": "segments"})
     batch = _halves(method, 4)  # every object that both views show has the labels {1, 2}
@@ -260,45 +264,25 @@ def test_the_bank_follows_once_per_step_with_the_teachers_objects() -> None:
     torch.testing.assert_close(split.center.value, whole.center.value)
 
 
-def test_centres_follow_raw_logits_of_the_teacher() -> None:
-    method = _cribo()
-    batch = _batch(method, 3)
-    old = method.object_center.value.clone()
-    captured: list[Tensor] = []
-    hook = method.teacher_head.register_forward_hook(lambda _, inputs, output: captured.append(output))
-    method.loss(batch, PROGRESS)
-    hook.remove()
-    projected = captured[0].flatten(0, 1)  # of the objects; the neighbours come later
-    logits = method.teacher_head.network.logits(projected, "objects")
-    method.after_update(PROGRESS)
-    torch.testing.assert_close(method.object_center.value, 0.9 * old + 0.1 * logits.mean(dim=0))
-
-
 def test_an_image_never_learns_from_itself() -> None:
     """A data set of one batch: all that the bank could offer an image are other images."""
-    method = _cribo(criterion="none", bank_images=4)
+    method = _cribo(criterion="none", bank=BankConfig(images=4, precision="full"))
     batch = _batch(method, 4)
     method.loss(batch, PROGRESS)
     method.after_update(PROGRESS)
     assert method.bank is not None
     assert sorted(method.bank.image.tolist()) == [0, 1, 2, 3]
     objects = method.collect_objects(batch, *_encoded(method, batch))
-    slots, believed = method.find_neighbours(method.bank, objects)
+    slots, accepted = method.find_neighbours(method.bank, objects)
     found = method.bank.image[slots // 5]
-    assert believed.all()
+    assert accepted.all()
     assert (found != objects.image).all()
 
 
 def _encoded(method: Cribo, batch: Batch) -> tuple[Any, Any, Tensor]:
     seen = [method.teacher_backbone(view.pixels) for view in batch.views]
     tokens = [method.backbone(view.pixels) for view in batch.views]
-    return seen, tokens, method.find_objects(batch.views, seen, batch.keys)
-
-
-def test_the_last_layers_wait_for_the_first_epochs_to_pass() -> None:
-    method = _cribo()
-    assert set(method.frozen(FIRST_EPOCH)) == set(method.head.last_layers.parameters())
-    assert set(method.frozen(PROGRESS)) == set()
+    return seen, tokens, method.find_objects(batch, seen, PROGRESS)
 
 
 def test_metrics_tell_a_collapse_from_learning() -> None:
@@ -331,23 +315,28 @@ def test_settings_are_checked() -> None:
         Cribo(CONFIG.model_copy(update={"objects": ClusteringConfig(clusters=33)}), TINY)
     with pytest.raises(UserError, match="views of 18 pixels do not divide into patches of 4"):
         Cribo(CONFIG.model_copy(update={"view_size": 18}), TINY)
-    small = Cribo(CONFIG.model_copy(update={"bank_images": 3}), TINY)
-    with pytest.raises(UserError, match="bank_images = 3 is smaller than a batch of 4"):
+    small = Cribo(CONFIG.model_copy(update={"bank": BankConfig(images=3)}), TINY)
+    with pytest.raises(UserError, match=r"bank.images = 3 is smaller than a batch of 4"):
         small.loss(_batch(small, 4), PROGRESS)
 
 
-def _half_of_the_batch(state: str) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor, Tensor, dict[str, Tensor]]:
-    """Terms, metrics, a gradient, the centre and the bank, from a saved state on."""
-    method = Cribo(CONFIG, TINY)
+def _half_of_the_batch(state: str, config: CriboConfig) -> dict[str, Any]:
+    """What one of two processes computes from a saved state on."""
+    method = Cribo(config, TINY)
     method.load_state_dict(torch.load(state, weights_only=True))
     part = slice(2 * collectives.rank(), 2 * collectives.rank() + 2)
     losses = method.loss(rows(_batch(method, 4), part), PROGRESS)
     losses.total.backward()
-    gradient = method.backbone.network.patch_embed.proj.weight.grad
     terms = {name: value.detach() for name, value in losses.terms.items()}
     method.after_update(PROGRESS)
     assert method.bank is not None
-    return terms, dict(losses.metrics), gradient, method.object_center.value, dict(method.bank.state_dict())
+    return {
+        "terms": terms,
+        "metrics": dict(losses.metrics),
+        "gradient": method.backbone.network.patch_embed.proj.weight.grad,
+        "center": method.object_center.value,
+        "bank": dict(method.bank.state_dict()),
+    }
 
 
 def test_two_processes_do_what_one_does(tmp_path: Path) -> None:
@@ -361,57 +350,86 @@ def test_two_processes_do_what_one_does(tmp_path: Path) -> None:
     method.after_update(PROGRESS)
     assert method.bank is not None
 
-    results = run(_half_of_the_batch, path)
+    results = run(_half_of_the_batch, path, CONFIG)
     for name, value in losses.terms.items():
-        mean = torch.stack([terms[name] for terms, *_ in results]).mean()
+        mean = torch.stack([result["terms"][name] for result in results]).mean()
         torch.testing.assert_close(mean, value.detach(), rtol=1e-5, atol=0)
-    torch.testing.assert_close(torch.stack([g for _, _, g, _, _ in results]).mean(dim=0), gradient)
-    for _, metrics, _, center, bank in results:
+    torch.testing.assert_close(torch.stack([result["gradient"] for result in results]).mean(dim=0), gradient)
+    for result in results:
         for name in ("bootstrapping_ratio", "objects_per_image"):
-            torch.testing.assert_close(metrics[name], losses.metrics[name])
-        torch.testing.assert_close(center, method.object_center.value)
+            torch.testing.assert_close(result["metrics"][name], losses.metrics[name])
+        torch.testing.assert_close(result["center"], method.object_center.value)
         for name, value in method.bank.state_dict().items():
-            torch.testing.assert_close(bank[name], value)
+            torch.testing.assert_close(result["bank"][name], value)
 
 
-def test_pictures_show_objects_in_both_crops_and_their_like() -> None:
+def test_published_processes_keep_to_their_own_batch(tmp_path: Path) -> None:
+    """Each process alone has the same terms as together with another; centre and bank still follow both."""
+    own = CONFIG.model_copy(update={"object_batch": "process"})
+    assert CriboConfig().object_batch == "process"
+    path = str(tmp_path / "state.pt")
+    whole = _cribo()
+    assert whole.bank is not None
+    whole.bank.rows += torch.randn(whole.bank.rows.shape, generator=torch.Generator().manual_seed(0))
+    whole.bank.reciprocal_length.copy_(reciprocal_lengths(whole.bank.rows))
+    torch.save(whole.state_dict(), path)
+    results = run(_half_of_the_batch, path, own)
+    ratios = []
+    for rank, result in enumerate(results):
+        alone = Cribo(own, TINY)
+        alone.load_state_dict(torch.load(path, weights_only=True))
+        losses = alone.loss(rows(_batch(alone, 4), slice(2 * rank, 2 * rank + 2)), PROGRESS)
+        ratios.append(losses.metrics["bootstrapping_ratio"])
+        for name, value in losses.terms.items():
+            torch.testing.assert_close(result["terms"][name], value.detach())
+    for result in results:
+        torch.testing.assert_close(result["metrics"]["bootstrapping_ratio"], torch.stack(ratios).mean())
+    everyone = whole.loss(_batch(whole, 4), PROGRESS)
+    assert torch.stack(ratios).mean() > everyone.metrics["bootstrapping_ratio"], "fewer objects to be confused with"
+    whole.after_update(PROGRESS)
+    torch.testing.assert_close(results[0]["center"], whole.object_center.value)
+    torch.testing.assert_close(results[0]["bank"]["rows"], whole.bank.rows)
+
+
+def test_both_directions_can_be_divided_by_the_first_count() -> None:
+    method = _cribo()
+    batch = _batch(method, 4)
+    _, (first, second) = _slow_terms(method, batch)
+    bank = method.bank
+    assert bank is not None
+    c = method.collect_objects(batch, *_encoded(method, batch))
+    nn, accepted = method.find_neighbours(bank, c)
+    totals = []
+    for view in (0, 1):  # one direction at a time, by its own count
+        only = accepted.clone()
+        only[1 - view] = False
+        h_nn = method.project_neighbours(bank, nn, only)
+        loss = neighbour_loss(method.object_softmax(PROGRESS), method.project(c)[0], h_nn, only)
+        totals.append(loss * (first, second)[view])
+    method.config = CONFIG.model_copy(update={"neighbour_counts": "first"})
+    bank._pending = []
+    torch.testing.assert_close(method.loss(batch, PROGRESS).terms["neighbours"], (totals[0] + totals[1]) / first)
+
+
+def test_objects_can_have_temperatures_of_their_own() -> None:
+    changes = {"object_student_temp": 0.2, "object_warmup_teacher_temp": 0.05, "object_teacher_temp": 0.08}
+    p = _cribo(**changes).object_softmax(PROGRESS)
+    assert (p.τ_s, p.τ_t) == (0.2, pytest.approx(0.05 + 0.03 / 29))
+    shared = _cribo().object_softmax(PROGRESS)
+    assert (shared.τ_s, shared.τ_t) == (0.1, pytest.approx(TEACHER_TEMP))
+
+
+def test_pictures_show_objects_in_both_crops_and_a_match() -> None:
     method = _cribo(objects=ClusteringConfig(clusters=3))
     pixels = torch.randn(3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     drawn = method.pictures(pixels, key=1)
-    assert list(drawn) == ["objects of crop 1", "objects of crop 2", "an object of crop 1", "its like elsewhere"]
+    assert list(drawn)[:2] == ["objects of crop 1", "objects of crop 2"]
+    assert list(drawn)[2:] == ["an object of crop 1", "nearest object in another image"]
     assert all(picture.shape == pixels.shape and picture.isfinite().all() for picture in drawn.values())
     assert drawn["objects of crop 1"].equal(method.pictures(pixels, key=1)["objects of crop 1"])
-    first, second = corner_views(pixels)
-    lit = (drawn["an object of crop 1"] - first.pixels).abs().amax(dim=1) < 0.3
+    lit = (drawn["an object of crop 1"] - corner_views(pixels)[0].pixels).abs().amax(dim=1) < 0.3
     assert 0 < lit.float().mean() < 1
     assert list(method.pictures(pixels[:1], key=1)) == ["objects of crop 1", "objects of crop 2"]
-    assert second.geometry.flip.all()
-
-
-def test_crops_for_pictures_show_what_their_geometry_says() -> None:
-    """An image whose colour is its position: at the centre of every patch the crop has the patch's coordinates."""
-    y, x = torch.meshgrid(torch.arange(16.0), torch.arange(16.0), indexing="ij")
-    image = torch.stack([x, y, 0 * x])[None]
-    for view in corner_views(image):
-        places = patch_centers(view.geometry, (4, 4))[0]
-        shown = torch.nn.functional.avg_pool2d(view.pixels, 4)[0, :2].flatten(1).T
-        assert (shown - places).abs().max() < 0.1
-
-
-def test_objects_in_one_view_only_are_not_shown() -> None:
-    labels = torch.tensor([[[0, 1, 2], [0, 0, 0]], [[1, 1, 2], [1, 0, 1]]])
-    assert without_partners(labels, 3).tolist() == [[[-1, 1, 2], [0, 0, 0]], [[1, 1, 2], [-1, 0, -1]]]
-
-
-def test_the_oddest_object_finds_its_like_in_another_image() -> None:
-    objects = torch.zeros(3, 3, 4)
-    objects[0, :2] = torch.tensor([[5.0, 1, 0, 0], [0, 0.1, 2, 0]])
-    objects[1] = torch.tensor([[0, 1.0, 0, 0], [0, 0, 1, 0.2], [4, 4, 0, 0]])
-    objects[2, 2] = torch.tensor([1.0, 1, 1, 1])
-    assert odd_objects(objects).tolist() == [1, 1, 2]
-    image, like = odd_neighbours(objects)
-    assert image.tolist()[:2] == [1, 0]
-    assert like.tolist()[:2] == [1, 1]
 
 
 @pytest.mark.parametrize("name", [name for name in recipe_names() if name.startswith("cribo")])
@@ -425,7 +443,7 @@ def test_recipes_are_valid(name: str) -> None:
     [
         "objects.position_weight=0.1",
         "objects.clusters=4",
-        "bank_images=1000",
+        "bank.images=1000",
         "object_weight=0",
         "neighbour_weight=0",
         "criterion=none",

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from asterism.errors import UserError
-from asterism.methods.flsl import Flsl, FlslConfig, PowerLaw, prior_shares
+from asterism.methods.flsl import Flsl, FlslConfig
+from asterism.ops.cluster_prior import PowerLaw, prior_shares
 from asterism.ops.geometry import geometry_from_rows, locate, patch_centers
 from asterism.ops.random import fold_each
 from asterism.ops.window_sampling import sample_windows
@@ -82,7 +83,7 @@ def _slow_loss(method: Flsl, batch: Batch, *, projected: bool = False) -> Tensor
                 entropies.append(-(target * prediction).sum())
                 predictions.append(prediction.exp())
     mean = torch.stack(predictions).mean(dim=0)
-    volume = (mean * (mean / prior_shares(config)).log()).sum()
+    volume = (mean * (mean / prior_shares(config.prior, config.out_dim)).log()).sum()
     intra, inter = torch.stack(distances).mean(), torch.stack(entropies).mean()
     return (config.intra_weight * intra + config.inter_weight * inter + config.volume_weight * volume).float()
 
@@ -152,10 +153,10 @@ def test_symmetric_crops_are_seen_by_both_networks() -> None:
     assert [view.inside for view in method.views] == [None, None, 0]
     assert [view.same_place for view in method.views] == [None] * 3
     batch = random_batch(method, 2)
-    student, teacher = method.look(batch)
+    student, teacher = method.encode(batch)
     assert len(student) == 3
-    torch.testing.assert_close(student[1].patches, method.backbone(batch.views[1].pixels).patches)
-    torch.testing.assert_close(teacher[0].patches, method.teacher_backbone(batch.views[0].pixels).patches)
+    torch.testing.assert_close(student[1].tokens, method.backbone(batch.views[1].pixels).patches)
+    torch.testing.assert_close(teacher[0].tokens, method.teacher_backbone(batch.views[0].pixels).patches)
     assert method.loss(batch, PROGRESS).total.isfinite()
 
 
@@ -185,21 +186,6 @@ def test_teacher_follows_and_the_last_layer_waits() -> None:
     assert set(method.frozen(Progress(4, 40, steps_per_epoch=4))) == set()
 
 
-def test_a_whole_state_gives_the_same_loss_and_encoder() -> None:
-    method = _flsl()
-    torch.manual_seed(5)
-    other = Flsl(CONFIG, TINY.model_copy(update={"positions": "sincos"}))
-    other.load_state_dict(method.state_dict())
-    batch = random_batch(method, 2)
-    assert other.loss(batch, PROGRESS).total == method.loss(batch, PROGRESS).total
-    other.mean, other.std = (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
-    encoder = other.encoder()
-    assert (encoder.mean, encoder.std) == (other.mean, other.std)
-    assert encoder.backbone is other.teacher_backbone.network
-    features = encoder(batch.views[0].pixels)
-    torch.testing.assert_close(features.cls, features.patches.mean(dim=1))
-
-
 def test_a_class_token_is_refused_and_otherwise_left_out() -> None:
     assert not _flsl().backbone.has_cls
     with pytest.raises(UserError, match=r"class_token = true.*make it false"):
@@ -211,7 +197,7 @@ def test_a_class_token_is_refused_and_otherwise_left_out() -> None:
     [
         ({"window": 5}, r"window = 5 does not fit a view of 16 pixels.*choose 1 … 4"),
         ({"local_window": 4}, r"local_window = 4 does not fit a view of 12 pixels.*choose 1 … 3"),
-        ({"local_size": 10}, r"local_size = 10 is no multiple of the patch size 4"),
+        ({"local_size": 10}, r"views of 10 pixels do not divide into patches of 4; set method.local_size"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(changes: dict[str, object], message: str) -> None:
@@ -232,14 +218,6 @@ def test_sizes_that_do_not_fit_are_refused(changes: dict[str, object], message: 
 def test_settings_are_checked(settings: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
         FlslConfig.parse(settings)
-
-
-def test_priors_are_shares() -> None:
-    given = FlslConfig.parse({"prior": [0.5, 0.3, 0.2], "out_dim": 3})
-    assert prior_shares(given).tolist() == [0.5, 0.3, 0.2]
-    law = prior_shares(FlslConfig.parse({"prior": {"exponent": 1.0}, "out_dim": 4}))
-    torch.testing.assert_close(law, torch.tensor([12.0, 6.0, 4.0, 3.0], dtype=torch.float64) / 25)
-    torch.testing.assert_close(prior_shares(CONFIG), torch.full((12,), 1 / 12, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(

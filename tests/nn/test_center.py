@@ -58,14 +58,15 @@ def test_two_processes_share_one_centre() -> None:
         torch.testing.assert_close(value, _center([_logits(10)]))
 
 
-def test_rows_known_by_their_mean_count_as_many() -> None:
-    logits, center = _logits(10), Center(6, momentum=0.8)
+def test_projections_count_as_the_logits_that_a_layer_makes_of_them() -> None:
+    g = torch.Generator().manual_seed(1)
+    layer, projections, center = torch.nn.Linear(4, 6, bias=False), torch.randn(2, 5, 4, generator=g), Center(6, 0.8)
     center.value += 1
-    center.accumulate(logits[:3])
-    center.accumulate_mean(logits[3:].mean(dim=0), 7)
-    center.accumulate_mean(torch.zeros(6), 0)
+    center.accumulate_projections(projections[:, :2], layer)
+    center.accumulate_projections(projections[:, :0], layer)
+    center.accumulate(layer(projections[:, 2:]))
     center.update()
-    torch.testing.assert_close(center.value, _center([logits]))
+    torch.testing.assert_close(center.value, _center([layer(projections.flatten(0, 1)).detach()]))
 
 
 def test_a_step_without_rows_leaves_the_centre_where_it_is() -> None:

@@ -12,17 +12,15 @@ from asterism.ops.clustering import (
     cluster,
     draw_seeds,
     kmeans,
-    label_sets,
-    labels_of_patches,
-    largest_regions,
     mean_tokens,
     nearest_member,
     positional_cost,
     present_in_all,
-    transport_plan,
+    sinkhorn_plan,
     transport_rounds,
 )
 from asterism.ops.random import fold_each
+from asterism.types import Progress
 
 KEYS = fold_each(torch.arange(3), 5)
 CONFIG = ClusteringConfig(clusters=4, position_weight=1.5, rounds=3)
@@ -130,7 +128,7 @@ def test_an_image_does_not_see_its_batch_unless_costs_are_scaled_together() -> N
 def test_the_plan_keeps_its_marginals() -> None:
     cost = torch.rand(2, 30, 5, generator=torch.Generator().manual_seed(0))
     sizes = torch.tensor([[1.0, 2, 3, 4, 5], [1, 1, 1, 1, 1]])
-    plan = transport_plan(cost, 20.0, sizes, iterations=200)
+    plan = sinkhorn_plan(cost, 20.0, sizes, iterations=200)
     torch.testing.assert_close(plan.sum(dim=2), torch.full((2, 30), 1 / 30))
     torch.testing.assert_close(plan.sum(dim=1), sizes / sizes.sum(dim=1, keepdim=True))
 
@@ -204,20 +202,8 @@ def test_objects_are_means_of_plain_tokens_in_both_views_or_nothing() -> None:
     assert gradient[..., 0].tolist() == shares
 
 
-def test_labelled_regions_by_size() -> None:
-    segments = torch.tensor([[7, 7, 9, 9], [7, 7, 9, 3], [7, 5, -1, 9], [7, 7, 9, 9]])[None]
-    patches = labels_of_patches(segments, (2, 2))  # the pixel right below the middle of each patch
-    assert patches.tolist() == [[7, 3, 7, 9]]
-    labels = torch.tensor([[30, 2, 30, -1, 30, 9, 2, 40, 9, -5], [-1] * 9 + [0]])
-    assert largest_regions(labels, 3).tolist() == [[0, 1, 0, -1, 0, 2, 1, -1, 2, -1], [-1] * 9 + [0]]
-    assert largest_regions(labels, 9)[0, 7] == 3
-
-
-def test_sets_of_labels_are_equal_or_not() -> None:
-    clusters = torch.tensor([[[0, 0, 1, 2], [0, 1, 2, -1]], [[1, 3, 2, 0], [0, 1, 2, 2]]])
-    labels = torch.tensor([[[5, 8, 8, 5], [6, 5, 7, 7]], [[5, 9, 8, 8], [6, 5, 7, 6]]])
-    sets = label_sets(clusters, labels, 4)
-    # First image: {5, 8}, {8, 5} in the other order, {5, 8}, {9}; second image: {6}, {5}, {7, 6}, nothing.
-    assert sets[0, 0] == sets[0, 1] == sets[0, 2]
-    assert len(sets.flatten().unique()) == 6
-    assert sets[1, 3] == 0
+def test_the_weight_of_places_changes_from_epoch_to_epoch() -> None:
+    config = ClusteringConfig(position_weight=1.0, final_position_weight=2.0)
+    weights = [config.at(Progress(step, 9, steps_per_epoch=3)).position_weight for step in range(9)]
+    assert weights == [1.0] * 3 + [1.5] * 3 + [2.0] * 3
+    assert CONFIG.at(Progress(5, 9, steps_per_epoch=3)) == CONFIG

@@ -126,7 +126,7 @@ def test_what_only_some_methods_show(pages):
     assert pages["stellar"].columns.count("reconstruction") == 2, "one gallery in two parts"
     assert {"What is where", "Concept by concept"} <= set(pages["stellar"].headings)
     assert {"layer 0", "layer 2", "head 1"} <= set(pages["flsl"].columns)
-    assert {"objects of crop 1", "objects of crop 2", "an object of crop 1", "its like elsewhere"} <= set(
+    assert {"objects of crop 1", "objects of crop 2", "an object of crop 1", "nearest object in another image"} <= set(
         pages["cribo"].columns
     )
     assert "What the method makes of images" not in pages["dino"].headings

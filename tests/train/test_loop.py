@@ -111,6 +111,29 @@ def test_accumulation_changes_neither_weights_nor_teacher_nor_centre(tmp_path):
             torch.testing.assert_close(four[name], value, rtol=1e-3, atol=2e-5, msg=name)
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "reason"),
+    [
+        ("flsl", {}, r"volume_weight = 5.0 compares the mean assignment"),
+        ("flsl", {"targets": "sinkhorn", "volume_weight": 0}, "targets = sinkhorn balances clusters"),
+        ("cribo", {}, "object_batch = all looks for objects"),
+        ("stellar", {}, "balanced targets of STELLAR"),
+    ],
+)
+def test_micro_batches_are_refused_where_the_loss_needs_the_whole_batch(tmp_path, name, changes, reason):
+    recipe = tiny_recipe(name, method=changes, trainer={"accumulate": 2})
+    with pytest.raises(UserError, match=rf"trainer.accumulate = 2, but .*{reason}.*Set trainer.accumulate=1"):
+        pretrain(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_micro_batches_count_as_processes_where_the_loss_keeps_to_one(tmp_path):
+    published = tiny_recipe("cribo", method={"object_batch": "process"}, trainer={"accumulate": 2, "steps": 2})
+    assert pretrain(published, tmp_path / "run").metrics()
+    assert all(tiny_recipe(name).method.needs_whole_batch is None for name in ("dino", "ibot", "mae", "sop", "vq"))
+    assert tiny_recipe("flsl", method={"volume_weight": 0}).method.needs_whole_batch is None
+
+
 def test_the_frozen_last_layer_stays_and_then_moves(tmp_path):
     recipe = tiny_recipe(
         method={"freeze_last_layer": 1}, checkpoint={"every_steps": 5, "keep_last": 5}, optim={"weight_decay": 0.0}

@@ -9,7 +9,8 @@ from asterism.train.recipe import Recipe
 METHODS: dict[str, dict[str, Any]] = {
     "cribo": {
         "objects": {"clusters": 4, "rounds": 2},
-        "bank_images": 24,
+        "bank": {"images": 24},
+        "object_batch": "all",
         "out_dim": 32,
         "object_out_dim": 24,
         "hidden_dim": 32,

@@ -1,0 +1,47 @@
+"""Neighbours across images that can be trusted: cycles through two aligned memories (CrIBo, equations 2 to 4).
+
+Row s of the memories M_1 and M_2 is one object, as it was seen in two views of an image; row m of c_1 and c_2 is one
+object of the batch. From c_1^m, go to its nearest row of M_1, jump to the same row of M_2, and from there to the
+nearest of c_2: if that is object m again, the two objects are each other's neighbours, whatever the augmentations.
+
+>>> M = torch.tensor([[[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, 1.0]]])  # the second object turns
+>>> c = torch.tensor([[[2.0, 0.1], [0.1, 2.0], [0.2, 3.0]], [[2.0, 0.1], [2.0, 1.5], [0.0, 3.0]]])
+>>> nn = nearest_rows(c, M)
+>>> nn.tolist()
+[[0, 1, 1], [0, 1, 1]]
+>>> closes_cycle(nn, c, M).tolist()
+[[True, True, False], [True, True, False]]
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from asterism.ops.row_search import most_similar_row
+
+
+def nearest_rows(c: Float[Tensor, "2 m d"], M: Float[Tensor, "2 s d"]) -> Int[Tensor, "2 m"]:
+    """nn(c_i, M_i): the row of largest cosine in the memory of each object's own view (eq. 2)."""
+    return torch.stack([most_similar_row(c[i], M[i]) for i in (0, 1)])
+
+
+@torch.no_grad()
+def closes_cycle(
+    nn: Int[Tensor, "2 m"],
+    c: Float[Tensor, "2 n d"],
+    M: Float[Tensor, "2 s d"],
+    start: Int[Tensor, " m"] | None = None,
+) -> Bool[Tensor, "2 m"]:
+    """𝒪(c): whether each object is found again by way of the other view (eq. 4).
+
+    nn: the row of M that each object found in its own view; −1 where there is none, which never closes.
+    start: the place in c of the objects that searched; all of c in order, if not given.
+    """
+    start = torch.arange(c.shape[1], device=c.device) if start is None else start
+    closed = []
+    for i, j in ((0, 1), (1, 0)):
+        jump = M[j][nn[i].clamp_min(0)].float()
+        closed.append((most_similar_row(jump, c[j]) == start) & (nn[i] >= 0))
+    return torch.stack(closed)

@@ -1,0 +1,53 @@
+"""Regions that people drew, as clusters of patches: what clustering would find if it were perfect.
+
+>>> segments = torch.tensor([[[4, 4, 9, 9], [4, 4, 9, 9], [4, 4, 4, 4], [4, 4, 4, 4]]])
+>>> labels_of_patches(segments, (2, 2)).tolist()
+[[4, 9, 4, 4]]
+>>> largest_regions(labels_of_patches(segments, (2, 2)), clusters=2).tolist()
+[[0, 1, 0, 0]]
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from asterism.ops.random import fold_each
+
+
+def labels_of_patches(segments: Int[Tensor, "b h w"], grid: tuple[int, int]) -> Int[Tensor, "b n"]:
+    """The label under the middle of each patch."""
+    _, height, width = segments.shape
+    rows, columns = grid
+    y = ((torch.arange(rows, device=segments.device) + 0.5) * height / rows).long()
+    x = ((torch.arange(columns, device=segments.device) + 0.5) * width / columns).long()
+    return segments[:, y[:, None], x].flatten(1)
+
+
+def largest_regions(labels: Int[Tensor, "b n"], clusters: int) -> Int[Tensor, "b n"]:
+    """Any labels as 0 … clusters − 1: the largest regions of each image, largest first; −1 for the others.
+
+    Negative labels mean that nothing is known. Regions of equal size are ordered by their labels.
+    """
+    same = labels[:, :, None] == labels[:, None, :]
+    size = same.sum(dim=-1) * (labels >= 0)
+    # A region comes before another if it is larger, or as large and of a smaller label; every region counts once.
+    before = (size[:, None, :] > size[:, :, None]) | (
+        (size[:, None, :] == size[:, :, None]) & (labels[:, None, :] < labels[:, :, None])
+    )
+    first = ~same.tril(diagonal=-1).any(dim=-1) & (labels >= 0)
+    rank = (before & first[:, None, :]).sum(dim=-1)
+    return torch.where((labels >= 0) & (rank < clusters), rank, -1)
+
+
+def label_sets(
+    labels: Int[Tensor, "v b n"], patches: Int[Tensor, "v b n"], clusters: int
+) -> Int[Tensor, "b {clusters}"]:
+    """A number for the set of labels that the patches of each cluster have, in all views: the same for equal sets."""
+    cluster_of, label = labels.transpose(0, 1).flatten(1), patches.transpose(0, 1).flatten(1)
+    again = (cluster_of[:, :, None] == cluster_of[:, None]) & (label[:, :, None] == label[:, None])
+    first = ~again.tril(diagonal=-1).any(dim=-1)  # so that every label counts once
+    words = fold_each(label.flatten().long(), 0).view_as(label) * first
+    sums = words.new_zeros(len(words), clusters + 1)
+    return sums.scatter_add_(1, torch.where(cluster_of < 0, clusters, cluster_of), words)[:, :clusters]
