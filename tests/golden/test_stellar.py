@@ -12,18 +12,19 @@ from torch.nn import functional as F
 
 import asterism
 from asterism.errors import UserError
-from asterism.methods.stellar import ReconstructionConfig, Stellar, StellarConfig, VocabularyConfig, Weights
+from asterism.methods.stellar import Stellar, StellarConfig, Weights
 from asterism.nn.backbone import BackboneConfig
 from asterism.nn.concepts import ConceptEncoder
-from asterism.nn.localization import Localization
-from asterism.nn.reconstruction import CodeReconstruction, PixelReconstruction
+from asterism.nn.localization import Localization, LocalizationConfig
+from asterism.nn.reconstruction import CodeReconstruction, PixelReconstruction, ReconstructionConfig
 from asterism.nn.tokenizers.vqgan import MaskGitVqgan
+from asterism.nn.vocabulary import VocabularyConfig
 from asterism.nn.weights.load import load_encoder
-from asterism.ops import assignment, masking
+from asterism.ops import assignment, concept_alignment, masking
+from asterism.ops.concept_alignment import AlignmentConfig, Concepts, align_concepts
 from asterism.ops.koleo import koleo
-from asterism.ops.prototype_alignment import prototype_cross_entropy
 from asterism.ops.random import fold, fold_each, uniform
-from asterism.types import Batch, CropGeometry, Losses, View
+from asterism.types import Batch, CropGeometry, Losses, Progress, View
 from tests.golden.vectors import Vectors, read, relative_error
 
 
@@ -93,17 +94,21 @@ def test_losses(golden: Path, loss: str) -> None:
     logits = anchors @ weights["prototypes"].T
     torch.testing.assert_close(logits, v["out_logits_global"], rtol=0, atol=1e-5)
     torch.testing.assert_close(partial @ weights["prototypes"].T, v["out_logits_view"], rtol=0, atol=1e-5)
-    targets = assignment.sinkhorn_knopp(logits.flatten(0, 1), p["target_temperature"], p["sinkhorn_iterations"])
-    torch.testing.assert_close(targets.view_as(v["out_targets"]), v["out_targets"], rtol=0, atol=1e-5)
-
-    b, r, _ = tokens.shape
-    if loss == "cluster":
-        embeddings, which = anchors.flatten(0, 1), torch.arange(b * r)
-    else:
-        sigma = assignment.match(views, tokens[:, None], p["epsilon"], p["match_iterations"])
-        assert torch.equal(sigma, v["out_sigma"])
-        embeddings, which = partial.flatten(0, 2), (sigma + r * torch.arange(b)[:, None, None]).flatten()
-    value = prototype_cross_entropy(embeddings, weights["prototypes"], targets, which, p["prediction_temperature"])
+    alignment = align_concepts(
+        Concepts(tokens, anchors),
+        Concepts(views, partial),
+        weights["prototypes"],
+        AlignmentConfig(
+            target_temp=p["target_temperature"],
+            prediction_temp=p["prediction_temperature"],
+            sinkhorn_iterations=p["sinkhorn_iterations"],
+            match_epsilon=p["epsilon"],
+            match_iterations=p["match_iterations"],
+        ),
+    )
+    torch.testing.assert_close(alignment.q_tilde, v["out_targets"], rtol=0, atol=1e-5)
+    assert torch.equal(alignment.sigma, v["out_sigma"])
+    value = getattr(alignment, loss)
     torch.testing.assert_close(value.double(), v[f"out_{loss}_loss"].double(), rtol=1e-5, atol=0)
 
     inputs = {"global": tokens, "view": views, **weights}
@@ -149,7 +154,8 @@ def test_mask_statistics(golden: Path, case: str, probability: float | None) -> 
     side = p["grid"]
     probability = p["p_focal"] if probability is None else probability
     keys = fold_each(torch.arange(draws), fold(0, 3))
-    focus = masking.draw_focus(fold_each(keys, 1), (side, side), probability, tuple(p["sigma_range"]))
+    config = masking.FocusConfig(probability=probability, sigma=tuple(p["sigma_range"]))
+    focus = masking.draw_focus(fold_each(keys, 1), (side, side), config)
     assert abs(float(focus.active.float().mean()) - probability) <= p["fraction_biased_band_T4000"]
     noise = masking.focus_noise(uniform(fold_each(keys, 0), side * side), (side, side), focus)
     cells = torch.cartesian_prod(torch.arange(side), torch.arange(side)).float()
@@ -301,7 +307,7 @@ def _official_step(golden: Path) -> tuple[Vectors, Stellar, Losses]:
     )
     config = StellarConfig(
         tokens=p["num_sparse_tokens"],
-        localization_temp=p["spatial_temp"],
+        localization=LocalizationConfig(temperature=p["spatial_temp"]),
         reconstruction=ReconstructionConfig(weight=p["rec_coeff"], decoder_dim=p["decoder_hidden_size"]),
         masked_views=p["num_masks"],
         local_views=p["num_local_crops"],
@@ -309,11 +315,13 @@ def _official_step(golden: Path) -> tuple[Vectors, Stellar, Losses]:
         mask_ratio=p["masking_ratio"],
         vocabulary=vocabulary,
         class_vocabulary=vocabulary,
-        target_temp=p["sk_temp"],
-        prediction_temp=p["logits_temp"],
-        sinkhorn_iterations=p["n_sk_iter"],
-        match_epsilon=p["match_epsilon"],
-        match_iterations=p["match_iterations"],
+        alignment=AlignmentConfig(
+            target_temp=p["sk_temp"],
+            prediction_temp=p["logits_temp"],
+            sinkhorn_iterations=p["n_sk_iter"],
+            match_epsilon=p["match_epsilon"],
+            match_iterations=p["match_iterations"],
+        ),
         weights=Weights(koleo=p["koleo_weight"], koleo_masked=p["koleo_weight"]),
     )
     shape = {"image_size": p["image_size"], "patch_size": p["patch_size"], "dim": p["hidden_size"]}
@@ -333,8 +341,9 @@ def _official_step(golden: Path) -> tuple[Vectors, Stellar, Losses]:
     pixels = [views[:, 0], *views.unbind(1), *local.unbind(1)]
     batch = _batch([encoder.normalise(x) for x in pixels])
     b, masks = views.shape[:2]
-    keep = masking.keep_from_noise(v["in_noise"], p["masking_ratio"]).view(b, masks, -1)
-    return v, method, method.losses(batch, list(keep.unbind(1)), None)
+    noise = v["in_noise"].view(b, masks, -1)
+    draws = [masking.MaskDraw(noise[:, view], None) for view in range(masks)]
+    return v, method, method.losses(batch, draws, Progress(0, 1, 1))
 
 
 def _renamed(name: str, names: dict[str, str]) -> str:
@@ -369,8 +378,8 @@ def test_matching_of_an_official_training_step(golden: Path) -> None:
     v = read(golden / "stellar" / "train_step_tiny.npz")
     found: list[Tensor] = []
     with pytest.MonkeyPatch.context() as patch:
-        match = Stellar.match
-        patch.setattr(Stellar, "match", lambda *a: found.append(match(*a)) or found[-1])
+        match = concept_alignment.match_concepts
+        patch.setattr(concept_alignment, "match_concepts", lambda *a: found.append(match(*a)) or found[-1])
         _official_step(golden)
     assert torch.equal(found[0], v["out_sigma"])
 
