@@ -23,6 +23,7 @@ from asterism.nn.backbone import BackboneConfig
 from asterism.nn.decoder import PixelDecoder
 from asterism.nn.encoder import Encoder
 from asterism.nn.heads import image_tokens
+from asterism.nn.initialisation import Init
 from asterism.ops.losses import masked_mean
 from asterism.ops.masking import keep_count, mask_from_keep, random_keep
 from asterism.ops.patches import patchify, standardize, unpatchify
@@ -51,6 +52,7 @@ class Mae(Method):
 
     Config: ClassVar[type[MethodConfig]] = MaeConfig
     config: MaeConfig
+    published_init: ClassVar[Init] = "xavier"
     shows: ClassVar[str] = "What the encoder sees, and the image that it makes of these patches alone."
 
     def __init__(self, config: MaeConfig, backbone: BackboneConfig) -> None:

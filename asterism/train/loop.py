@@ -51,7 +51,8 @@ def pretrain(recipe: Recipe, out: Path, *, init: str | None = None, overwrite: b
     collectives.on_first_process(lambda: check_free(out, overwrite))
     method = build_method(recipe)
     source = _open_data(recipe, method)
-    recipe = resolve(recipe, len(source), fabric.device, fabric.world_size)
+    init_name = method.backbone.architecture.init
+    recipe = resolve(recipe, len(source), fabric.device, fabric.world_size, init_name)
     if recipe.trainer.minutes is not None:
         recipe = limited_to(recipe, _seconds_per_step(fabric, recipe, source, out))
     if init is not None:
