@@ -36,11 +36,14 @@ class BackboneConfig(Config):
     heads: int | None = Field(
         default=None, gt=0
     )  # if only dim is given: heads of 64 channels, or 32 where 64 does not divide
+    mlp_ratio: float | None = Field(default=None, gt=0)  # hidden width of a block's MLP over dim
     window: int | None = Field(default=None, gt=0)  # side of a Swin's attention windows, in patches of their stage
     class_token: bool | None = None
+    class_position: bool | None = None  # a position of the class token, besides the token; None: unless with registers
     registers: int | None = Field(default=None, ge=0)  # extra latent tokens without position
     positions: Positions = "learned"  # sincos tables are fixed
     resampling: Resampling = "antialiased"  # of learned positions, for views of another size; offset: as published DINO
+    layer_norm_eps: float | None = Field(default=None, gt=0)
     init: Init | Literal["auto"] = "auto"  # of fresh weights, see nn/initialisation.py; auto: by method and width
     drop_path: float = Field(
         default=0.0, ge=0, lt=1

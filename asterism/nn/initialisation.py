@@ -39,11 +39,22 @@ def _keep(network: nn.Module) -> None:
 
 
 @torch.no_grad()
-def _xavier(network: nn.Module) -> None:
-    """Every linear map and the patch embedding, which is one over the pixels of a patch."""
-    for module in _maps(network):
-        nn.init.xavier_uniform_(module.weight.flatten(1))
-        _zero_bias(module)
+def xavier_like_mae(network: nn.Module) -> None:
+    """The start of MAE's encoder and decoder.
+
+    Linear maps are Xavier-uniform without bias. So is the patch embedding, taken as a matrix over the pixels of a patch,
+    but its bias keeps torch's default. Norms are the identity; class and mask token are normal with std .02.
+    """
+    for module in network.modules():
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            nn.init.xavier_uniform_(module.weight.flatten(1))
+        if isinstance(module, nn.Linear):
+            _zero_bias(module)
+        if isinstance(module, nn.LayerNorm):
+            module.reset_parameters()
+    for name, parameter in network.named_parameters():
+        if name.rpartition(".")[2] in ("cls_token", "mask_token"):
+            nn.init.normal_(parameter, std=0.02)
 
 
 @torch.no_grad()
@@ -68,5 +79,5 @@ def _zero_bias(module: Any) -> None:
         nn.init.zeros_(module.bias)
 
 
-_DRAW: Mapping[Init, Callable[[nn.Module], None]] = {"timm": _keep, "xavier": _xavier, "width": _unit_variance}
+_DRAW: Mapping[Init, Callable[[nn.Module], None]] = {"timm": _keep, "xavier": xavier_like_mae, "width": _unit_variance}
 assert set(_DRAW) == set(get_args(Init))

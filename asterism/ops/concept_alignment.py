@@ -53,7 +53,8 @@ class Alignment:
     cluster: Float[Tensor, ""]  # cross-entropy of the clean view (eq. 8)
     align: Float[Tensor, ""] | None  # cross-entropy of the masked views (eq. 11); None if there are none
     q_tilde: Float[Tensor, "b r k"]
-    sigma: Int[Tensor, "b v r"] | None
+    sigma_clean: Int[Tensor, "b 1 r"]  # each concept itself, unless a teacher gave the targets
+    sigma: Int[Tensor, "b v r"] | None  # of the masked views
 
     @torch.no_grad()
     def usage(self) -> dict[str, Float[Tensor, ""]]:
@@ -100,16 +101,16 @@ def align_concepts(
     """
     if teacher is None:
         S, q_tilde = clean.S, balanced_targets(clean.h, C, config)
-        own = torch.arange(S.shape[1], device=S.device).expand(len(S), 1, -1)
+        sigma_clean = torch.arange(S.shape[1], device=S.device).expand(len(S), 1, -1)
     else:
         S, q_tilde = teacher[0].S, balanced_targets(teacher[0].h, teacher[1], config)
-        own = match_concepts(clean.S[:, None], S, config)
-    cluster = matched_cross_entropy(clean.h[:, None], C, q_tilde, own, config.prediction_temp)
+        sigma_clean = match_concepts(clean.S[:, None], S, config)
+    cluster = matched_cross_entropy(clean.h[:, None], C, q_tilde, sigma_clean, config.prediction_temp)
     if masked is None:
-        return Alignment(cluster, None, q_tilde, None)
+        return Alignment(cluster, None, q_tilde, sigma_clean, None)
     sigma = match_concepts(masked.S, S, config)
     align = matched_cross_entropy(masked.h, C, q_tilde, sigma, config.prediction_temp)
-    return Alignment(cluster, align, q_tilde, sigma)
+    return Alignment(cluster, align, q_tilde, sigma_clean, sigma)
 
 
 @torch.no_grad()

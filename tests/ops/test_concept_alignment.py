@@ -68,7 +68,7 @@ def test_without_masked_views_there_is_only_clustering() -> None:
 def test_usage_counts_prototypes_and_matches() -> None:
     q = torch.eye(4)[[0, 1, 1, 1]].view(2, 2, 4)
     sigma = torch.tensor([[[0, 1]], [[1, 1]]])
-    usage = concept_alignment.Alignment(torch.zeros(()), torch.zeros(()), q, sigma).usage()
+    usage = concept_alignment.Alignment(torch.zeros(()), torch.zeros(()), q, sigma, sigma).usage()
     assert {name: float(value) for name, value in usage.items()} == {
         "target_entropy": 0,
         "prototypes_in_use": 0.5,
