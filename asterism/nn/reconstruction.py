@@ -176,8 +176,8 @@ class CodeReconstruction(Reconstruction):
         """What is to be predicted, in full precision: rounding would choose other codes."""
         images = images.float()
         if self.image_size is not None and images.shape[-1] != self.image_size:
-            size = (self.image_size, self.image_size)
-            images = F.interpolate(images, size=size, mode="bicubic", antialias=True).clamp(0, 1)
+            # Plain bicubic and not clamped, as in the published code: another filter would choose other codes.
+            images = F.interpolate(images, size=(self.image_size, self.image_size), mode="bicubic")
         with torch.autocast(images.device.type, enabled=False):
             codes = self._frozen().encode(images)
         if codes.shape[1:] != grid:

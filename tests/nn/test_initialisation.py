@@ -9,6 +9,7 @@ from torch import Tensor
 from asterism.data import open_source
 from asterism.data.evaluation.batches import evaluation_batches
 from asterism.evals.baselines import untrained
+from asterism.methods.mae import Mae, MaeConfig
 from asterism.nn.backbone import Backbone, BackboneConfig, build_backbone, rebuild_backbone
 from asterism.nn.encoder import Encoder
 from asterism.nn.initialisation import Init, choose_init
@@ -68,6 +69,26 @@ def test_the_patch_embedding_is_a_linear_map_over_the_pixels_of_a_patch() -> Non
 def test_biases_start_at_zero(init: Init) -> None:
     backbone = network(init=init)
     assert all(not bool(p.any()) for name, p in backbone.network.blocks.named_parameters() if name.endswith(".bias"))
+
+
+@pytest.mark.parametrize("part", ["encoder", "decoder"])
+def test_mae_starts_as_published(part: str) -> None:
+    torch.manual_seed(0)
+    method = Mae(MaeConfig(decoder_dim=256, decoder_depth=1, decoder_heads=4), BackboneConfig(dim=384, depth=1))
+    start = method.backbone.network if part == "encoder" else method.decoder
+    for name, module in start.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            bound = math.sqrt(6 / sum(module.weight.shape))
+            assert module.weight.abs().max().item() == pytest.approx(bound, rel=0.01), name
+            assert module.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.01), name
+            assert not module.bias.any(), name
+        elif isinstance(module, torch.nn.LayerNorm):
+            assert torch.equal(module.weight, torch.ones_like(module.weight)), name
+            assert not module.bias.any(), name
+    token = start.cls_token if part == "encoder" else start.mask_token
+    assert token.std().item() == pytest.approx(0.02, rel=0.15)
+    if part == "encoder":
+        assert start.patch_embed.proj.weight.abs().max().item() == pytest.approx(math.sqrt(6 / (768 + 384)), rel=0.01)
 
 
 @pytest.mark.parametrize("dim", [32, 96, 160])

@@ -16,6 +16,14 @@ KINDS: dict[str, dict[str, Any]] = {
     "class token": {"name": "vit_small_patch16_224", "image_size": 64},
     "no class token": {"name": "vit_small_patch16_224", "image_size": 64, "class_token": False},
     "registers": {"name": "vit_small_patch16_224", "image_size": 64, "registers": 3},
+    "registers and a position of the class token": {
+        "name": "vit_small_patch16_224",
+        "image_size": 64,
+        "registers": 3,
+        "class_position": True,
+    },
+    "patch positions only": {"name": "vit_small_patch16_224", "image_size": 64, "class_position": False},
+    "narrow MLP": {"name": "vit_small_patch16_224", "image_size": 64, "mlp_ratio": 2},
     "registers alone": {"name": "vit_small_patch16_224", "image_size": 64, "registers": 3, "class_token": False},
     "fixed positions": {"name": "vit_small_patch16_224", "image_size": 64, "positions": "sincos"},
     "small patches": {"name": "vit_small_patch16_224", "image_size": 32, "patch_size": 8},
@@ -153,6 +161,19 @@ def test_registers_have_no_position_and_start_far_apart() -> None:
     registers = backbone.network.reg_token[0].detach()
     assert registers.std() == pytest.approx(256**-0.5, rel=0.05)
     assert torch.corrcoef(registers).fill_diagonal_(0).abs().max() < 0.35
+
+
+def test_a_class_token_can_have_a_position_of_its_own_and_registers_still_have_none() -> None:
+    backbone = tiny(registers=3, class_position=True, layer_norm_eps=1e-12)
+    table = backbone.network.pos_embed
+    assert table.shape[1] == 1 + 3 + 16
+    joined(backbone(pictures(backbone, 4, 4))).square().sum().backward()
+    assert table[0, 0].any()
+    assert not table[0, 1:4].any()
+    assert torch.equal(table.grad[0, :1], backbone.network.cls_token.grad[0])
+    assert not table.grad[0, 1:4].any()
+    assert table.grad[0, 4:].any()
+    assert {module.eps for module in backbone.modules() if isinstance(module, nn.LayerNorm)} == {1e-12}
 
 
 def test_weights_start_as_in_the_papers() -> None:
