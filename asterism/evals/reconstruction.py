@@ -1,9 +1,9 @@
 """Reconstruction from concepts: how much of an image a handful of tokens and their places still hold.
 
-The protocol of STELLAR: images are resized (bicubic, antialiased; 256 for a crop of 224) and centre-cropped; what the decoder makes of their
-concepts is clamped and rounded to 8 bits. PSNR in dB and SSIM are means over images. The Fréchet distance between
-originals and reconstructions (rFID where the features are Inception's) is computed in float64; the result names the
-network that gave the features. Needs an encoder with concepts and a decoder.
+The protocol of STELLAR: images are resized (bicubic, antialiased; 256 for a crop of 224) and centre-cropped; what the
+decoder makes of their concepts is clamped and rounded to 8 bits. PSNR in dB and SSIM are means over images. The Fréchet
+distance between originals and reconstructions (rFID where the features are Inception's) is computed in float64; the
+result names the network that gave the features. Needs an encoder with concepts and a decoder.
 """
 
 from __future__ import annotations

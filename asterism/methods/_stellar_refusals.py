@@ -52,8 +52,8 @@ def _refuse_backbone(method: Stellar) -> None:
 
 def _refuse_terms(method: Stellar) -> None:
     config, weights = method.config, method.config.weights
-    learns = config.reconstruction is not None or method.trains_vocabulary or method.trains_class_vocabulary
-    if not learns and not weights.koleo and not (weights.koleo_masked and method.masked_views):
+    learns = config.reconstruction is not None or method.needs.vocabulary or method.needs.class_vocabulary
+    if not learns and not weights.koleo and not (weights.koleo_masked and method.needs.masked_views):
         raise UserError("every term of the loss is off; give method.reconstruction or some of method.weights")
     if config.masked_views == 0 and weights.align:
         raise UserError(
@@ -91,9 +91,9 @@ def _refuse_masks(method: Stellar) -> None:
     ratios = {"method.mask_ratio": config.mask_ratio}
     if config.warmup is not None:
         ratios["method.warmup.mask_ratio"] = config.warmup.mask_ratio
-        if method.masked_views < 2:
+        if method.needs.masked_views < 2:
             raise UserError(
-                f"method.warmup lets a teacher see the second masked view, but {method.masked_views} are in use; "
+                f"method.warmup lets a teacher see the second masked view, but {method.needs.masked_views} are in use; "
                 "raise method.masked_views, and keep a term that uses them (align, cls_masked or koleo_masked)"
             )
     for name, ratio in ratios.items():

@@ -23,8 +23,7 @@ marginals 1, not 1/r; class tokens have a vocabulary, KoLeo spreads the concepts
 have a focus, with the weights of `Weights`.
 
 Differs from the published code: colours change per image, not per batch; the teacher follows after a step instead of
-before the next one, which gives the student the same path; the teacher has no localisation, which is never used, and no
-validation batch moves it. Where the published code has one more parameter, a position of the class token, the backbone
+before the next one, which gives the student the same path; no validation batch moves the teacher. Where the published code has one more parameter, a position of the class token, the backbone
 needs `class_position: true`; layer norms of 1e-12 and positions resampled without antialiasing are settings of the
 backbone, decay of all parameters and a constant rate are settings of the optimiser. The recipes `stellar-imagenet-*`
 set them all.
@@ -44,6 +43,7 @@ from asterism.config import Config
 from asterism.methods._colors import ColorsConfig
 from asterism.methods._multi_crop import usual_local_size
 from asterism.methods._stellar_refusals import refuse_a_single_image, refuse_other_registers, refuse_what_cannot_work
+from asterism.methods._stellar_terms import Weights, needs_of
 from asterism.methods.base import Method, MethodConfig
 from asterism.nn.backbone import BackboneConfig, encode_views
 from asterism.nn.concepts import ConceptEncoder, build_reconstruction
@@ -76,18 +76,6 @@ class WarmupConfig(Config):
     share: float = Field(default=2 / 3, gt=0, le=1)  # of the run's steps: 150 of 225 epochs
     momentum: float = Field(default=0.996, ge=0, le=1)
     mask_ratio: float = Field(default=0.6, gt=0, lt=1)
-
-
-class Weights(Config):
-    """Weights of the loss terms; 0 leaves a term out. The reconstruction's is in its own settings."""
-
-    cluster: float = Field(default=1.0, ge=0)
-    align: float = Field(default=1.0, ge=0)
-    cls_cluster: float = Field(default=1.0, ge=0)
-    cls_masked: float = Field(default=1.0, ge=0)
-    cls_local: float = Field(default=1.0, ge=0)
-    koleo: float = Field(default=0.1, ge=0)  # of the clean view's concepts
-    koleo_masked: float = Field(default=0.1, ge=0)
 
 
 class StellarConfig(ColorsConfig):
@@ -125,6 +113,7 @@ class Stellar(Method):
         refuse_other_registers(config, backbone)
         super().__init__(config, backbone.model_copy(update={"registers": config.tokens}))
         dim, patch = self.backbone.dim, self.backbone.patch_size
+        self.needs = needs_of(config)
         self.localization: Localization | None = None  # trained by the reconstruction alone
         self.reconstruction: Reconstruction | None = None
         if config.reconstruction is not None:
@@ -135,10 +124,11 @@ class Stellar(Method):
             self.reconstruction = build_reconstruction(config.reconstruction, dim, patch, self.global_size)
         refuse_what_cannot_work(self)
         # Several processes wait for the gradient of every trained parameter, so what no term reaches is not trained.
-        self.vocabulary.requires_grad_(self.trains_vocabulary)
+        self.vocabulary.requires_grad_(self.needs.vocabulary)
         if self.class_vocabulary is not None:
-            self.class_vocabulary.requires_grad_(self.trains_class_vocabulary)
+            self.class_vocabulary.requires_grad_(self.needs.class_vocabulary)
         if config.warmup is not None:
+            # Differs from the paper: the teacher's localisation is never used, so the teacher has none.
             self.teacher_backbone = Teacher(self.backbone)
             self.teacher_vocabulary = Teacher(self.vocabulary)
             if self.class_vocabulary is not None:
@@ -146,13 +136,13 @@ class Stellar(Method):
 
     @property
     def views(self) -> tuple[ViewSpec, ...]:
-        config, patch = self.config, self.backbone.patch_size
-        small = config.local_size or usual_local_size(self.global_size, patch)
+        config, masked_views = self.config, self.needs.masked_views
+        small = config.local_size or usual_local_size(self.global_size, self.backbone.patch_size)
         clean = ViewSpec(size=self.global_size, scale=config.global_scale)
         masked = config.colored(clean).model_copy(update={"blur": 0.5})
         first = masked.model_copy(update={"same_place": 0})  # where the clean view was cut
         local = masked.model_copy(update={"size": small, "scale": config.local_scale})
-        return (clean, *[first, *[masked] * self.masked_views][: self.masked_views], *[local] * self.local_views)
+        return (clean, *[first, *[masked] * masked_views][:masked_views], *[local] * self.needs.local_views)
 
     def loss(self, batch: Batch, progress: Progress) -> Losses:
         return self.losses(batch, self.draw_masks(batch.keys), progress)
@@ -179,7 +169,7 @@ class Stellar(Method):
         """The random numbers of each masked view's mask, drawn for each image from its key."""
         rows, columns = grid = self.grid
         masks = []
-        for view in range(self.masked_views):
+        for view in range(self.needs.masked_views):
             noise, focus = uniform(fold_each(keys, _NOISE, view), rows * columns), None
             if self.config.focus is not None:
                 focus = draw_focus(fold_each(keys, _FOCUS, view), grid, self.config.focus)
@@ -191,7 +181,7 @@ class Stellar(Method):
     ) -> tuple[Tokens, Sequence[Tokens], Sequence[Tokens]]:
         """E: tokens of the clean view, of the masked views and of the local ones; one forward pass each."""
         pixels = [view.pixels for view in batch.views]
-        keep = [None, *[mask.keep(self.grid, ratio) for mask in masks], *[None] * self.local_views]
+        keep = [None, *[mask.keep(self.grid, ratio) for mask in masks], *[None] * self.needs.local_views]
         drop_keys = [fold_each(batch.keys, number) for number in range(len(pixels))]
         clean, *others = encode_views(self.backbone, pixels, keep=keep, drop_keys=drop_keys)
         return clean, others[: len(masks)], others[len(masks) :]
@@ -214,7 +204,7 @@ class Stellar(Method):
         self, clean: Tokens, masked: Sequence[Tokens], taught: Tokens | None
     ) -> tuple[Terms, dict[str, Float[Tensor, ""]]]:
         """L_cluster of the clean view's concepts and L_align of the masked views' (eq. 6 to 11)."""
-        if not self.trains_vocabulary:
+        if not self.needs.vocabulary:
             return {}, {}
         weights, C, teacher = self.config.weights, self.vocabulary.prototypes, None
         S = torch.stack([view.registers for view in (clean, *masked)], dim=1)
@@ -234,7 +224,7 @@ class Stellar(Method):
     ) -> Terms:
         """The class token as one more concept, with a vocabulary of its own and nothing to be matched."""
         config, vocabulary = self.config, self.class_vocabulary
-        if vocabulary is None or not self.trains_class_vocabulary:
+        if vocabulary is None or not self.needs.class_vocabulary:
             return {}
         h = vocabulary(torch.stack([_class_token(view) for view in (clean, *masked, *local)], dim=1))
         if taught is None:
@@ -293,28 +283,6 @@ class Stellar(Method):
         """Patches of a clean or masked view."""
         side = self.global_size // self.backbone.patch_size
         return side, side
-
-    @property
-    def masked_views(self) -> int:
-        weights = self.config.weights
-        used = weights.align or weights.koleo_masked or (weights.cls_masked and self.class_vocabulary is not None)
-        return self.config.masked_views if used else 0
-
-    @property
-    def local_views(self) -> int:
-        used = self.class_vocabulary is not None and self.config.weights.cls_local > 0
-        return self.config.local_views if used else 0
-
-    @property
-    def trains_vocabulary(self) -> bool:
-        weights = self.config.weights
-        return bool(weights.cluster or (weights.align and self.masked_views))
-
-    @property
-    def trains_class_vocabulary(self) -> bool:
-        weights = self.config.weights
-        used = weights.cls_cluster or (weights.cls_masked and self.masked_views) or self.local_views
-        return self.class_vocabulary is not None and bool(used)
 
     @property
     def term_weights(self) -> dict[str, float]:

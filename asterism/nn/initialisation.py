@@ -35,15 +35,15 @@ def initialise(network: nn.Module, init: Init) -> None:
 
 
 def _keep(network: nn.Module) -> None:
-    """timm has drawn them."""
+    """Timm has drawn them."""
 
 
 @torch.no_grad()
 def xavier_like_mae(network: nn.Module) -> None:
     """The start of MAE's encoder and decoder.
 
-    Linear maps are Xavier-uniform without bias. So is the patch embedding, taken as a matrix over the pixels of a patch,
-    but its bias keeps torch's default. Norms are the identity; class and mask token are normal with std .02.
+    Linear maps are Xavier-uniform without bias. So is the patch embedding, as a matrix over the pixels of a patch, but
+    its bias keeps torch's default. Norms are the identity; class and mask token are normal with std .02.
     """
     for module in network.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,7 +19,7 @@ from asterism.nn.localization import LocalizationConfig
 from asterism.nn.reconstruction import ReconstructionConfig
 from asterism.nn.vocabulary import VocabularyConfig
 from asterism.ops.concept_alignment import Alignment, AlignmentConfig, align_concepts
-from asterism.ops.masking import Focus, FocusConfig, MaskDraw, focus_noise
+from asterism.ops.masking import Focus, MaskDraw, focus_noise
 from asterism.ops.pixels import normalise
 from asterism.train.optim import OptimConfig, clip_gradients
 from asterism.types import Batch, Losses, Progress
@@ -68,8 +68,9 @@ def replay(path: Path) -> Iterator[Compared]:
 def run(vectors: Vectors) -> tuple[Stellar, Recorder, dict[str, Tensor]]:
     """The method after the last step, the record, and the teacher as the last step used it."""
     params, record = vectors.params, Recorder(vectors)
-    method, optim, teacher = method_of(vectors), optim_config(params), {}
-    load(method, vectors)
+    method, optim, teacher = method_of(params), optim_config(params), {}
+    start = named(vectors, "init__")
+    load(method, {name: start[name] for name in start.keys() - set(params["unused_parameters"])})
 
     def loss(progress: Progress) -> Losses:
         teacher.update({name: p.clone() for name, p in teacher_of(method).items()})
@@ -138,8 +139,7 @@ def batch_at(vectors: Vectors, step: int) -> Batch:
     return batch_of([normalise(view, mean, std) for view in (views[0], *views, *local)])
 
 
-def method_of(vectors: Vectors) -> Stellar:
-    params = vectors.params
+def method_of(params: dict[str, Any]) -> Stellar:
     vocabulary = VocabularyConfig(
         prototypes=params["num_clusters"], hidden_dim=params["predictor_hidden"], bottleneck_dim=params["prototype_dim"]
     )
@@ -168,11 +168,10 @@ def method_of(vectors: Vectors) -> Stellar:
             **dict.fromkeys(("koleo", "koleo_masked"), spread),
         ),
         warmup=WarmupConfig(share=1, momentum=params["teacher_momentum"], mask_ratio=params["masking_ratio"])
-        if params["momentum_teacher"]
+        if params.get("momentum_teacher")
         else None,
         masked_views=params["num_masks"],
         mask_ratio=params["masking_ratio"],
-        focus=FocusConfig(probability=params["p_focal"], sigma=tuple(params["sigma_range"])),
         local_views=params["num_local_crops"],
         local_size=params["local_size"],
     )
@@ -254,15 +253,15 @@ def official(name: str, find: Find) -> Tensor:
 
 
 @torch.no_grad()
-def load(method: Stellar, vectors: Vectors) -> None:
-    """The official start; the teacher is its copy."""
+def load(method: Stellar, tensors: Mapping[str, Tensor]) -> None:
+    """Official weights; the teacher is a copy of the student."""
     find = find_in(method)
-    for name, tensor in named(vectors, "init__").items():
+    for name, tensor in tensors.items():
         if name == "encoder.embeddings.position_embeddings":
             table = find("backbone.network.pos_embed")
             table.zero_()
             table[:, :1], table[:, -(tensor.shape[1] - 1) :] = tensor[:, :1], tensor[:, 1:]
-        elif name not in vectors.params["unused_parameters"]:
+        else:
             official(name, find).copy_(tensor)
     if method.config.warmup is not None:
         method.teacher_backbone.update(method.backbone, momentum=0.0)
