@@ -23,10 +23,10 @@ marginals 1, not 1/r; class tokens have a vocabulary, KoLeo spreads the concepts
 have a focus, with the weights of `Weights`.
 
 Differs from the published code: colours change per image, not per batch; the teacher follows after a step instead of
-before the next one, which gives the student the same path; no validation batch moves the teacher. Where the published code has one more parameter, a position of the class token, the backbone
-needs `class_position: true`; layer norms of 1e-12 and positions resampled without antialiasing are settings of the
-backbone, decay of all parameters and a constant rate are settings of the optimiser. The recipes `stellar-imagenet-*`
-set them all.
+before the next one, which gives the student the same path, and no validation batch moves it. The published network has
+a position of the class token, layer norms of 1e-12 and positions resampled without antialiasing; its optimiser has a
+constant rate and decays every parameter. All of these are settings, of backbone and optim, and the recipes
+`stellar-imagenet-*` set them.
 """
 
 from __future__ import annotations
