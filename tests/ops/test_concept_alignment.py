@@ -1,5 +1,3 @@
-import doctest
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -88,7 +86,3 @@ def test_exact_matching_is_one_to_one() -> None:
     sigma = match_concepts(source, target[:, 0], AlignmentConfig(matching="hungarian"))
     assert sigma.shape == (2, 3, 4)
     assert all(sorted(view) == [0, 1, 2, 3] for image in sigma.tolist() for view in image)
-
-
-def test_the_example_runs() -> None:
-    assert doctest.testmod(concept_alignment).failed == 0

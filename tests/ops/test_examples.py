@@ -22,7 +22,7 @@ def test_examples(name: str) -> None:
 
 
 def test_there_are_examples() -> None:
-    ideas = ("assignment", "block_masks", "koleo", "masking", "prototypes")
+    ideas = ("assignment", "block_masks", "concept_alignment", "koleo", "masking", "prototypes")
     finder = doctest.DocTestFinder()
     for name in ideas:
         module = importlib.import_module(f"{ops.__name__}.{name}")
