@@ -338,6 +338,11 @@ def _concept_encoder(
     """An encoder that knows concepts, and its name; others are told apart by what they are."""
     subject = _subject(model, device, tokenizer)
     if isinstance(subject.encoder, ConceptEncoder):
+        if subject.encoder.localization is None:
+            raise UserError(
+                f"{subject.model.name} was trained with method.reconstruction=null, and only reconstruction teaches a "
+                "model where its concepts are: it has no maps; use a run that reconstructs"
+            )
         return subject.encoder.eval(), subject.model.name
     if subject.run is not None:
         kind = f"a run of {open_run(subject.run).config['method']['name']}"

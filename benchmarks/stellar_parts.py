@@ -19,9 +19,11 @@ from pathlib import Path
 
 import torch
 
-from asterism.methods.stellar import Stellar, StellarConfig, VocabularyConfig
+from asterism.methods.stellar import Stellar, StellarConfig
 from asterism.nn.backbone import BackboneConfig
+from asterism.nn.vocabulary import VocabularyConfig
 from asterism.ops import assignment
+from asterism.ops.concept_alignment import match_concepts
 from asterism.ops.random import fold_each
 
 PAPER = {  # seconds on one A100, batches of 4, 8, 16, 32, 64
@@ -41,20 +43,22 @@ def parts(method: Stellar, batch: int, device: torch.device) -> dict[str, Callab
     pixels = torch.randn(batch, 3, size, size, generator=g).to(device)
     views = pixels.repeat(config.masked_views, 1, 1, 1)
     keys = fold_each(torch.arange(batch, device=device), 0)
-    keep = torch.cat(method.visible(keys, config.mask_ratio))
+    keep = torch.cat([mask.keep(method.grid, config.mask_ratio) for mask in method.draw_masks(keys)])
     tokens = method.backbone(pixels)
-    mixed = method.localization(tokens.patches, tokens.registers) @ tokens.registers
-    masked = method.backbone(views, keep=keep).registers.unflatten(0, (config.masked_views, batch)).transpose(0, 1)
-    logits = method.vocabulary.logits(method.vocabulary(tokens.registers).flatten(0, 1))
-    decoder = method.reconstruction
+    S, U = tokens.registers, tokens.patches
+    decoder, localization, alignment = method.reconstruction, method.localization, config.alignment
     assert decoder is not None
+    assert localization is not None
+    mixed = localization(U, S) @ S
+    masked = method.backbone(views, keep=keep).registers.unflatten(0, (config.masked_views, batch)).transpose(0, 1)
+    logits = method.vocabulary(S).flatten(0, 1) @ method.vocabulary.prototypes.T
     return {
         "encoder": lambda: method.backbone(pixels),
         "decoder": lambda: decoder(mixed, tokens.grid),
         "masked views": lambda: method.backbone(views, keep=keep),
-        "clustering": lambda: assignment.sinkhorn_knopp(logits, config.target_temp, config.sinkhorn_iterations),
-        "transport matching": lambda: method.match(masked, tokens.registers),
-        "Hungarian matching": lambda: assignment.hungarian(assignment.distances(masked, tokens.registers[:, None])),
+        "clustering": lambda: assignment.sinkhorn_knopp(logits, alignment.target_temp, alignment.sinkhorn_iterations),
+        "transport matching": lambda: match_concepts(masked, S, alignment),
+        "Hungarian matching": lambda: assignment.hungarian(assignment.distances(masked, S[:, None])),
     }
 
 

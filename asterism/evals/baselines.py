@@ -45,7 +45,8 @@ def _fresh(encoder: Encoder) -> Encoder:
     pixels = (encoder.mean, encoder.std, encoder.image_size)
     if not isinstance(encoder, ConceptEncoder):
         return Encoder(backbone, *pixels)
-    localization = Localization(backbone.dim, encoder.localization.temperature)
+    where = encoder.localization
+    localization = None if where is None else Localization(backbone.dim, where.temperature)
     own = encoder.reconstruction
     reconstruction = None if own is None else rebuild_reconstruction(own.describe())
     if isinstance(own, CodeReconstruction) and isinstance(reconstruction, CodeReconstruction):

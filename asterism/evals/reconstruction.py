@@ -1,9 +1,9 @@
 """Reconstruction from concepts: how much of an image a handful of tokens and their places still hold.
 
-The protocol of STELLAR: images are resized (bicubic, antialiased) and centre-cropped; what the decoder makes of their
-concepts is clamped and rounded to 8 bits. PSNR in dB and SSIM are means over images. The Fréchet distance between
-originals and reconstructions (rFID where the features are Inception's) is computed in float64; the result names the
-network that gave the features. Needs an encoder with concepts and a decoder.
+The protocol of STELLAR: images are resized (bicubic, antialiased; 256 for a crop of 224) and centre-cropped; what the
+decoder makes of their concepts is clamped and rounded to 8 bits. PSNR in dB and SSIM are means over images. The Fréchet
+distance between originals and reconstructions (rFID where the features are Inception's) is computed in float64; the
+result names the network that gave the features. Needs an encoder with concepts and a decoder.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from asterism.data.sources.splits import UnknownSplit
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import concept_baselines
+from asterism.evals.settings.cropped import CroppedConfig
 from asterism.features.extract import helpers
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
@@ -35,7 +36,7 @@ from asterism.viz.bar import Bar
 _MOST_DB = 100.0  # of an exact copy, whose ratio is infinite; 8-bit images that differ stay below 100
 
 
-class ReconstructionConfig(ProtocolConfig):
+class ReconstructionConfig(CroppedConfig):
     """Constants of the protocol."""
 
     network: NetworkName = "auto"  # features of the Fréchet distance; auto: Inception where its weights are
@@ -70,7 +71,7 @@ class Reconstruction(Evaluation):
         batches = evaluation_batches(
             source,
             encoder.image_size,
-            resize=encoder.image_size,
+            resize=self.config.pixels(encoder)["resize"],
             batch_size=self.config.batch_size,
             workers=helpers(self.config.workers, len(source)),
         )
@@ -98,8 +99,8 @@ class Reconstruction(Evaluation):
 
     def constants(self, encoder: Encoder) -> dict[str, Any]:
         network = feature_network(self.config.network)
-        size = {"resize": encoder.image_size, "crop": encoder.image_size}
-        return super().constants(encoder) | size | {"network": network.name, "network_features": network.dim}
+        names = {"network": network.name, "network_features": network.dim}
+        return super().constants(encoder) | self.config.pixels(encoder) | names
 
     def notes(self) -> list[str]:
         network = feature_network(self.config.network)

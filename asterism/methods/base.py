@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from asterism.config import Config
 from asterism.nn.backbone import Backbone, BackboneConfig, build_backbone
 from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, Encoder, Triple
+from asterism.nn.initialisation import Init
 from asterism.types import Batch, Losses, Progress, ViewSpec
 
 
@@ -43,6 +44,8 @@ class Method(nn.Module, ABC):
 
     shows: ClassVar[str] = ""  # one sentence about `pictures`, for reports
 
+    published_init: ClassVar[Init] = "timm"  # how the authors drew the backbone's first weights
+
     config: MethodConfig
     backbone: Backbone  # the network that is trained; `--init` fills it
     mean: Triple = IMAGENET_MEAN  # of RGB in [0, 1]: what was subtracted from the pixels; set from the data's settings
@@ -52,7 +55,7 @@ class Method(nn.Module, ABC):
     def __init__(self, config: MethodConfig, backbone: BackboneConfig) -> None:
         super().__init__()
         self.config = config
-        self.backbone = build_backbone(backbone)
+        self.backbone = build_backbone(backbone, self.published_init)
 
     def backbone_was_loaded(self) -> None:
         """`backbone` got weights from elsewhere: a teacher must start from the same."""

@@ -23,9 +23,11 @@ from asterism.nn.backbone import BackboneConfig
 from asterism.nn.decoder import PixelDecoder
 from asterism.nn.encoder import Encoder
 from asterism.nn.heads import image_tokens
+from asterism.nn.initialisation import Init
 from asterism.ops.losses import masked_mean
 from asterism.ops.masking import keep_count, mask_from_keep, random_keep
 from asterism.ops.patches import patchify, standardize, unpatchify
+from asterism.ops.precision import at_least_float32
 from asterism.ops.random import fold, fold_each
 from asterism.types import Batch, Losses, Progress, ViewSpec
 
@@ -51,6 +53,7 @@ class Mae(Method):
 
     Config: ClassVar[type[MethodConfig]] = MaeConfig
     config: MaeConfig
+    published_init: ClassVar[Init] = "xavier"
     shows: ClassVar[str] = "What the encoder sees, and the image that it makes of these patches alone."
 
     def __init__(self, config: MaeConfig, backbone: BackboneConfig) -> None:
@@ -62,7 +65,7 @@ class Mae(Method):
         patch = self.backbone.patch_size
         self.image_size = config.image_size or self.backbone.image_size
         if self.image_size % patch:
-            raise UserError(f"method.image_size = {self.image_size} is no multiple of the patch size {patch}")
+            raise UserError(f"method.image_size = {self.image_size} is not a multiple of the patch size {patch}")
         side = self.image_size // patch
         if keep_count(side * side, config.mask_ratio) == 0:
             raise UserError(
@@ -83,8 +86,11 @@ class Mae(Method):
         return (ViewSpec(size=self.image_size, scale=self.config.scale),)
 
     def loss(self, batch: Batch, progress: Progress) -> Losses:
+        return self.losses(batch, self.visible(batch.keys))
+
+    def losses(self, batch: Batch, keep: Int[Tensor, "b m"]) -> Losses:
+        """Encoder, decoder, loss, given the visible patches."""
         pixels = batch.views[0].pixels
-        keep = self.visible(batch.keys)
         tokens = self.backbone(pixels, keep=keep, drop_keys=batch.keys)
         predicted = self.decoder(tokens, keep)
         return Losses(
@@ -104,7 +110,7 @@ class Mae(Method):
         target = patchify(pixels, self.backbone.patch_size)
         if self.config.target == "normalised":
             target, _, _ = standardize(target)
-        error = (predicted.float() - target).square().mean(dim=-1)
+        error = (at_least_float32(predicted) - target).square().mean(dim=-1)
         return masked_mean(error, mask_from_keep(keep, error.shape[1]))
 
     @torch.no_grad()

@@ -5,7 +5,7 @@ purpose is to serve other methods as a frozen target: `method.reconstruction.tok
 
     z_e(x), z_q(x)   latents, unit vectors, and the codes nearest to them
     e_k              codebook.codes, running means of their latents; no gradient
-    sg               straight-through: the decoder's gradient passes the rounding unchanged
+    sg               detach; straight_through passes the decoder's gradient on to z_e unchanged
     β                commitment
 """
 
@@ -69,16 +69,15 @@ class Vq(Method):
     def loss(self, batch: Batch, progress: Progress) -> Losses:
         pixels = batch.views[0].pixels
         tokens = self.backbone(pixels, drop_keys=batch.keys)
-        latents = self.codes.latents(tokens.patches)
-        chosen = self.codes.codebook.nearest(latents)
-        codes = self.codes.codebook.codes[chosen]
-        self._remember(latents.detach(), chosen, batch.keys)
-        rounded = latents + (codes - latents).detach()
-        reconstruction, psnr = self.codes.reconstruction.loss(
-            rounded, tokens.grid, denormalise(pixels, self.mean, self.std)
-        )
+        z_e = self.codes.latents(tokens.patches)
+        k = self.codes.codebook.nearest(z_e)
+        z_q = self.codes.codebook.codes[k]
+        self._remember(z_e.detach(), k, batch.keys)
+        straight_through = z_e + (z_q - z_e).detach()
+        image = denormalise(pixels, self.mean, self.std)
+        reconstruction, psnr = self.codes.reconstruction.loss(straight_through, tokens.grid, image)
         return Losses(
-            terms={"reconstruction": reconstruction, "commitment": F.mse_loss(latents, codes)},
+            terms={"reconstruction": reconstruction, "commitment": F.mse_loss(z_e, z_q)},
             weights={"commitment": self.config.commitment},
             metrics={"psnr": psnr, "codes_in_use": self._perplexity()},
             embeddings=tokens.patches.detach().float().mean(dim=1),

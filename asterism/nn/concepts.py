@@ -15,22 +15,30 @@ from asterism.errors import UserError
 from asterism.nn.backbone import Backbone
 from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, METADATA_KEY, Encoder, Triple, write_safetensors
 from asterism.nn.localization import Localization
-from asterism.nn.reconstruction import CodeReconstruction, ConceptDecoder, PixelReconstruction, Reconstruction
-from asterism.nn.tokenizers.saved import rebuild_tokenizer
-from asterism.nn.weights.checkpoint_file import read_checkpoint
+from asterism.nn.reconstruction import (
+    CodeReconstruction,
+    ConceptDecoder,
+    PixelReconstruction,
+    Reconstruction,
+    ReconstructionConfig,
+    grid_mismatch,
+)
+from asterism.nn.tokenizers.saved import load_tokenizer, rebuild_tokenizer
+from asterism.nn.weights.checkpoint_file import read_safetensors
 from asterism.types import Features
 
 
 class ConceptEncoder(Encoder):
-    """A backbone whose registers are concepts S, the localisation that says where they are, and perhaps a decoder.
+    """A backbone whose registers are concepts S, and perhaps the localisation that says where they are, and a decoder.
 
+    Only reconstruction trains the localisation: a model trained without it has neither, and its features no `where`.
     `save` writes the backbone as every encoder does, and the rest beside it, into `encoder.concepts.safetensors`.
     """
 
     def __init__(
         self,
         backbone: Backbone,
-        localization: Localization,
+        localization: Localization | None,
         reconstruction: Reconstruction | None = None,
         mean: Triple = IMAGENET_MEAN,
         std: Triple = IMAGENET_STD,
@@ -42,13 +50,11 @@ class ConceptEncoder(Encoder):
 
     def forward(self, pixels: Float[Tensor, "b 3 h w"]) -> Features:
         tokens = self.backbone(pixels)
-        where = self.localization(tokens.patches, tokens.registers).mT
+        S, U, where = tokens.registers, tokens.patches, None
+        if self.localization is not None:
+            where = self.localization(U, S).mT.unflatten(2, tokens.grid)
         return Features(
-            cls=tokens.patches.mean(dim=1) if tokens.cls is None else tokens.cls,
-            patches=tokens.patches,
-            grid=tokens.grid,
-            sparse=tokens.registers,
-            where=where.reshape(*where.shape[:2], *tokens.grid),
+            cls=U.mean(dim=1) if tokens.cls is None else tokens.cls, patches=U, grid=tokens.grid, sparse=S, where=where
         )
 
     @torch.no_grad()
@@ -61,10 +67,10 @@ class ConceptEncoder(Encoder):
     def save(self, path: str | Path, step: int | None = None) -> Path:
         path = super().save(path, step)
         reconstruction = None if self.reconstruction is None else self.reconstruction.describe()
-        description = {"temperature": self.localization.temperature, "reconstruction": reconstruction}
-        tensors = {f"localization.{name}": tensor for name, tensor in self.localization.state_dict().items()}
-        if self.reconstruction is not None:
-            tensors |= {f"reconstruction.{name}": t for name, t in self.reconstruction.state_dict().items()}
+        temperature = None if self.localization is None else self.localization.temperature
+        description = {"temperature": temperature, "reconstruction": reconstruction}
+        parts = {"localization": self.localization, "reconstruction": self.reconstruction}
+        tensors = {f"{part}.{n}": t for part, m in parts.items() if m is not None for n, t in m.state_dict().items()}
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         write_safetensors(concepts_file(path), tensors, {METADATA_KEY: json.dumps(description)})
         return path
@@ -75,19 +81,35 @@ def concepts_file(encoder_file: Path) -> Path:
     return encoder_file.with_name(f"{encoder_file.stem}.concepts.safetensors")
 
 
-def load_concepts(path: Path, dim: int) -> tuple[Localization, Reconstruction | None]:
+def load_concepts(path: Path, dim: int) -> tuple[Localization | None, Reconstruction | None]:
     """The parts that `ConceptEncoder.save` wrote beside the backbone."""
-    file = read_checkpoint(path)
+    tensors, metadata = read_safetensors(path)
     try:
-        description = json.loads(file.metadata[METADATA_KEY])
-        localization = Localization(dim, description["temperature"])
+        description = json.loads(metadata[METADATA_KEY])
+        temperature = description["temperature"]
+        localization = None if temperature is None else Localization(dim, temperature)
         reconstruction = rebuild_reconstruction(description["reconstruction"])
-        load_part(localization, file.tensors, "localization.")
+        if localization is not None:
+            load_part(localization, tensors, "localization.")
         if reconstruction is not None:
-            load_part(reconstruction, file.tensors, "reconstruction.")
+            load_part(reconstruction, tensors, "reconstruction.")
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"{path} does not belong to the encoder beside it: {error}") from None
     return localization, reconstruction
+
+
+def build_reconstruction(config: ReconstructionConfig, dim: int, patch_size: int, image_size: int) -> Reconstruction:
+    """A decoder with fresh weights for views of `image_size` pixels, and the tokenizer whose codes it predicts."""
+    shape = (config.decoder_dim, config.decoder_depth, config.decoder_heads, config.decoder_mlp_ratio)
+    decoder = ConceptDecoder(dim, *shape)
+    if config.tokenizer is None:
+        return PixelReconstruction(decoder, patch_size)
+    tokenizer = load_tokenizer(config.tokenizer)
+    patches, seen = image_size // patch_size, config.image_size or image_size
+    if seen % tokenizer.factor or seen // tokenizer.factor != patches:
+        codes = seen // tokenizer.factor
+        raise grid_mismatch((patches, patches), (codes, codes), tokenizer.factor)
+    return CodeReconstruction(decoder, tokenizer.vocabulary, tokenizer, config.image_size)
 
 
 def rebuild_reconstruction(description: Mapping[str, Any] | None) -> Reconstruction | None:

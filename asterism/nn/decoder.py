@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from asterism.errors import UserError
+from asterism.nn.initialisation import xavier_like_mae
 from asterism.nn.positions import Grid, sincos_table
 from asterism.types import Tokens
 
@@ -41,8 +42,7 @@ class PixelDecoder(nn.Module):
         self.norm = norm(dim)
         self.pred = nn.Linear(dim, patch_dim)
         self.register_buffer("positions", sincos_table(dim, grid), persistent=False)
-        nn.init.normal_(self.mask_token, std=0.02)
-        self.apply(_initialise)
+        xavier_like_mae(self)
 
     def forward(self, tokens: Tokens, keep: Int[Tensor, "b m"]) -> Float[Tensor, "b n p"]:
         """A vector of pixels for every patch in raster order; `keep` says where the visible tokens belong."""
@@ -53,9 +53,3 @@ class PixelDecoder(nn.Module):
         if tokens.cls is not None:
             x = torch.cat([self.embed(tokens.cls)[:, None], x], dim=1)
         return self.pred(self.norm(self.blocks(x))[:, -len(self.positions) :])
-
-
-def _initialise(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear):
-        nn.init.xavier_uniform_(module.weight)
-        nn.init.zeros_(module.bias)

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from jaxtyping import Float
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from asterism.config import Config
+
 _FLOOR = 1e-7  # smallest norm
+
+
+class LocalizationConfig(Config):
+    """How sharply patches are divided among concepts."""
+
+    temperature: float = Field(default=0.06, gt=0)  # t, divides cosines
 
 
 class Localization(nn.Module):
@@ -18,7 +27,8 @@ class Localization(nn.Module):
         self.sparse = nn.Linear(dim, dim)  # W2
         self.temperature = temperature
 
-    def forward(self, patches: Float[Tensor, "b n d"], concepts: Float[Tensor, "b r d"]) -> Float[Tensor, "b n r"]:
-        dense = F.normalize(self.dense(patches), dim=-1, eps=_FLOOR)
-        sparse = F.normalize(self.sparse(concepts), dim=-1, eps=_FLOOR)
+    def forward(self, U: Float[Tensor, "b n d"], S: Float[Tensor, "b r d"]) -> Float[Tensor, "b n r"]:
+        # Differs from the paper: W1 and W2 have biases, as in the published code.
+        dense = F.normalize(self.dense(U), dim=-1, eps=_FLOOR)
+        sparse = F.normalize(self.sparse(S), dim=-1, eps=_FLOOR)
         return (dense @ sparse.mT / self.temperature).softmax(dim=-1)

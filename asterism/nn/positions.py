@@ -14,6 +14,7 @@ from asterism.errors import UserError
 from asterism.ops.precision import at_least_float32
 
 Grid = tuple[int, int]  # rows, columns
+Positions = Literal["learned", "sincos"]
 
 # antialiased: bicubic to the exact size, kernel widened when shrinking (timm, DINOv2 with registers, our own runs)
 # plain: bicubic to the exact size, kernel never widened (MAE, transformers)

@@ -5,16 +5,49 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float, Int
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from asterism.config import Config
 from asterism.errors import UserError
 from asterism.nn.positions import Grid
 from asterism.nn.tokenizers.base import Tokenizer
+
+
+class ReconstructionConfig(Config):
+    """The decoder (section 3.1) and what it predicts."""
+
+    target: Literal["pixels", "codes"] = "pixels"
+    tokenizer: str | None = None  # for codes: a `vq` run, or the file of a MaskGIT-VQGAN
+    image_size: int | None = Field(default=None, gt=0)  # pixels per side that the tokenizer sees; None: the view's own
+    weight: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"  # auto: 10 for pixels, 0.05 for codes
+    decoder_dim: int = Field(default=512, gt=0)
+    decoder_depth: int = Field(default=6, gt=0)  # blocks
+    decoder_heads: int = Field(default=8, gt=0)
+    decoder_mlp_ratio: float = Field(default=4.0, gt=0)  # hidden width of a block's MLP over decoder_dim
+
+    @model_validator(mode="after")
+    def _tokenizer_for_codes(self) -> ReconstructionConfig:
+        if self.target == "codes" and self.tokenizer is None:
+            raise ValueError(
+                "target: codes needs a tokenizer: train one on your images with `asterism pretrain vq`, or give the "
+                "file of the public MaskGIT-VQGAN"
+            )
+        if self.target == "pixels" and self.tokenizer is not None:
+            raise ValueError("a tokenizer is given, but target: pixels does not use it; write target: codes")
+        if self.target == "pixels" and self.image_size is not None:
+            raise ValueError("image_size is what a tokenizer sees, and target: pixels has none; leave it out")
+        return self
+
+    @property
+    def resolved_weight(self) -> float:
+        published = 10.0 if self.target == "pixels" else 0.05
+        return published if self.weight == "auto" else self.weight
 
 
 class FourierPositions(nn.Module):
@@ -143,8 +176,8 @@ class CodeReconstruction(Reconstruction):
         """What is to be predicted, in full precision: rounding would choose other codes."""
         images = images.float()
         if self.image_size is not None and images.shape[-1] != self.image_size:
-            size = (self.image_size, self.image_size)
-            images = F.interpolate(images, size=size, mode="bicubic", antialias=True).clamp(0, 1)
+            # Plain bicubic and not clamped, as in the published code: another filter would choose other codes.
+            images = F.interpolate(images, size=(self.image_size, self.image_size), mode="bicubic")
         with torch.autocast(images.device.type, enabled=False):
             codes = self._frozen().encode(images)
         if codes.shape[1:] != grid:

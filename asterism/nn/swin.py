@@ -166,7 +166,10 @@ def _refuse(config: BackboneConfig) -> None:
     unfit = {
         "depth": config.depth is not None,
         "heads": config.heads is not None,
+        "mlp_ratio": config.mlp_ratio is not None,
         "class_token": bool(config.class_token),
+        "class_position": bool(config.class_position),
+        "layer_norm_eps": config.layer_norm_eps is not None,
         "registers": bool(config.registers),
         "positions": config.positions == "sincos",
     }

@@ -30,16 +30,14 @@ FEATURES_ONLY: dict[str, Any] = {"num_classes": 0, "global_pool": "", "dynamic_i
 
 def build(config: BackboneConfig) -> ViT:
     """A vision transformer with fresh weights."""
-    architecture = Architecture(config.name, _arguments(config), config.resampling)
-    backbone = ViT(
-        architecture,
+    return ViT(
+        Architecture(
+            config.name, _arguments(config), config.resampling, config.layer_norm_eps, positions=config.positions
+        ),
         drop_path=config.drop_path,
         mask_token=config.mask_token,
         checkpointing=config.checkpointing,
     )
-    if config.positions == "sincos":
-        _fix_positions(backbone.network)
-    return backbone
 
 
 class ViT(Backbone):
@@ -149,7 +147,9 @@ class ViT(Backbone):
             return prefix, None
         rows = 0 if network.no_embed_class else prefix.shape[1]
         if rows:
-            prefix = prefix + network.pos_embed[:, :rows]
+            first = int(self.has_cls)
+            cls_row, register_rows = network.pos_embed[:, :first], network.pos_embed[:, first:rows]
+            prefix = prefix + torch.cat([cls_row, register_rows.detach()], dim=1)  # registers learn no positions
         own_grid = network.patch_embed.grid_size
         return prefix, resample(network.pos_embed[:, rows:], own_grid, grid, self.architecture.resampling)
 
@@ -175,11 +175,19 @@ def _arguments(config: BackboneConfig) -> dict[str, Any]:
         "embed_dim": config.dim,
         "depth": config.depth,
         "num_heads": config.heads or _default_heads(config.dim),
+        "mlp_ratio": config.mlp_ratio,
         "class_token": config.class_token,
         "reg_tokens": config.registers,
-        "no_embed_class": True if config.registers else None,  # registers have no position
+        "no_embed_class": _no_embed_class(config),
     }
     return {name: value for name, value in changes.items() if value is not None} | FEATURES_ONLY
+
+
+def _no_embed_class(config: BackboneConfig) -> bool | None:
+    """Whether the position table has rows of patches alone; None: as the named model has it."""
+    if config.class_position is None:
+        return True if config.registers else None
+    return not config.class_position
 
 
 def _default_heads(dim: int | None) -> int | None:
@@ -197,6 +205,8 @@ def _create(architecture: Architecture) -> Any:
     network = create_network(architecture.name, arguments)
     _check_parts(architecture.name, network)
     _draw_tokens(network)
+    if architecture.positions == "sincos":
+        _fix_positions(network)
     if architecture.layer_norm_eps is not None:
         for module in network.modules():
             if isinstance(module, nn.LayerNorm):
@@ -234,6 +244,8 @@ def _draw_tokens(network: Any) -> None:
         nn.init.trunc_normal_(network.cls_token, std=0.02)
     if network.reg_token is not None:
         nn.init.normal_(network.reg_token, std=network.embed_dim**-0.5)
+        if network.pos_embed is not None and not network.no_embed_class:
+            network.pos_embed[:, int(network.has_class_token) : network.num_prefix_tokens] = 0
 
 
 @torch.no_grad()

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from pydantic import Field
+from torch import nn
 
+from asterism.config import Config
 from asterism.nn.heads import ProjectionHead
 
 
+class VocabularyConfig(Config):
+    """Projector and prototypes of one kind of token (section 3.2)."""
+
+    prototypes: int = Field(default=16384, gt=1)  # K
+    hidden_dim: int = Field(default=2048, gt=0)
+    bottleneck_dim: int = Field(default=256, gt=0)
+
+
 class Vocabulary(ProjectionHead):
-    """A projector onto the unit sphere, and prototypes of any length in the same space."""
+    """h, a projector onto the unit sphere, and C, prototypes of any length in the same space."""
 
-    def __init__(self, in_dim: int, prototypes: int, hidden_dim: int = 2048, bottleneck_dim: int = 256) -> None:
-        super().__init__(in_dim, hidden_dim, bottleneck_dim, layers=2, epsilon=1e-7)
-        self.prototypes = nn.Parameter(torch.randn(prototypes, bottleneck_dim))
-
-    @torch.no_grad()
-    def logits(self, embeddings: Float[Tensor, "rows p"]) -> Float[Tensor, "rows k"]:
-        """Products of unit vectors with all prototypes, in float32: rounded to bfloat16, 1.5 % of the maxima move."""
-        with torch.autocast(embeddings.device.type, enabled=False):
-            return embeddings.float() @ self.prototypes.float().T
+    def __init__(self, in_dim: int, config: VocabularyConfig) -> None:
+        super().__init__(in_dim, config.hidden_dim, config.bottleneck_dim, layers=2, epsilon=1e-7)
+        self.prototypes = nn.Parameter(torch.randn(config.prototypes, config.bottleneck_dim))

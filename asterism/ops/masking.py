@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
+from pydantic import Field, model_validator
 from torch import Tensor
 
+from asterism.config import Config
 from asterism.ops.random import uniform
 
 
@@ -38,6 +40,19 @@ def mask_from_keep(keep: Int[Tensor, "b m"], patches: int) -> Bool[Tensor, "b {p
     return mask.scatter_(1, keep, False)
 
 
+class FocusConfig(Config):
+    """Masks that leave neighbouring patches visible more often."""
+
+    probability: float = Field(default=0.5, ge=0, le=1)
+    sigma: tuple[float, float] = (0.1, 0.5)  # width of the bell as a share of the grid's side
+
+    @model_validator(mode="after")
+    def _a_range(self) -> FocusConfig:
+        if not 0 < self.sigma[0] <= self.sigma[1]:
+            raise ValueError(f"sigma = {list(self.sigma)} must be two rising numbers above 0")
+        return self
+
+
 @dataclass(frozen=True)
 class Focus:
     """A bell around a cell of the patch grid, inside which patches are kept more often."""
@@ -47,11 +62,12 @@ class Focus:
     active: Bool[Tensor, " b"]  # images whose noise is changed at all
 
 
-def draw_focus(keys: Int[Tensor, " b"], grid: tuple[int, int], probability: float, sigma: tuple[float, float]) -> Focus:
+def draw_focus(keys: Int[Tensor, " b"], grid: tuple[int, int], config: FocusConfig) -> Focus:
     """One focus per image: a uniform cell and a uniform width, active with the given probability."""
     row, column, width, switch = uniform(keys, 4).unbind(dim=1)
     centre = torch.stack([row * grid[0], column * grid[1]], dim=1).to(torch.int64)
-    return Focus(centre, sigma[0] + (sigma[1] - sigma[0]) * width, switch < probability)
+    narrow, wide = config.sigma
+    return Focus(centre, narrow + (wide - narrow) * width, switch < config.probability)
 
 
 def focus_noise(noise: Float[Tensor, "b n"], grid: tuple[int, int], focus: Focus) -> Float[Tensor, "b n"]:
@@ -61,3 +77,16 @@ def focus_noise(noise: Float[Tensor, "b n"], grid: tuple[int, int], focus: Focus
     spread = 2 * (focus.sigma * max(grid)) ** 2
     bell = torch.exp(-(rows**2 + columns**2) / spread[:, None, None]).flatten(1)
     return noise - bell * focus.active[:, None]
+
+
+@dataclass(frozen=True)
+class MaskDraw:
+    """The random numbers behind one view's masks; which patches stay follows from them and the ratio."""
+
+    noise: Float[Tensor, "b n"]
+    focus: Focus | None
+
+    def keep(self, grid: tuple[int, int], ratio: float) -> Int[Tensor, "b m"]:
+        """The patches with the smallest noise, after the focus has lowered it around its centre."""
+        noise = self.noise if self.focus is None else focus_noise(self.noise, grid, self.focus)
+        return keep_from_noise(noise, ratio)

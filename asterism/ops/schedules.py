@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 from asterism.types import Progress
 
@@ -12,13 +13,22 @@ def cosine(step: int, steps: int, start: float, final: float) -> float:
     return final + (start - final) * 0.5 * (1 + math.cos(math.pi * step / max(1, steps)))
 
 
-def warmup_cosine(step: int, steps: int, peak: float, final: float, warmup_steps: int, start: float = 0.0) -> float:
+def warmup_cosine(
+    step: int,
+    steps: int,
+    peak: float,
+    final: float,
+    warmup_steps: int,
+    start: float = 0.0,
+    first_peak: Literal["last", "next"] = "last",
+) -> float:
     """`ramp` from `start` to `peak` over `warmup_steps`, then `cosine` from `peak` to `final` over the others.
 
-    Both parts contain the peak: the last warm-up step and the first cosine step have the same value.
+    The cosine starts at the peak. The warm-up reaches it in its last step, so that two steps have the same value, or
+    would reach it in the next one.
     """
     if step < warmup_steps:
-        return ramp(step, warmup_steps, start, peak)
+        return ramp(step, warmup_steps + (first_peak == "next"), start, peak)
     return cosine(step - warmup_steps, steps - warmup_steps, peak, final)
 
 

@@ -15,13 +15,16 @@ from asterism.types import Progress
 
 
 class OptimConfig(Config):
-    """AdamW: linear warm-up, then cosine, per step."""
+    """AdamW: linear warm-up, then cosine, per step. The defaults are those of DINO and its successors."""
 
     lr: float = 5e-4  # peak; of a global batch of 256 images when scaled
     lr_scaling: Literal["linear", "none"] = "linear"  # peak = lr · global batch / 256, or lr as it is
     min_lr: float = 1e-6  # at the end, absolute
+    schedule: Literal["cosine", "constant"] = "cosine"  # after the warm-up: down to min_lr, or peak throughout
     warmup_epochs: float = 10.0
-    weight_decay: float = 0.04  # of matrices; biases and 1-D parameters have none
+    warmup_peak: Literal["last", "next"] = "last"  # first step at the peak: the last of the warm-up, or (MAE) the next
+    decay: Literal["matrices", "all"] = "matrices"  # biases and 1-D parameters have none, or (STELLAR) the same
+    weight_decay: float = 0.04
     weight_decay_end: float = 0.4  # reached along a cosine
     betas: tuple[float, float] = (0.9, 0.999)
     clip: float = 0.0  # largest gradient norm; 0 leaves gradients alone
@@ -32,24 +35,32 @@ class OptimConfig(Config):
 
 
 def build_optimizer(module: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
-    """Two groups: what decays (matrices), and what does not (biases and 1-D parameters)."""
+    """Two groups: what decays, and what does not."""
     decayed: list[nn.Parameter] = []
     free: list[nn.Parameter] = []
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
-            (free if name.endswith(".bias") or parameter.ndim <= 1 else decayed).append(parameter)
+            is_matrix = parameter.ndim > 1 and not name.endswith(".bias")
+            (decayed if is_matrix or config.decay == "all" else free).append(parameter)
     groups: list[dict[str, Any]] = [{"params": decayed}, {"params": free, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=0.0, betas=config.betas, weight_decay=config.weight_decay)
 
 
 def set_schedules(optimizer: torch.optim.Optimizer, config: OptimConfig, progress: Progress, batch_size: int) -> float:
     """Put this step's learning rate and weight decay into the optimiser; returns the learning rate."""
-    warmup = min(round(config.warmup_epochs * progress.steps_per_epoch), progress.steps)
-    lr = warmup_cosine(progress.step, progress.steps, config.peak_lr(batch_size), config.min_lr, warmup)
+    lr = learning_rate(config, progress, batch_size)
     decay = cosine(progress.step, progress.steps, config.weight_decay, config.weight_decay_end)
     for group, weight_decay in zip(optimizer.param_groups, (decay, 0.0), strict=True):
         group["lr"], group["weight_decay"] = lr, weight_decay
     return lr
+
+
+def learning_rate(config: OptimConfig, progress: Progress, batch_size: int) -> float:
+    """Of this step."""
+    peak = config.peak_lr(batch_size)
+    final = config.min_lr if config.schedule == "cosine" else peak
+    warmup = min(round(config.warmup_epochs * progress.steps_per_epoch), progress.steps)
+    return warmup_cosine(progress.step, progress.steps, peak, final, warmup, first_peak=config.warmup_peak)
 
 
 @torch.no_grad()

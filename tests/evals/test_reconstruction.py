@@ -7,6 +7,7 @@ import torch
 
 from asterism.data.evaluation.labelled import DataChoice
 from asterism.errors import UserError
+from asterism.evals import reconstruction
 from asterism.evals.reconstruction import Reconstruction, ReconstructionConfig
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.feature_networks import RandomConvolutions, feature_network
@@ -43,6 +44,20 @@ def test_an_exact_copy_is_perfect(tmp_path: Path, encoder: ConceptEncoder, monke
     assert values["ssim"] == pytest.approx(1.0)
     assert values["frechet_random-convolutions-v1"] == pytest.approx(0, abs=1e-4)
     assert values["images"] == 4.0
+
+
+def test_images_are_resized_to_256_for_a_crop_of_224(
+    tmp_path: Path, encoder: ConceptEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluation = _evaluation(write_colours(tmp_path, 1))
+    monkeypatch.setattr(encoder, "image_size", 224)
+    constants = evaluation.constants(encoder)
+    assert (constants["resize"], constants["crop"]) == (256, 224)
+    seen: dict[str, object] = {}
+    monkeypatch.setattr(reconstruction, "evaluation_batches", lambda *_, **options: seen.update(options) or [])
+    with pytest.raises(UserError, match="0 readable images"):
+        dict(evaluation.measure(encoder))
+    assert seen["resize"] == 256
 
 
 def test_encoders_that_cannot_reconstruct_are_refused(tmp_path: Path, encoder: ConceptEncoder) -> None:

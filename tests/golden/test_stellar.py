@@ -12,18 +12,20 @@ from torch.nn import functional as F
 
 import asterism
 from asterism.errors import UserError
-from asterism.methods.stellar import ReconstructionConfig, Stellar, StellarConfig, VocabularyConfig, Weights
-from asterism.nn.backbone import BackboneConfig
+from asterism.methods.stellar import Stellar
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.localization import Localization
 from asterism.nn.reconstruction import CodeReconstruction, PixelReconstruction
 from asterism.nn.tokenizers.vqgan import MaskGitVqgan
 from asterism.nn.weights.load import load_encoder
-from asterism.ops import assignment, masking
+from asterism.ops import assignment, concept_alignment, masking
+from asterism.ops.concept_alignment import AlignmentConfig, Concepts, align_concepts
 from asterism.ops.koleo import koleo
-from asterism.ops.prototype_alignment import prototype_cross_entropy
+from asterism.ops.pixels import normalise
 from asterism.ops.random import fold, fold_each, uniform
-from asterism.types import Batch, CropGeometry, Losses, View
+from asterism.types import Losses, Progress
+from tests.golden.trajectories import stellar as published
+from tests.golden.trajectories.steps import batch_of
 from tests.golden.vectors import Vectors, read, relative_error
 
 
@@ -93,17 +95,21 @@ def test_losses(golden: Path, loss: str) -> None:
     logits = anchors @ weights["prototypes"].T
     torch.testing.assert_close(logits, v["out_logits_global"], rtol=0, atol=1e-5)
     torch.testing.assert_close(partial @ weights["prototypes"].T, v["out_logits_view"], rtol=0, atol=1e-5)
-    targets = assignment.sinkhorn_knopp(logits.flatten(0, 1), p["target_temperature"], p["sinkhorn_iterations"])
-    torch.testing.assert_close(targets.view_as(v["out_targets"]), v["out_targets"], rtol=0, atol=1e-5)
-
-    b, r, _ = tokens.shape
-    if loss == "cluster":
-        embeddings, which = anchors.flatten(0, 1), torch.arange(b * r)
-    else:
-        sigma = assignment.match(views, tokens[:, None], p["epsilon"], p["match_iterations"])
-        assert torch.equal(sigma, v["out_sigma"])
-        embeddings, which = partial.flatten(0, 2), (sigma + r * torch.arange(b)[:, None, None]).flatten()
-    value = prototype_cross_entropy(embeddings, weights["prototypes"], targets, which, p["prediction_temperature"])
+    alignment = align_concepts(
+        Concepts(tokens, anchors),
+        Concepts(views, partial),
+        weights["prototypes"],
+        AlignmentConfig(
+            target_temp=p["target_temperature"],
+            prediction_temp=p["prediction_temperature"],
+            sinkhorn_iterations=p["sinkhorn_iterations"],
+            match_epsilon=p["epsilon"],
+            match_iterations=p["match_iterations"],
+        ),
+    )
+    torch.testing.assert_close(alignment.q_tilde, v["out_targets"], rtol=0, atol=1e-5)
+    assert torch.equal(alignment.sigma, v["out_sigma"])
+    value = getattr(alignment, loss)
     torch.testing.assert_close(value.double(), v[f"out_{loss}_loss"].double(), rtol=1e-5, atol=0)
 
     inputs = {"global": tokens, "view": views, **weights}
@@ -149,7 +155,8 @@ def test_mask_statistics(golden: Path, case: str, probability: float | None) -> 
     side = p["grid"]
     probability = p["p_focal"] if probability is None else probability
     keys = fold_each(torch.arange(draws), fold(0, 3))
-    focus = masking.draw_focus(fold_each(keys, 1), (side, side), probability, tuple(p["sigma_range"]))
+    config = masking.FocusConfig(probability=probability, sigma=tuple(p["sigma_range"]))
+    focus = masking.draw_focus(fold_each(keys, 1), (side, side), config)
     assert abs(float(focus.active.float().mean()) - probability) <= p["fraction_biased_band_T4000"]
     noise = masking.focus_noise(uniform(fold_each(keys, 0), side * side), (side, side), focus)
     cells = torch.cartesian_prod(torch.arange(side), torch.arange(side)).float()
@@ -290,63 +297,21 @@ def test_an_incomplete_official_checkpoint_is_named(golden: Path, tmp_path: Path
         load_encoder(tmp_path / "x.safetensors", heads=v.params["num_attention_heads"])
 
 
+UNUSED = ("encoder.pooler.", "decoder.pooler.", "decoder.embeddings.")
+
+
 def _official_step(golden: Path) -> tuple[Vectors, Stellar, Losses]:
     """The training step of the vectors: our method with the official weights, and its losses."""
     v = read(golden / "stellar" / "train_step_tiny.npz")
-    p = v.params
-    path = golden / p["checkpoint"]
-    encoder = _load(golden, path.name, p)
-    vocabulary = VocabularyConfig(
-        prototypes=p["num_clusters"], hidden_dim=p["predictor_hidden"], bottleneck_dim=p["prototype_dim"]
-    )
-    config = StellarConfig(
-        tokens=p["num_sparse_tokens"],
-        localization_temp=p["spatial_temp"],
-        reconstruction=ReconstructionConfig(weight=p["rec_coeff"], decoder_dim=p["decoder_hidden_size"]),
-        masked_views=p["num_masks"],
-        local_views=p["num_local_crops"],
-        local_size=p["local_size"],
-        mask_ratio=p["masking_ratio"],
-        vocabulary=vocabulary,
-        class_vocabulary=vocabulary,
-        target_temp=p["sk_temp"],
-        prediction_temp=p["logits_temp"],
-        sinkhorn_iterations=p["n_sk_iter"],
-        match_epsilon=p["match_epsilon"],
-        match_iterations=p["match_iterations"],
-        weights=Weights(koleo=p["koleo_weight"], koleo_masked=p["koleo_weight"]),
-    )
-    shape = {"image_size": p["image_size"], "patch_size": p["patch_size"], "dim": p["hidden_size"]}
-    method = Stellar(config, BackboneConfig(**shape, depth=p["num_hidden_layers"], heads=p["num_attention_heads"]))
-    method.backbone, method.localization, method.reconstruction = (
-        encoder.backbone,
-        encoder.localization,
-        encoder.reconstruction,
-    )
-    tensors = load_file(path)
-    names = {"prototypes": "layer.weight", "mlp.0.": "predictor.layers.0.", "mlp.2.": "predictor.layers.2."}
-    for head, prefix in ((method.vocabulary, "clustering_head"), (method.class_vocabulary, "cls_cluster_head")):
-        head.load_state_dict(
-            {n: tensors[f"{prefix}.{_renamed(n, names)}"] for n in head.state_dict()},
-        )
+    method = published.method_of(v.params)
+    weights = load_file(golden / v.params["checkpoint"])
+    published.load(method, {name: tensor for name, tensor in weights.items() if not name.startswith(UNUSED)})
     views, local = v["in_global_views"], v["in_local_views"]
     pixels = [views[:, 0], *views.unbind(1), *local.unbind(1)]
-    batch = _batch([encoder.normalise(x) for x in pixels])
-    b, masks = views.shape[:2]
-    keep = masking.keep_from_noise(v["in_noise"], p["masking_ratio"]).view(b, masks, -1)
-    return v, method, method.losses(batch, list(keep.unbind(1)), None)
-
-
-def _renamed(name: str, names: dict[str, str]) -> str:
-    old, new = next((old, new) for old, new in names.items() if name.startswith(old))
-    return name.replace(old, new)
-
-
-def _batch(views: list[Tensor]) -> Batch:
-    b = len(views[0])
-    zero, flip = torch.zeros(b), torch.zeros(b, dtype=torch.bool)
-    geometry = CropGeometry(zero, zero, zero, zero, zero, zero, flip)
-    return Batch(tuple(View(x, geometry) for x in views), torch.arange(b), torch.arange(b))
+    batch = batch_of([normalise(x, v.params["image_mean"], v.params["image_std"]) for x in pixels])
+    noise = v["in_noise"].unflatten(0, views.shape[:2])
+    masks = [masking.MaskDraw(of_view, None) for of_view in noise.unbind(1)]
+    return v, method, method.losses(batch, masks, Progress(0, 1, 1))
 
 
 def test_losses_of_an_official_training_step(golden: Path) -> None:
@@ -369,8 +334,8 @@ def test_matching_of_an_official_training_step(golden: Path) -> None:
     v = read(golden / "stellar" / "train_step_tiny.npz")
     found: list[Tensor] = []
     with pytest.MonkeyPatch.context() as patch:
-        match = Stellar.match
-        patch.setattr(Stellar, "match", lambda *a: found.append(match(*a)) or found[-1])
+        match = concept_alignment.match_concepts
+        patch.setattr(concept_alignment, "match_concepts", lambda *a: found.append(match(*a)) or found[-1])
         _official_step(golden)
     assert torch.equal(found[0], v["out_sigma"])
 
@@ -378,29 +343,13 @@ def test_matching_of_an_official_training_step(golden: Path) -> None:
 def test_gradients_of_an_official_training_step(golden: Path) -> None:
     v, method, losses = _official_step(golden)
     losses.total.backward()
-    network, dim = method.backbone.network, method.backbone.dim
-    ours = {
-        "sparse_tokens": network.reg_token.grad[0],
-        "encoder.embeddings.cls_token": network.cls_token.grad,
-        "encoder.embeddings.patch_embeddings.projection.bias": network.patch_embed.proj.bias.grad,
-        "encoder.encoder.layer.0.attention.attention.query.weight": network.blocks[0].attn.qkv.weight.grad[:dim],
-        "encoder.layernorm.weight": network.norm.weight.grad,
-        "dense_proj.weight": method.localization.dense.weight.grad,
-        "sparse_proj.weight": method.localization.sparse.weight.grad,
-        "decoder_proj.weight": method.reconstruction.decoder.embed.weight.grad,
-        "reconstruction_head.bias": method.reconstruction.head.bias.grad,
-        "clustering_head.layer.weight": method.vocabulary.prototypes.grad,
-        "clustering_head.predictor.layers.0.weight": method.vocabulary.mlp[0].weight.grad,
-        "cls_cluster_head.layer.weight": method.class_vocabulary.prototypes.grad,
-    }
+    gradients = {name: p.grad for name, p in method.named_parameters() if p.grad is not None}
     expected = {
         n.removeprefix("out_grad_").replace("__", "."): a for n, a in v.arrays.items() if n.startswith("out_grad_")
     }
     norm = expected.pop("norm")
-    assert ours.keys() == expected.keys()
-    for name, gradient in ours.items():
-        assert relative_error(gradient, expected[name]) < 1e-4, name
-    # Their class token has a position besides, which gets the same gradient again.
-    squares = sum(p.grad.double().square().sum() for p in method.parameters() if p.grad is not None)
-    total = (squares + network.cls_token.grad.double().square().sum()).sqrt()
+    assert expected
+    for name, gradient in expected.items():
+        assert relative_error(published.official(name, gradients.__getitem__), gradient) < 1e-4, name
+    total = torch.stack([gradient.double().norm() for gradient in gradients.values()]).norm()
     torch.testing.assert_close(total, norm.double(), rtol=1e-4, atol=0)

@@ -123,7 +123,7 @@ def test_the_encoder_is_what_is_kept() -> None:
     ("config", "backbone", "message"),
     [
         ({"mask_ratio": 0.95}, {}, "mask_ratio = 0.95 leaves none of 16 patches"),
-        ({"image_size": 18}, {}, "image_size = 18 is no multiple of the patch size 4"),
+        ({"image_size": 18}, {}, "image_size = 18 is not a multiple of the patch size 4"),
         ({"decoder_heads": 3}, {}, "cannot have 3 heads"),
         ({}, {"name": "swin_tiny_patch4_window7_224"}, "cannot: choose a timm vit_"),
     ],

@@ -7,23 +7,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+import asterism
 from asterism.errors import UserError
 from asterism.methods.mae import Mae, MaeConfig
-from asterism.methods.stellar import (
-    FocusConfig,
-    ReconstructionConfig,
-    Stellar,
-    StellarConfig,
-    VocabularyConfig,
-    WarmupConfig,
-    Weights,
-)
+from asterism.methods.stellar import Stellar, StellarConfig, WarmupConfig, Weights
 from asterism.methods.vq import Vq, VqConfig
 from asterism.nn.backbone import BackboneConfig
 from asterism.nn.concepts import ConceptEncoder
+from asterism.nn.reconstruction import ReconstructionConfig
+from asterism.nn.vocabulary import VocabularyConfig
 from asterism.nn.weights.load import load_encoder, load_weights_into
 from asterism.ops import assignment
 from asterism.ops.koleo import koleo
+from asterism.ops.masking import FocusConfig
 from asterism.types import Batch, ColorJitter, Losses, Progress
 from tests.methods.batches import TINY, random_batch
 
@@ -53,10 +49,14 @@ def _stellar(**changes: Any) -> Stellar:
     return method
 
 
+def _visible(method: Stellar, keys: Tensor, ratio: float = 0.8) -> list[Tensor]:
+    return [mask.keep(method.grid, ratio) for mask in method.draw_masks(keys)]
+
+
 def _slow_losses(method: Stellar, batch: Batch, ratio: float, warm: bool) -> dict[str, Tensor]:
     """Every term, view by view and token by token, from the equations."""
     config, images, r = method.config, len(batch.keys), method.config.tokens
-    keep = method.visible(batch.keys, ratio)
+    keep = _visible(method, batch.keys, ratio)
     pixels = [view.pixels for view in batch.views]
     clean = method.backbone(pixels[0])
     masked = [method.backbone(p, keep=k) for p, k in zip(pixels[1:3], keep, strict=True)]
@@ -92,7 +92,7 @@ def _slow_losses(method: Stellar, batch: Batch, ratio: float, warm: bool) -> dic
     result = {name: torch.stack(values).mean() for name, values in terms.items()}
     dense = F.normalize(method.localization.dense(clean.patches), dim=-1)
     sparse = F.normalize(method.localization.sparse(clean.registers), dim=-1)
-    where = torch.softmax(dense @ sparse.mT / config.localization_temp, dim=-1)
+    where = torch.softmax(dense @ sparse.mT / config.localization.temperature, dim=-1)
     std, mean = torch.tensor([0.229, 0.224, 0.225]), torch.tensor([0.485, 0.456, 0.406])
     picture = pixels[0] * std[:, None, None] + mean[:, None, None]
     made = method.reconstruction.predict(where @ clean.registers, clean.grid)
@@ -128,8 +128,8 @@ def test_the_published_weights() -> None:
 def test_alignment_teaches_the_masked_view_alone() -> None:
     method = _stellar()
     batch = random_batch(method, 3)
-    clean, masked, _ = method.encode(batch, method.visible(batch.keys, 0.8))
-    terms, _ = method.concept_terms(clean, masked, None)
+    clean, masked, _ = method.encode(batch, method.draw_masks(batch.keys), 0.8)
+    terms, _ = method.cluster_and_align(clean, masked, None)
     gradients = torch.autograd.grad(terms["align"], [clean.registers, masked[0].registers], allow_unused=True)
     assert gradients[0] is None or not gradients[0].any()
     assert gradients[1] is not None
@@ -161,7 +161,7 @@ def test_the_published_views() -> None:
     method = Stellar(StellarConfig(), BackboneConfig(name="vit_base_patch16_224", depth=1))
     clean, *masked = method.views[:9]
     local = method.views[9:]
-    assert method.config.localization_temp == 0.06
+    assert method.config.localization.temperature == 0.06
     assert (len(masked), len(local)) == (8, 8)
     assert {view.size for view in (clean, *masked)} == {224}
     assert {view.scale for view in (clean, *masked)} == {(0.36, 1.0)}
@@ -175,13 +175,13 @@ def test_the_published_views() -> None:
 def test_masks_belong_to_the_image_and_the_view() -> None:
     method = _stellar()
     batch = random_batch(method, 4)
-    first, second = method.visible(batch.keys, 0.8)
+    first, second = _visible(method, batch.keys)
     assert first.shape == (4, 3)
-    assert method.visible(batch.keys[2:3], 0.8)[0].equal(first[2:3])
+    assert _visible(method, batch.keys[2:3])[0].equal(first[2:3])
     assert not first.equal(second)
-    everywhere = _stellar(focus=None).visible(batch.keys, 0.8)[0]
-    assert not _stellar(focus=FocusConfig(probability=1.0)).visible(batch.keys, 0.8)[0].equal(everywhere)
-    assert _stellar(focus=FocusConfig(probability=0.0)).visible(batch.keys, 0.8)[0].equal(everywhere)
+    everywhere = _visible(_stellar(focus=None), batch.keys)[0]
+    assert not _visible(_stellar(focus=FocusConfig(probability=1.0)), batch.keys)[0].equal(everywhere)
+    assert _visible(_stellar(focus=FocusConfig(probability=0.0)), batch.keys)[0].equal(everywhere)
 
 
 @pytest.mark.parametrize(
@@ -224,14 +224,6 @@ def test_warm_up_ends_where_it_should() -> None:
     assert with_teacher != without
 
 
-def test_exact_matching_is_one_to_one() -> None:
-    method = _stellar(matching="hungarian")
-    source, target = torch.randn(2, 2, 3, 4, 8, generator=torch.Generator().manual_seed(0)).unbind(0)
-    sigma = method.match(source, target[:, 0])
-    assert sigma.shape == (2, 3, 4)
-    assert all(sorted(view) == [0, 1, 2, 3] for image in sigma.tolist() for view in image)
-
-
 def test_the_encoder_tells_what_and_where_and_survives_saving(tmp_path: Path) -> None:
     method = _stellar()
     encoder = method.encoder().eval()
@@ -252,6 +244,19 @@ def test_the_encoder_tells_what_and_where_and_survives_saving(tmp_path: Path) ->
     assert torch.equal(made, encoder.reconstruct(features.sparse, features.where))
     swapped = again.reconstruct(loaded.sparse.flip(0), loaded.where)
     assert not torch.equal(swapped, made)
+
+
+def test_without_reconstruction_there_are_no_maps(tmp_path: Path) -> None:
+    method = _stellar(reconstruction=None)
+    assert method.localization is None, "nothing would train W1 and W2"
+    method.encoder().save(tmp_path)
+    again = load_encoder(tmp_path)
+    assert isinstance(again, ConceptEncoder)
+    features = again.encode(torch.rand(2, 3, 16, 16))
+    assert features.where is None
+    assert features.sparse is not None
+    with pytest.raises(UserError, match=r"method\.reconstruction=null.*has no maps"):
+        asterism.concepts(tmp_path, [torch.rand(3, 16, 16)], out=tmp_path / "page")
 
 
 def test_starts_from_a_run_of_mae(tmp_path: Path) -> None:
@@ -314,8 +319,8 @@ def test_codes_of_a_tokenizer_of_our_own_as_target(tmp_path: Path) -> None:
             "every term .* is off",
         ),
         ({"mask_ratio": 0.95}, "leaves none of 16 patches"),
-        ({"local_size": 6}, "method.local_size = 6 is no multiple of the patch size 4"),
-        ({"global_size": 18}, "method.global_size = 18 is no multiple"),
+        ({"local_size": 6}, "method.local_size = 6 is not a multiple of the patch size 4"),
+        ({"global_size": 18}, "method.global_size = 18 is not a multiple"),
         ({"warmup": WarmupConfig(), "masked_views": 1}, "raise method.masked_views"),
         ({"reconstruction": DECODER.model_copy(update={"decoder_heads": 3})}, "cannot have 3 heads"),
     ],
@@ -335,7 +340,7 @@ def test_other_registers_and_missing_class_tokens_are_refused() -> None:
 def test_images_smaller_than_a_patch_are_refused() -> None:
     with pytest.raises(UserError, match=r"backbone\.image_size = 2 is no multiple of the patch size 4"):
         Stellar(CONFIG, TINY.model_copy(update={"image_size": 2}))
-    with pytest.raises(UserError, match=r"method\.global_size = 2 is no multiple of the patch size 4"):
+    with pytest.raises(UserError, match=r"method\.global_size = 2 is not a multiple of the patch size 4"):
         _stellar(global_size=2)
 
 

@@ -69,7 +69,10 @@ def test_code_loss_and_accuracy() -> None:
 
 def test_the_tokenizer_sees_images_of_its_own_size_and_stays_frozen() -> None:
     module = _codes(image_size=6).train()
-    assert module.codes(torch.rand(1, 3, 9, 9), (3, 3)).shape == (1, 9)
+    images = torch.rand(8, 3, 9, 9, generator=torch.Generator().manual_seed(2)).round()
+    plain = F.interpolate(images, size=(6, 6), mode="bicubic")
+    assert plain.min() < 0, "the images must be able to tell a clamp"
+    assert module.codes(images, (3, 3)).equal(module.tokenizer.encode(plain).flatten(1))
     with pytest.raises(UserError, match="4×4 patches, but the tokenizer makes 3×3 codes"):
         module.codes(torch.rand(1, 3, 9, 9), (4, 4))
     assert not module.tokenizer.training

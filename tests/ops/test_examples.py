@@ -15,6 +15,7 @@ IDEAS = {
     "block_masks",
     "cluster_prior",
     "clustering",
+    "concept_alignment",
     "cycle",
     "koleo",
     "labelled_regions",

@@ -3,7 +3,15 @@ import math
 import pytest
 import torch
 
-from asterism.ops.masking import draw_focus, focus_noise, keep_count, keep_from_noise, mask_from_keep, random_keep
+from asterism.ops.masking import (
+    FocusConfig,
+    draw_focus,
+    focus_noise,
+    keep_count,
+    keep_from_noise,
+    mask_from_keep,
+    random_keep,
+)
 from asterism.ops.random import fold_each
 
 
@@ -38,7 +46,7 @@ def test_every_patch_is_kept_equally_often() -> None:
 def test_focus_against_loops() -> None:
     rows, columns = 3, 5
     keys = fold_each(torch.arange(6), 9)
-    focus = draw_focus(keys, (rows, columns), 0.5, (0.1, 0.5))
+    focus = draw_focus(keys, (rows, columns), FocusConfig())
     noise = torch.rand(6, rows * columns, generator=torch.Generator().manual_seed(0))
     expected = noise.clone()
     for image in range(6):
@@ -52,7 +60,7 @@ def test_focus_against_loops() -> None:
 
 
 def test_focus_draws_every_cell_and_stays_in_its_ranges() -> None:
-    focus = draw_focus(torch.arange(2000), (3, 5), 0.25, (0.1, 0.5))
+    focus = draw_focus(torch.arange(2000), (3, 5), FocusConfig(probability=0.25))
     assert focus.centre.unique(dim=0).shape == (15, 2)
     assert focus.centre.amin() == 0
     assert focus.centre.amax(dim=0).tolist() == [2, 4]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from asterism.train.optim import OptimConfig, build_optimizer, clip_gradients, set_schedules
+from asterism.train.optim import OptimConfig, build_optimizer, clip_gradients, learning_rate, set_schedules
 from asterism.types import Progress
 
 
@@ -38,6 +38,22 @@ def test_schedules_of_a_step():
     assert [group["weight_decay"] for group in optimizer.param_groups] == [pytest.approx(0.22), 0.0]
     unscaled = OptimConfig(lr=1e-3, lr_scaling="none", warmup_epochs=0)
     assert set_schedules(optimizer, unscaled, Progress(0, 100, 10), 512) == pytest.approx(1e-3)
+
+
+def test_everything_decays_where_asked():
+    module = make_module()
+    decayed, free = build_optimizer(module, OptimConfig(decay="all")).param_groups
+    assert {id(p) for p in decayed["params"]} == {id(p) for p in module.parameters() if p.requires_grad}
+    assert free["params"] == []
+
+
+@pytest.mark.parametrize(("first_peak", "ramp"), [("last", [0, 1 / 3, 2 / 3, 1]), ("next", [0, 1 / 4, 2 / 4, 3 / 4])])
+def test_the_warm_up_ends_at_its_peak_or_before_it(first_peak, ramp):
+    config = OptimConfig(lr=1.0, lr_scaling="none", min_lr=0, warmup_epochs=2, warmup_peak=first_peak)
+    rates = [learning_rate(config, Progress(step, 8, 2), 512) for step in range(8)]
+    assert rates == pytest.approx([*ramp, *[(1 + math.cos(math.pi * step / 4)) / 2 for step in range(4)]])
+    constant = config.model_copy(update={"schedule": "constant"})
+    assert [learning_rate(constant, Progress(step, 8, 2), 512) for step in range(8)] == pytest.approx([*ramp, *[1] * 4])
 
 
 def gradients(module):

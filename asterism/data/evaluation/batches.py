@@ -33,16 +33,26 @@ def evaluation_batches(
 ) -> Iterator[EvaluationBatch]:
     """Every readable image of a source: shorter side resized to `resize` pixels, middle square of `size` pixels.
 
-    By default `resize` is 256/224 of `size`. Bad images are named by a batch near them, so a batch may be smaller than
-    `batch_size`; it is empty only if no image can be read at all.
+    By default `resize` follows `usual_resize`. Bad images are named by a batch near them, so a batch may be smaller
+    than `batch_size`; it is empty only if no image can be read at all.
     """
-    resize = round(size * 256 / 224) if resize is None else resize
+    resize = usual_resize(size) if resize is None else resize
     if resize < size:
         raise UserError(f"resize = {resize} is smaller than the crop of {size}; give at least {size}")
     requests = [range(start, min(start + batch_size, len(source))) for start in range(0, len(source), batch_size)]
     tasks = _Batches(source, size, resize)
     batches = prepare(tasks, requests, workers=workers, prefetch=2, pin_memory=False)
     return _without_empty(batches)
+
+
+def usual_resize(size: int) -> int:
+    """The shorter side before a middle square of `size` pixels is cut out.
+
+    256 for 224, as published, and in that proportion for larger squares. Smaller encoders are trained on images that
+    are small already, CIFAR's for example, whose things fill the frame: enlarging those only to cut their border off
+    would lose a quarter of their pixels. They are taken whole.
+    """
+    return round(size * 256 / 224) if size >= 224 else size
 
 
 class _Batches(Dataset[EvaluationBatch | UserError]):

@@ -62,13 +62,14 @@ def _file_in(path: Path) -> Path:
 
 def _read_values(path: Path) -> tuple[Mapping[str, Any], Mapping[str, str]]:
     if path.suffix == ".safetensors":
-        return _read_safetensors(path)
+        return read_safetensors(path)
     if path.suffix in _PICKLED:
         return _read_pickled(path), {}
     raise UserError(f"cannot read weights from {path}: expected a file {', '.join(SUFFIXES)}")
 
 
-def _read_safetensors(path: Path) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+def read_safetensors(path: Path) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+    """Tensors and metadata as the file holds them."""
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118

@@ -13,7 +13,7 @@ from torch import Tensor
 from asterism.errors import UserError
 from asterism.nn.backbone import Architecture, Backbone, rebuild_backbone
 from asterism.nn.encoder import Encoder, Triple
-from asterism.nn.positions import Resampling, resample, table_layout
+from asterism.nn.positions import resample, table_layout
 from asterism.nn.weights.checkpoint_file import SUFFIXES, read_checkpoint
 from asterism.nn.weights.encoder_weights import EncoderWeights, Hints
 from asterism.nn.weights.families import convert
@@ -110,7 +110,7 @@ def _published_weights(name: str) -> EncoderWeights:
 def _load(backbone: Backbone, weights: EncoderWeights, source: str) -> LoadReport:
     tensors, resampled = dict(weights.tensors), None
     if "pos_embed" in tensors and isinstance(getattr(backbone.network, "pos_embed", None), Tensor):
-        tensors, resampled = _with_positions_of(backbone.network, tensors, weights.architecture.resampling)
+        tensors, resampled = _with_positions_of(backbone.network, tensors, weights.architecture)
     own = dict(backbone.network.state_dict())
     mask_token = getattr(backbone, "mask_token", None)
     if mask_token is not None:
@@ -132,7 +132,7 @@ def _load(backbone: Backbone, weights: EncoderWeights, source: str) -> LoadRepor
 
 
 def _with_positions_of(
-    network: Any, tensors: dict[str, Tensor], resampling: Resampling
+    network: Any, tensors: dict[str, Tensor], architecture: Architecture
 ) -> tuple[dict[str, Tensor], str | None]:
     """Positions on the network's grid, with rows for class token and registers exactly if the network has them.
 
@@ -144,11 +144,12 @@ def _with_positions_of(
     if counts == own_counts and table.shape == network.pos_embed.shape:
         return tensors, None
 
-    side, patches_only = table_layout(table.shape[1], sum(counts), bool(counts[1]))
+    patches_alone = architecture.arguments.get("no_embed_class", bool(counts[1]))
+    side, patches_only = table_layout(table.shape[1], sum(counts), patches_alone)
     rows = 0 if patches_only else sum(counts)
     prefix, patches = table[:, :rows], table[:, rows:]
     grid = network.patch_embed.grid_size
-    patches = resample(patches, (side, side), grid, resampling)
+    patches = resample(patches, (side, side), grid, architecture.resampling)
     cls_row, register_rows = prefix[:, : counts[0]], prefix[:, counts[0] :]
     changed = dict(tensors)
     if network.no_embed_class:

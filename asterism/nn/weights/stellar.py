@@ -27,7 +27,7 @@ _TEMPERATURE = 0.06  # of the localisation; not in the files
 class ConceptWeights(EncoderWeights):
     """A network whose registers are concepts, and the parts around it."""
 
-    localization: Localization = field(kw_only=True)
+    localization: Localization | None = field(kw_only=True)
     reconstruction: Reconstruction | None = field(kw_only=True)
 
     def encoder(self, backbone: Backbone) -> Encoder:

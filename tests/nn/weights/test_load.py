@@ -230,6 +230,23 @@ def test_registers_and_tokens_may_be_new_or_left_over(tmp_path: Path) -> None:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("image_size", [32, 40])
+def test_the_class_tokens_position_is_kept_where_it_has_a_place(tmp_path: Path, image_size: int) -> None:
+    theirs = network()
+    path = saved(tmp_path / "mae.safetensors", theirs.state_dict())
+    own = backbone(registers=8, class_position=True, image_size=image_size)
+    load_weights_into(own, path)
+    table = own.network.pos_embed[0]
+    assert torch.equal(table[0], theirs.pos_embed[0, 0])
+    assert not table[1:9].any()
+    assert torch.equal(own.network.cls_token, theirs.cls_token)
+    # 1 + 8 + 16 rows are a square too: the file says that they are not 5×5 patches
+    again = backbone(registers=8, class_position=True, image_size=40)
+    load_weights_into(again, Encoder(own).save(tmp_path / "encoder.safetensors"))
+    rows = resample(own.network.pos_embed[:, 9:], own.network.patch_embed.grid_size, (5, 5), "antialiased")
+    torch.testing.assert_close(again.network.pos_embed[:, 9:], rows)
+
+
 def test_back_from_registers_to_none(tmp_path: Path) -> None:
     source = backbone(registers=3)
     path = Encoder(source).save(tmp_path / "encoder.safetensors")
