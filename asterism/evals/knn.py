@@ -1,6 +1,6 @@
 """Weighted k-nearest-neighbour classification with frozen features: how well classes already lie apart.
 
-The protocol of DINO: images are resized (bicubic, 256 for a crop of 224, in that proportion for other encoders) and
+The protocol of DINO: images are resized (bicubic, 256 for a crop of 224; encoders of fewer pixels see whole images) and
 centre-cropped; the class token after the last norm is brought to unit length; each of the k most similar training
 images votes for its class with exp(cosine / 0.07). `knn.label_share=0.01` or `0.1` gives the semi-supervised form,
 `knn.label_list=FILE` the one of a published list.

@@ -55,7 +55,7 @@ class Mae(Method):
     def __init__(self, config: MaeConfig, backbone: BackboneConfig) -> None:
         super().__init__(config, backbone)
         self.config = config
-        self.backbone = build_backbone(backbone)
+        self.backbone = build_backbone(backbone, published="xavier")
         if not self.backbone.takes_masks:
             raise UserError(
                 f"mae needs a backbone that can skip patches; {backbone.name!r} cannot: choose a timm vit_*"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from asterism.config import Config
 from asterism.errors import UserError
-from asterism.nn.positions import Grid, Resampling
+from asterism.nn.initialisation import Init, choose_init, initialise
+from asterism.nn.positions import Grid, Positions, Resampling
 from asterism.types import Tokens
 
 
@@ -38,7 +39,8 @@ class BackboneConfig(Config):
     window: int | None = Field(default=None, gt=0)  # side of a Swin's attention windows, in patches of their stage
     class_token: bool | None = None
     registers: int | None = Field(default=None, ge=0)  # extra latent tokens without position
-    positions: Literal["learned", "sincos"] = "learned"  # sincos tables are fixed
+    positions: Positions = "learned"  # sincos tables are fixed
+    init: Init | Literal["auto"] = "auto"  # of fresh weights, see nn/initialisation.py; auto: by method and width
     drop_path: float = Field(
         default=0.0, ge=0, lt=1
     )  # rate at the last block, linear in depth; drawn from `drop_keys` only
@@ -55,6 +57,8 @@ class Architecture:
     arguments: Mapping[str, Any] = field(default_factory=dict)  # plain JSON values
     resampling: Resampling = "antialiased"  # how positions follow another input size; timm knows antialiased alone
     layer_norm_eps: float | None = None  # None: timm's own
+    positions: Positions = "learned"  # with `init`, how an untrained network of this kind starts
+    init: Init = "timm"
 
 
 class Backbone(nn.Module, ABC):
@@ -110,6 +114,11 @@ class Backbone(nn.Module, ABC):
             )
         return height // self.patch_size, width // self.patch_size
 
+    def draw_weights(self, init: Init) -> None:
+        """Fresh weights by the initialisation of this name."""
+        initialise(self.network, init)
+        self.architecture = replace(self.architecture, init=init)
+
     def block_index(self, block: int) -> int:
         """A block number counted from the front."""
         if not -self.depth <= block < self.depth:
@@ -119,12 +128,16 @@ class Backbone(nn.Module, ABC):
         return block % self.depth
 
 
-def build_backbone(config: BackboneConfig) -> Backbone:
-    """A network with fresh weights, or timm's if `pretrained`. Seed torch's default generator before."""
+def build_backbone(config: BackboneConfig, published: Init = "timm") -> Backbone:
+    """A network with fresh weights, or timm's if `pretrained`. Seed torch's default generator before.
+
+    published: the initialisation that the method's authors used, for `init: auto` at published widths.
+    """
     from asterism.nn import swin, vit
     from asterism.nn.timm_models import family_of
 
     backbone: Backbone = swin.build(config) if family_of(config.name) == "swin" else vit.build(config)
+    backbone.draw_weights(choose_init(config.init, backbone.dim, published))
     if config.pretrained:
         from asterism.nn.weights.load import load_weights_into
 
@@ -133,12 +146,14 @@ def build_backbone(config: BackboneConfig) -> Backbone:
 
 
 def rebuild_backbone(architecture: Architecture) -> Backbone:
-    """The network of an exported encoder, with weights still to be loaded."""
+    """The network of an exported encoder as it was before its first step; its weights are still to be loaded."""
     from asterism.nn.swin import Swin
     from asterism.nn.timm_models import family_of
     from asterism.nn.vit import ViT
 
-    return Swin(architecture) if family_of(architecture.name) == "swin" else ViT(architecture)
+    backbone: Backbone = Swin(architecture) if family_of(architecture.name) == "swin" else ViT(architecture)
+    backbone.draw_weights(architecture.init)
+    return backbone
 
 
 def encode_views(

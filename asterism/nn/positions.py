@@ -13,6 +13,7 @@ from torch import Tensor
 from asterism.errors import UserError
 
 Grid = tuple[int, int]  # rows, columns
+Positions = Literal["learned", "sincos"]
 
 # antialiased: bicubic to the exact size, kernel widened when shrinking (timm, DINOv2 with registers, our own runs)
 # plain: bicubic to the exact size, kernel never widened (MAE, transformers)

@@ -30,16 +30,12 @@ FEATURES_ONLY: dict[str, Any] = {"num_classes": 0, "global_pool": "", "dynamic_i
 
 def build(config: BackboneConfig) -> ViT:
     """A vision transformer with fresh weights."""
-    architecture = Architecture(config.name, _arguments(config))
-    backbone = ViT(
-        architecture,
+    return ViT(
+        Architecture(config.name, _arguments(config), positions=config.positions),
         drop_path=config.drop_path,
         mask_token=config.mask_token,
         checkpointing=config.checkpointing,
     )
-    if config.positions == "sincos":
-        _fix_positions(backbone.network)
-    return backbone
 
 
 class ViT(Backbone):
@@ -197,6 +193,8 @@ def _create(architecture: Architecture) -> Any:
     network = create_network(architecture.name, arguments)
     _check_parts(architecture.name, network)
     _draw_tokens(network)
+    if architecture.positions == "sincos":
+        _fix_positions(network)
     if architecture.layer_norm_eps is not None:
         for module in network.modules():
             if isinstance(module, nn.LayerNorm):

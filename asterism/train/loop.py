@@ -51,7 +51,7 @@ def pretrain(recipe: Recipe, out: Path, *, init: str | None = None, overwrite: b
     collectives.on_first_process(lambda: check_free(out, overwrite))
     method = build_method(recipe)
     source = _open_data(recipe, method)
-    recipe = resolve(recipe, len(source), fabric.device, fabric.world_size)
+    recipe = resolve(recipe, len(source), fabric.device, fabric.world_size, method.backbone.architecture.init)
     if recipe.trainer.minutes is not None:
         recipe = limited_to(recipe, _seconds_per_step(fabric, recipe, source, out))
     if init is not None:
@@ -94,7 +94,7 @@ def plan(recipe: Recipe) -> Plan:
     fabric = _launch(recipe)
     method = build_method(recipe)
     source = _open_data(recipe, method)
-    recipe = resolve(recipe, len(source), fabric.device, fabric.world_size)
+    recipe = resolve(recipe, len(source), fabric.device, fabric.world_size, method.backbone.architecture.init)
     trainer = recipe.trainer
     assert isinstance(trainer.batch_size, int)
     cost = step_cost(method.to(fabric.device), trainer.batch_size // fabric.world_size, trainer.accumulate)

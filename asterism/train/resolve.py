@@ -9,14 +9,18 @@ from rich.table import Table
 
 from asterism.data.workers import cores
 from asterism.errors import UserError
+from asterism.nn.initialisation import Init
 from asterism.train.recipe import Recipe
 
 _LEAST_STEPS = 10_000  # an automatic run on few images makes more epochs instead of ending before it learned
 _EPOCHS = 100
 
 
-def resolve(recipe: Recipe, images: int, device: torch.device, world: int) -> Recipe:
-    """The same recipe with every "auto" replaced; raises when batch, devices and data do not fit together."""
+def resolve(recipe: Recipe, images: int, device: torch.device, world: int, init: Init) -> Recipe:
+    """The same recipe with every "auto" replaced; raises when batch, devices and data do not fit together.
+
+    init: how the weights of the backbone were drawn.
+    """
     trainer = recipe.trainer
     per_step = world * trainer.accumulate
     batch = trainer.batch_size
@@ -42,6 +46,7 @@ def resolve(recipe: Recipe, images: int, device: torch.device, world: int) -> Re
     changes = {"batch_size": batch, "steps": steps, "epochs": "auto", "precision": precision, "strategy": strategy}
     return recipe.model_copy(
         update={
+            "backbone": recipe.backbone.model_copy(update={"init": init}),
             "trainer": trainer.model_copy(update=changes),
             "data": recipe.data.model_copy(update={"workers": workers}),
         }
@@ -63,7 +68,9 @@ def describe(recipe: Recipe, images: int, parameters: int, device: torch.device,
     epochs = trainer.steps / (images // trainer.batch_size)
     table = Table.grid(padding=(0, 2))
     table.add_row("method", recipe.method.name)
-    table.add_row("backbone", f"{recipe.backbone.name}, {parameters / 1e6:.1f} M trained parameters")
+    table.add_row(
+        "backbone", f"{recipe.backbone.name}, {parameters / 1e6:.1f} M trained parameters, init {recipe.backbone.init}"
+    )
     table.add_row("data", f"{recipe.data.path}, {images:,} images")
     table.add_row("length", f"{trainer.steps:,} steps of {trainer.batch_size} images ({epochs:.1f} epochs)")
     table.add_row("learning rate", f"{recipe.optim.peak_lr(trainer.batch_size):.3g} at its peak")

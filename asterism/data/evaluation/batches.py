@@ -14,7 +14,7 @@ from asterism.data.sources.source import Source
 from asterism.data.workers import prepare
 from asterism.errors import UserError
 from asterism.images.bad_image import BadImage
-from asterism.images.square import center_square
+from asterism.images.square import center_square, usual_resize
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ def evaluation_batches(
 ) -> Iterator[EvaluationBatch]:
     """Every readable image of a source: shorter side resized to `resize` pixels, middle square of `size` pixels.
 
-    By default `resize` is 256/224 of `size`. Bad images are named by a batch near them, so a batch may be smaller than
+    By default `resize` follows `usual_resize`. Bad images are named by a batch near them, so a batch may be smaller than
     `batch_size`; it is empty only if no image can be read at all.
     """
-    resize = round(size * 256 / 224) if resize is None else resize
+    resize = usual_resize(size) if resize is None else resize
     if resize < size:
         raise UserError(f"resize = {resize} is smaller than the crop of {size}; give at least {size}")
     requests = [range(start, min(start + batch_size, len(source))) for start in range(0, len(source), batch_size)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from asterism.data import Source
+from asterism.images.square import usual_resize
 from asterism.evals.base import ProtocolConfig
 from asterism.features.extract import Extracted, Feature, extract, pooled
 from asterism.nn.encoder import Encoder
@@ -13,11 +14,14 @@ from asterism.nn.encoder import Encoder
 class CroppedConfig(ProtocolConfig):
     """How images reach the encoder."""
 
-    resize: float = Field(256 / 224, ge=1)  # shorter side before the centre crop, in crops
+    resize: float | None = Field(
+        default=None, ge=1
+    )  # shorter side before the centre crop, in crops; None: `usual_resize`
 
     def pixels(self, encoder: Encoder) -> dict[str, int]:
         """The shorter side of the image and the side of the middle square, in pixels."""
-        return {"resize": round(self.resize * encoder.image_size), "crop": encoder.image_size}
+        crop = encoder.image_size
+        return {"resize": usual_resize(crop) if self.resize is None else round(self.resize * crop), "crop": crop}
 
 
 class PooledConfig(CroppedConfig):

@@ -7,7 +7,7 @@ from PIL import Image
 
 from asterism.data import evaluation_batches, open_source
 from asterism.errors import UserError
-from asterism.images.square import center_square
+from asterism.images.square import center_square, usual_resize
 from tests.data.pictures import picture
 from tests.data.sample_sources import Numbered
 
@@ -69,6 +69,17 @@ def test_the_default_resize_is_that_of_the_papers() -> None:
     (wide,) = evaluation_batches(source, 224)
     (exact,) = evaluation_batches(source, 224, resize=256)
     assert torch.equal(wide.images, exact.images)
+
+
+@pytest.mark.parametrize(("size", "resize"), [(224, 256), (448, 512), (32, 32), (64, 64)])
+def test_only_large_encoders_lose_the_border(size: int, resize: int) -> None:
+    assert usual_resize(size) == resize
+
+
+def test_an_image_of_the_encoders_size_is_left_alone() -> None:
+    source = Numbered(1, side=32)
+    (batch,) = evaluation_batches(source, 32)
+    assert torch.equal(batch.images[0], source[0].image)
 
 
 def test_real_data(real_data: Path) -> None:

@@ -1,0 +1,72 @@
+"""How the weights of a network are drawn before the first step, by name.
+
+    timm      truncated normals of std .02, whatever the width: what DINO, iBOT and their successors published
+    xavier    uniform with variance 2/(in + out) for every linear map and the patch embedding: what MAE published
+    width     variance 1/in: a unit-variance input gives a unit-variance output at any width
+
+A std of .02 is about Xavier's at the width of a ViT-B (768: .026), and a fifth of it at width 96. There every branch adds
+next to nothing to its tokens, all images start almost alike, and the rank of their features is lost in the first hundred
+steps. The narrow networks therefore start with `width`, unless told otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_args
+
+import torch
+from torch import nn
+
+Init = Literal["timm", "xavier", "width"]
+
+NARROW = 192  # channels of a ViT-T: the narrowest network that was published with std .02
+
+
+def choose_init(asked: Init | Literal["auto"], dim: int, published: Init) -> Init:
+    """The start that was asked for; "auto": the method's published one, but `width` below a ViT-T's width."""
+    if asked != "auto":
+        return asked
+    return "width" if dim < NARROW else published
+
+
+def initialise(network: nn.Module, init: Init) -> None:
+    """Draw the weights of a fresh timm network again, by torch's default generator; `timm` leaves them as they are."""
+    _DRAW[init](network)
+
+
+def _keep(network: nn.Module) -> None:
+    """timm has drawn them."""
+
+
+@torch.no_grad()
+def _xavier(network: nn.Module) -> None:
+    """Every linear map and the patch embedding, which is one over the pixels of a patch."""
+    for module in _maps(network):
+        nn.init.xavier_uniform_(module.weight.flatten(1))
+        _zero_bias(module)
+
+
+@torch.no_grad()
+def _unit_variance(network: nn.Module) -> None:
+    """Weights of variance 1/in. Norms make every input of a block one of unit variance, and so are its outputs.
+
+    The fused qkv needs no care, as variance depends on the inputs alone. Normalised pixels have unit variance over
+    images, so tokens enter the first block with it.
+    """
+    for module in _maps(network):
+        weight = module.weight.flatten(1)
+        nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
+        _zero_bias(module)
+
+
+def _maps(network: nn.Module) -> list[Any]:
+    return [module for module in network.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
+
+
+def _zero_bias(module: Any) -> None:
+    if module.bias is not None:
+        nn.init.zeros_(module.bias)
+
+
+_DRAW: Mapping[Init, Callable[[nn.Module], None]] = {"timm": _keep, "xavier": _xavier, "width": _unit_variance}
+assert set(_DRAW) == set(get_args(Init))

@@ -1,0 +1,126 @@
+import math
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch import Tensor
+
+from asterism.data import open_source
+from asterism.data import evaluation_batches
+from asterism.evals.baselines import untrained
+from asterism.nn.backbone import Backbone, BackboneConfig, build_backbone, rebuild_backbone
+from asterism.nn.encoder import Encoder
+from asterism.nn.initialisation import Init, choose_init
+from asterism.ops.spread import effective_rank
+
+SMALL: dict[str, Any] = {"image_size": 32, "patch_size": 4, "dim": 96, "depth": 3}
+
+
+def network(seed: int = 0, **changes: Any) -> Any:
+    torch.manual_seed(seed)
+    return build_backbone(BackboneConfig(**(SMALL | changes)))
+
+
+def noise(images: int = 64) -> Tensor:
+    return torch.randn(images, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def photographs(real_data: Path) -> Tensor:
+    encoder = Encoder(network())
+    batches = evaluation_batches(open_source(str(real_data / "cifar10"), "train"), 32, batch_size=256)
+    return encoder.normalise(next(iter(batches)).images)
+
+
+@pytest.mark.parametrize(
+    ("asked", "dim", "published", "chosen"),
+    [
+        ("auto", 191, "timm", "width"),
+        ("auto", 96, "xavier", "width"),
+        ("auto", 192, "timm", "timm"),
+        ("auto", 192, "xavier", "xavier"),
+        ("auto", 768, "xavier", "xavier"),
+        ("timm", 96, "xavier", "timm"),
+        ("width", 768, "timm", "width"),
+    ],
+)
+def test_a_narrow_network_starts_by_its_width_unless_told_otherwise(
+    asked: Any, dim: int, published: Init, chosen: Init
+) -> None:
+    assert choose_init(asked, dim, published) == chosen
+
+
+def test_weights_have_the_spread_of_their_name() -> None:
+    spread = {init: network(init=init).network.blocks[1].mlp.fc2.weight.std().item() for init in get_args(Init)}
+    assert spread["timm"] == pytest.approx(0.02, rel=0.02)
+    assert spread["xavier"] == pytest.approx(math.sqrt(2 / (96 + 384)), rel=0.02)
+    assert spread["width"] == pytest.approx(384**-0.5, rel=0.02)
+
+
+def test_the_patch_embedding_is_a_linear_map_over_the_pixels_of_a_patch() -> None:
+    spread = {init: network(init=init).network.patch_embed.proj.weight.std().item() for init in ("xavier", "width")}
+    assert spread["xavier"] == pytest.approx(math.sqrt(2 / (48 + 96)), rel=0.05)
+    assert spread["width"] == pytest.approx(48**-0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("init", get_args(Init))
+def test_biases_start_at_zero(init: Init) -> None:
+    backbone = network(init=init)
+    assert all(not bool(p.any()) for name, p in backbone.network.blocks.named_parameters() if name.endswith(".bias"))
+
+
+@pytest.mark.parametrize("dim", [32, 96, 160])
+@torch.no_grad()
+def test_unit_variance_enters_the_blocks_and_every_layer_of_them_keeps_it(dim: int) -> None:
+    backbone = network(dim=dim, heads=dim // 32)
+    assert backbone.architecture.init == "width"
+    assert backbone.embedded(noise()).patches.var().item() == pytest.approx(1, rel=0.1)
+    measured: list[float] = []
+    for block in backbone.network.blocks:
+        for layer in (block.attn.qkv, block.mlp.fc1):
+            layer.register_forward_hook(lambda _, __, output: measured.append(output.var().item()))
+    backbone(noise())
+    assert len(measured) == 6
+    assert all(0.8 < variance < 1.25 for variance in measured)
+
+
+@torch.no_grad()
+def test_with_std_002_a_narrow_block_adds_next_to_nothing_and_with_the_width_aware_start_as_much_as_there_is() -> None:
+    def added(init: Init) -> float:
+        backbone = network(init=init)
+        x = backbone._embed(noise(), None, None)
+        return ((backbone.network.blocks[0](x) - x).var() / x.var()).item()
+
+    assert added("timm") < 0.01
+    assert 0.3 < added("width") < 2
+
+
+@torch.no_grad()
+def test_untrained_features_keep_the_rank_of_photographs(photographs: Tensor) -> None:
+    rank = {init: effective_rank(network(init=init)(photographs).cls).item() for init in ("timm", "width")}
+    assert rank["width"] > 2 * rank["timm"]
+    assert rank["width"] > 30
+
+
+def test_the_untrained_twin_of_an_encoder_starts_as_the_encoder_did() -> None:
+    encoder = Encoder(network(positions="sincos"))
+    twin = untrained(encoder).backbone
+    assert twin.architecture == encoder.backbone.architecture
+    assert twin.network.blocks[0].mlp.fc1.weight.std().item() == pytest.approx(96**-0.5, rel=0.02)
+    assert torch.equal(twin.network.pos_embed, encoder.backbone.network.pos_embed)
+
+
+def test_an_architecture_of_an_older_file_has_the_start_of_its_time() -> None:
+    values = {"name": "vit_tiny_patch16_224", "arguments": {"embed_dim": 96, "num_heads": 3, "depth": 1}}
+    backbone: Backbone = rebuild_backbone(type(network().architecture)(**values))  # type: ignore[arg-type]
+    assert backbone.architecture.init == "timm"
+
+
+def test_a_narrow_swin_starts_by_its_width_too() -> None:
+    settings = {"name": "swin_tiny_patch4_window7_224", "image_size": 64, "window": 2, "dim": 64}
+    torch.manual_seed(0)
+    swin = build_backbone(BackboneConfig(**settings))
+    assert swin.architecture.init == "width"
+    weight = swin.network.layers[-1].blocks[0].mlp.fc1.weight
+    assert weight.std().item() == pytest.approx(64**-0.5, rel=0.03)
