@@ -33,7 +33,7 @@ def evaluation_batches(
 ) -> Iterator[EvaluationBatch]:
     """Every readable image of a source: shorter side resized to `resize` pixels, middle square of `size` pixels.
 
-    By default `resize` follows `usual_resize`. Bad images are named by a batch near them, so a batch may be smaller than
+    By default `resize` follows `usual_resize`. Bad images are named by a batch near them, so one may be smaller than
     `batch_size`; it is empty only if no image can be read at all.
     """
     resize = usual_resize(size) if resize is None else resize
