@@ -58,7 +58,8 @@ def _data_parallel(skips_parameters: bool, **options: Any) -> DDPStrategy:
     """Methods keep centres and memories equal on all processes themselves; copying them in each step would be waste."""
     known = inspect.signature(DistributedDataParallel).parameters
     copying = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # torch renamed it
-    return DDPStrategy(find_unused_parameters=skips_parameters, **{copying: False}, **options)
+    options |= {"find_unused_parameters": skips_parameters, copying: False}
+    return DDPStrategy(**options)
 
 
 def _world_size(config: TrainerConfig) -> int:

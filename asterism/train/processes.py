@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lightning_fabric.plugins.environments import ClusterEnvironment
+from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
 
 from asterism.errors import Interrupted, UserError
 from asterism.ops import collectives
