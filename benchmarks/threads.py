@@ -1,8 +1,10 @@
-"""Training on the CPU beside data workers: images per second for each number of threads, each in a process of its own.
+"""How training uses the cores of a CPU: images per second for processes × threads × data workers, per recipe.
 
-    python benchmarks/threads.py --recipe demo --steps 60
+    python benchmarks/threads.py --recipe dino-cifar10 mae-cifar10 --data cifar10/ --steps 60 --rounds 3
 
-OpenMP's threads wait for each other at the end of every operation. When workers take their cores, all of them wait.
+Every setting runs in processes of its own. The settings take turns, round after round, and the best window of all
+rounds counts, so that other work on the machine, which only slows things down, disturbs the comparison little.
+The first setting gives each data worker a core of its own; on two cores, one thread trains.
 """
 
 from __future__ import annotations
@@ -13,28 +15,69 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
+
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How the cores are shared."""
+
+    processes: int
+    threads: int | None  # None: as the rule has it
+    workers: int
+
+    def __str__(self) -> str:
+        return f"{self.processes} processes × {self.threads or 'auto'} threads, {self.workers} workers"
+
+
+SETTINGS = (
+    Setting(1, CORES - max(1, CORES // 8), max(1, CORES // 8)),
+    Setting(1, CORES, max(1, CORES // 8)),
+    Setting(1, CORES, 0),
+    Setting(CORES, None, 0),
+)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--recipe", default="demo")
+    parser.add_argument("--recipe", nargs="+", default=["demo"])
+    parser.add_argument("--data", help="images to train on, instead of the recipe's own")
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("overrides", nargs="*", help="settings of every run, after --")
     arguments = parser.parse_args()
-    for threads in range(1, (os.cpu_count() or 1) + 1):
-        rate = images_per_second(arguments.recipe, arguments.steps, arguments.workers, threads)
-        print(f"{threads} threads beside {arguments.workers} workers: {rate:.0f} images/s")
+    for recipe in arguments.recipe:
+        common = [*arguments.overrides, *([f"data.path={arguments.data}"] if arguments.data else [])]
+        best = dict.fromkeys(SETTINGS, 0.0)
+        for _ in range(arguments.rounds):
+            for setting in SETTINGS:
+                best[setting] = max(best[setting], images_per_second(recipe, arguments.steps, setting, common))
+        first = best[SETTINGS[0]]
+        for setting, rate in best.items():
+            print(f"{recipe:16} {setting!s:42} {rate:7.0f} images/s  {rate / first:.2f}×", flush=True)
 
 
-def images_per_second(recipe: str, steps: int, workers: int, threads: int) -> float:
-    """Best of the logged windows of a short run that keeps exactly this many threads."""
+def images_per_second(recipe: str, steps: int, setting: Setting, common: list[str]) -> float:
+    """Best of the logged windows of a short run. The number of threads is kept, if given, whatever training chooses."""
+    threads = setting.threads
     keep = f"import torch; torch.set_num_threads({threads}); torch.set_num_threads = lambda count: None; "
-    settings = [f"trainer.steps={steps}", "monitor.knn=null", "monitor.tensorboard=false", f"data.workers={workers}"]
+    settings = [
+        *common,
+        f"trainer.steps={steps}",
+        f"trainer.devices={setting.processes}",
+        f"data.workers={setting.workers}",
+        "trainer.accelerator=cpu",
+        "monitor.knn=null",
+        "monitor.tensorboard=false",
+    ]
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         call = f"import asterism; asterism.pretrain(recipe={recipe!r}, out={str(run)!r}, overrides={settings!r})"
-        subprocess.run([sys.executable, "-c", keep + call], check=True, stdout=subprocess.DEVNULL)
+        script = (keep if threads is not None else "") + call
+        subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.DEVNULL)
         records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return max(record["images_per_second"] for record in records)
 

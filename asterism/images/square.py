@@ -7,6 +7,16 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 
+def usual_resize(size: int) -> int:
+    """The shorter side before a middle square of `size` pixels is cut out.
+
+    256 for 224, as published, and in that proportion for larger squares. Smaller encoders are trained on images that
+    are small already, CIFAR's for example, whose things fill the frame: enlarging those only to cut their border off
+    would lose a quarter of their pixels. They are taken whole.
+    """
+    return round(size * 256 / 224) if size >= 224 else size
+
+
 def center_square(image: UInt8[Tensor, "3 h w"], size: int, resize: int) -> UInt8[Tensor, "3 {size} {size}"]:
     """Shorter side to `resize` (bicubic, antialiased), then the middle square."""
     height, width = image.shape[1:]

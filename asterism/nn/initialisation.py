@@ -4,9 +4,9 @@
     xavier    uniform with variance 2/(in + out) for every linear map and the patch embedding: what MAE published
     width     variance 1/in: a unit-variance input gives a unit-variance output at any width
 
-A std of .02 is about Xavier's at the width of a ViT-B (768: .026), and a fifth of it at width 96. There every branch
+A std of .02 is about Xavier's at the width of a ViT-B (768: .036), and a fifth of it at width 96. There every branch
 adds next to nothing to its tokens, all images start almost alike, and the rank of their features is lost in the first
-hundred steps. The narrow networks therefore start with `width`, unless told otherwise.
+hundred steps. Narrow networks therefore start with `width`, unless told otherwise.
 """
 
 from __future__ import annotations

@@ -121,6 +121,14 @@ def join_processes() -> None:
         dist.init_process_group("gloo")
 
 
+def leave_processes() -> bool:
+    """Be alone again: nothing after this is exchanged. Whether there was anything to leave."""
+    joined = _distributed()
+    if joined:
+        dist.destroy_process_group()
+    return joined
+
+
 def barrier() -> None:
     """Wait until every process has come here."""
     if world_size() > 1:

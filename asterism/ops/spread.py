@@ -8,6 +8,31 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 
+class SpreadWindow:
+    """The newest embeddings, as many as fit into `rows`: one small batch alone bounds its rank by its own size."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._parts: list[Tensor] = []
+
+    def add(self, embeddings: Float[Tensor, "b d"]) -> None:
+        self._parts.append(embeddings.detach())
+        while sum(map(len, self._parts[1:])) >= self._rows:
+            del self._parts[0]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether ranks can be compared: from here on they are all measured on the same number of rows."""
+        return sum(map(len, self._parts)) >= self._rows
+
+    def measure(self) -> dict[str, float]:
+        """Both numbers by the names they are logged under; none before there are two embeddings."""
+        if sum(map(len, self._parts)) < 2:
+            return {}
+        rows = torch.cat(self._parts)[-self._rows :]
+        return {"feature_std": float(feature_std(rows)), "effective_rank": float(effective_rank(rows))}
+
+
 def feature_std(embeddings: Float[Tensor, "b d"]) -> Float[Tensor, ""]:
     """Mean standard deviation of the L2-normalised embeddings per channel, times √d: 1 when spread over the sphere."""
     unit = normalize(embeddings.float(), dim=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 from typing import Any
 
@@ -15,12 +16,22 @@ from torch.nn.parallel import DistributedDataParallel
 
 from asterism.errors import UserError
 from asterism.ops.sharding import shard
+from asterism.train.processes import Place
 from asterism.train.recipe import TrainerConfig
 
 
-def launch(config: TrainerConfig) -> Fabric:
-    """Start (or join) the processes of this run."""
+def launch(config: TrainerConfig, place: Place | None = None) -> Fabric:
+    """Start (or join) the processes of this run.
+
+    place: that of this process among several on the CPU which exist already.
+    """
     _check_accelerator(config)
+    if place is not None:
+        logging.getLogger("lightning_fabric.utilities.distributed").setLevel(logging.WARNING)  # it greets every process
+        strategy = _data_parallel(cluster_environment=place, process_group_backend="gloo")
+        fabric = Fabric(accelerator="cpu", devices=place.size, strategy=strategy)
+        fabric.launch()
+        return fabric
     fabric = Fabric(
         accelerator=config.accelerator,
         devices=_devices(config),
@@ -39,12 +50,15 @@ def _strategy(config: TrainerConfig) -> Strategy | str:
             tensor_parallel_size=1,
         )
     if config.strategy == "ddp" or _world_size(config) > 1:
-        # Methods keep centres and memories equal on all processes themselves; copying them in each step would be waste.
-        known = inspect.signature(DistributedDataParallel).parameters
-        copying = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # torch renamed it
-        options: dict[str, Any] = {copying: False}
-        return DDPStrategy(**options)
+        return _data_parallel()
     return "auto"
+
+
+def _data_parallel(**options: Any) -> DDPStrategy:
+    """Methods keep centres and memories equal on all processes themselves; copying them in each step would be waste."""
+    known = inspect.signature(DistributedDataParallel).parameters
+    copying = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # torch renamed it
+    return DDPStrategy(**options | {copying: False})
 
 
 def _world_size(config: TrainerConfig) -> int:

@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -23,10 +23,12 @@ from asterism.errors import Interrupted, UserError
 from asterism.files import scratch_folder
 from asterism.methods import method_class
 from asterism.methods.base import Method
+from asterism.nn.encoder import Encoder
 from asterism.nn.weights.load import load_weights_into
 from asterism.ops import collectives
 from asterism.ops.random import fold
 from asterism.train import checkpoint
+from asterism.train.cores import process_count, starts_processes, thread_count
 from asterism.train.cost import step_cost
 from asterism.train.launch import launch
 from asterism.train.monitor import Monitor
@@ -34,6 +36,7 @@ from asterism.train.optim import build_optimizer, clip_gradients, set_schedules
 from asterism.train.pace import Pace
 from asterism.train.plan import LONG_HOURS, Plan, advice
 from asterism.train.probe import Probe, open_probe
+from asterism.train.processes import Order, Place, beside_others
 from asterism.train.recipe import Recipe
 from asterism.train.resolve import describe, limited_to, resolve
 from asterism.train.run import Run, check_free, create_run, open_run
@@ -47,7 +50,40 @@ _TRIAL_STEPS, _WARMING_UP = 8, 3  # steps that are timed before a run of so many
 
 def pretrain(recipe: Recipe, out: Path, *, init: str | None = None, overwrite: bool = False) -> Run:
     """A new run in the folder `out`, with a backbone that starts from the weights `init` if given."""
-    fabric = launch(recipe.trainer)
+    return _on_all_cores(Order(recipe.model_dump(mode="json"), str(out), init, overwrite))
+
+
+def resume(path: Path, overrides: tuple[str, ...] = ()) -> Run:
+    """Resume from the last checkpoint of a run; the result is the same as if it had never been interrupted."""
+    run = open_run(path)
+    _check_resumable(overrides)
+    recipe = Recipe.parse(with_overrides(run.config, overrides))
+    return _on_all_cores(Order(recipe.model_dump(mode="json"), str(path), resume=True))
+
+
+def _on_all_cores(order: Order) -> Run:
+    recipe = Recipe.parse(order.recipe)
+    if not starts_processes(recipe.trainer):
+        return carry_out(order)
+    if not order.resume:
+        check_free(Path(order.out), order.overwrite)
+    count = process_count(recipe.trainer, trained_parameters(build_method(recipe)))
+    if count == 1:
+        return carry_out(order)
+    with beside_others(order, count) as place:
+        return carry_out(order, place)
+
+
+def carry_out(order: Order, place: Place | None = None) -> Run:
+    """What each process of a run does. `place` is its place among those that were started for this order."""
+    recipe = Recipe.parse(order.recipe)
+    fabric = launch(recipe.trainer, place)
+    if order.resume:
+        return _resume(fabric, recipe, Path(order.out))
+    return _pretrain(fabric, recipe, Path(order.out), order.init, order.overwrite)
+
+
+def _pretrain(fabric: Fabric, recipe: Recipe, out: Path, init: str | None, overwrite: bool) -> Run:
     collectives.on_first_process(lambda: check_free(out, overwrite))
     method = build_method(recipe)
     source = _open_data(recipe, method)
@@ -67,12 +103,8 @@ def pretrain(recipe: Recipe, out: Path, *, init: str | None = None, overwrite: b
         raise
 
 
-def resume(path: Path, overrides: tuple[str, ...] = ()) -> Run:
-    """Resume from the last checkpoint of a run; the result is the same as if it had never been interrupted."""
+def _resume(fabric: Fabric, recipe: Recipe, path: Path) -> Run:
     run = open_run(path)
-    _check_resumable(overrides)
-    recipe = Recipe.parse(with_overrides(run.config, overrides))
-    fabric = launch(recipe.trainer)
     state = checkpoint.read(run.checkpoints)
     method = build_method(recipe)
     source = _open_data(recipe, method)
@@ -91,17 +123,21 @@ def resume(path: Path, overrides: tuple[str, ...] = ()) -> Run:
 
 def plan(recipe: Recipe) -> Plan:
     """What a run would take on one of the devices here, without starting it."""
-    fabric = launch(recipe.trainer)
     method = build_method(recipe)
+    trained = trained_parameters(method)
+    if starts_processes(recipe.trainer):
+        device, processes = torch.device("cpu"), process_count(recipe.trainer, trained)
+    else:
+        fabric = launch(recipe.trainer)
+        device, processes = fabric.device, fabric.world_size
     source = _open_data(recipe, method)
-    recipe = resolve(recipe, len(source), fabric.device, fabric.world_size, method.backbone.architecture.init)
+    recipe = resolve(recipe, len(source), device, processes, method.backbone.architecture.init)
     trainer = recipe.trainer
     assert isinstance(trainer.batch_size, int)
-    cost = step_cost(method.to(fabric.device), trainer.batch_size // fabric.world_size, trainer.accumulate)
+    cost = step_cost(method.to(device), trainer.batch_size // processes, trainer.accumulate)
     if trainer.minutes is not None:
         recipe = limited_to(recipe, cost.seconds)
-    trained = sum(p.numel() for p in method.parameters() if p.requires_grad)
-    return Plan(recipe, len(source), trained, cost, fabric.device, fabric.world_size)
+    return Plan(recipe, len(source), trained, cost, device, processes)
 
 
 def _seconds_per_step(fabric: Fabric, recipe: Recipe, source: Source, out: Path) -> float:
@@ -116,6 +152,10 @@ def _open_data(recipe: Recipe, method: Method) -> Source:
     """The images; with masks only if a view asks for labels, as reading those takes time."""
     labelled = any(view.segments for view in method.views)
     return (open_segmented if labelled else open_source)(recipe.data.path, recipe.data.split)
+
+
+def trained_parameters(method: Method) -> int:
+    return sum(parameter.numel() for parameter in method.parameters() if parameter.requires_grad)
 
 
 def build_method(recipe: Recipe) -> Method:
@@ -155,7 +195,7 @@ class _Training:
         """Seconds of a step, the median without the first ones, which warm up."""
         monitor = Monitor(self.recipe.monitor, None, 0, self.steps, self.method.uniform_terms)
         seconds = []
-        with self._threads_beside_workers():
+        with self._threads():
             batches = self._batches(0)
             for step in range(self.steps):
                 before, progress = time.perf_counter(), self._progress(step)
@@ -174,10 +214,9 @@ class _Training:
             self.recipe.monitor, self.run.path if first else None, start, self.steps, self.method.uniform_terms
         )
         self._announce(monitor)
-        with self._threads_beside_workers(), monitor, StopRequest(monitor.say) as stop:
+        with self._threads(), monitor, StopRequest(monitor.say) as stop:
             if probe is not None and start == 0:
-                monitor.measured(0, probe.first_record(self.method.encoder().eval()))
-                self.method.train()
+                self._measure(monitor, 0, probe.first_record)
             batches = self._batches(start)
             for step in range(start, self.steps):
                 progress = self._progress(step)
@@ -187,8 +226,7 @@ class _Training:
                 if saving.is_due(step + 1, late) or signal_number:
                     self._save(step + 1)
                 if probe is not None and probe.is_due(step + 1):
-                    monitor.measured(step + 1, probe.record(self.method.encoder().eval()))
-                    self.method.train()
+                    self._measure(monitor, step + 1, probe.record)
                 if (hours := pace.hours(step + 1)) is not None and hours > LONG_HOURS:
                     takes = f"At this speed the run takes {duration(3600 * hours)}."
                     monitor.say(f"{takes} {advice(self.recipe, self.fabric.device)}")
@@ -206,6 +244,17 @@ class _Training:
         view = self.method.views[0]
         knn, data = self.recipe.monitor.knn, self.recipe.data
         return open_probe(knn, data, self.source, view, self.steps, self.steps_per_epoch)
+
+    def _measure(self, monitor: Monitor, step: int, measure: Callable[[Encoder], dict[str, float]]) -> None:
+        """Done by the first process; on a CPU with all cores, as the others wait for it."""
+        threads = torch.get_num_threads()
+        if self.fabric.device.type == "cpu":
+            torch.set_num_threads(cores())
+        with monitor.paused():
+            record = measure(self.method.encoder().eval())
+        monitor.measured(step, record)
+        torch.set_num_threads(threads)
+        self.method.train()
 
     def _gradients(
         self, progress: Progress, batches: Iterator[tuple[Batch, float]], monitor: Monitor
@@ -283,15 +332,13 @@ class _Training:
             yield to_batch(raw, self.fabric.device, data.mean, data.std), waited
 
     @contextlib.contextmanager
-    def _threads_beside_workers(self) -> Iterator[None]:
-        """On the CPU, a core for each data worker: threads that wait for a core cost more than they bring.
-
-        With one worker on two cores, one thread trains 1.3 times as fast as two (benchmarks/threads.py).
-        """
+    def _threads(self) -> Iterator[None]:
+        """On a CPU, the number of threads that `train.cores` gives this process."""
         before, workers = torch.get_num_threads(), self.recipe.data.workers
         assert isinstance(workers, int)
         if self.fabric.device.type == "cpu":
-            torch.set_num_threads(max(1, min(before, cores() // self.fabric.world_size - workers)))
+            count = thread_count(trained_parameters(self.method), self.fabric.world_size, workers)
+            torch.set_num_threads(min(before, count))
         try:
             yield
         finally:
@@ -309,8 +356,8 @@ class _Training:
         return Progress(step, self.steps, self.steps_per_epoch, self.recipe.trainer.seed)
 
     def _announce(self, monitor: Monitor) -> None:
-        trained = sum(p.numel() for p in self.method.parameters() if p.requires_grad)
-        monitor.say(describe(self.recipe, len(self.source), trained, self.fabric.device, self.fabric.world_size))
+        trained, world = trained_parameters(self.method), self.fabric.world_size
+        monitor.say(describe(self.recipe, len(self.source), trained, self.fabric.device, world))
 
 
 @dataclass(frozen=True)

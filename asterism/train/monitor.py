@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -14,12 +15,14 @@ from torch import Tensor
 
 from asterism.config import Config
 from asterism.ops.collectives import all_reduce_sum, world_size
-from asterism.ops.spread import effective_rank, feature_std
+from asterism.ops.spread import SpreadWindow
 from asterism.train.collapse import CollapseWatch
 from asterism.train.metrics import MetricsLog
 from asterism.train.online_knn import OnlineKnnConfig
 from asterism.train.progress import ProgressDisplay
 from asterism.types import Losses
+
+_RANK_ROWS = 256  # embeddings that the rank is measured on, of several small batches if need be
 
 
 class MonitorConfig(Config):
@@ -43,9 +46,10 @@ class Monitor:
         self._steps = steps
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
-        self._embeddings: Tensor | None = None
+        self._spread: SpreadWindow | None = None
+        self._rank_known = False
         self._window = _Window()
-        self._watch = CollapseWatch(uniform_terms)
+        self._watch = CollapseWatch(uniform_terms, (steps - start_step) // config.log_every)
         self._log = MetricsLog(run, start_step, config.tensorboard) if run is not None else None
         self._display = ProgressDisplay(start_step, steps) if run is not None else None
 
@@ -69,7 +73,11 @@ class Monitor:
             self._add(f"loss/{name}", value)
         for name, value in losses.metrics.items():
             self._add(name, value)
-        self._embeddings = losses.embeddings
+        if losses.embeddings is not None:
+            if self._spread is None:
+                first_tenth = len(losses.embeddings) * max(1, self._steps // 10)
+                self._spread = SpreadWindow(min(_RANK_ROWS, first_tenth))
+            self._spread.add(losses.embeddings)
 
     def step(
         self, step: int, *, images: int, waited: float, settled: bool, numbers: Mapping[str, float | Tensor]
@@ -78,13 +86,17 @@ class Monitor:
         self._window.add(images, waited)
         if self._display is not None:
             self._display.advance(step)
+        if self._spread is not None and self._spread.is_full and not self._rank_known:
+            self._rank_known = True
+            self._watch.begin(step, self._spread.measure().get("effective_rank", 0.0))
         if step % self._every and step != self._steps:
             return
-        record = self._averages() | {name: float(value) for name, value in numbers.items()} | self._window.close()
-        if self._embeddings is not None and len(self._embeddings) > 1:
-            record["feature_std"] = float(feature_std(self._embeddings))
-            record["effective_rank"] = float(effective_rank(self._embeddings))
-        warning = self._watch.look(record) if settled else None
+        window = self._window.close()
+        self._add("cpu_seconds", torch.tensor(window.pop("cpu_seconds") * world_size()))
+        record = self._averages() | {name: float(value) for name, value in numbers.items()} | window
+        if self._spread is not None:
+            record |= self._spread.measure()
+        warning = self._watch.look(step, record) if settled else None
         self.write(step, record | ({"warning": warning} if warning else {}))
         if self._display is not None:
             self._display.show(record)
@@ -94,6 +106,13 @@ class Monitor:
     def write(self, step: int, record: Mapping[str, float | str]) -> None:
         if self._log is not None:
             self._log.write(step, record)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """What is done here is not training: it counts neither for the throughput nor as time of the processor."""
+        start = self._window.now()
+        yield
+        self._window.skip(start)
 
     def measured(self, step: int, record: Mapping[str, float]) -> None:
         """Take what a probe says about the features."""
@@ -119,19 +138,35 @@ class Monitor:
 
 
 class _Window:
-    """Throughput and the share of time spent waiting for data since the last record."""
+    """Throughput, the share of time spent waiting for data, and processor time since the last record."""
 
     def __init__(self) -> None:
-        self._start = time.perf_counter()
+        self._start, self._cpu_start = self.now()
         self._images = 0
         self._waited = 0.0
+
+    @staticmethod
+    def now() -> tuple[float, float]:
+        """Seconds by the clock, and those that the threads of this process have computed."""
+        return time.perf_counter(), time.process_time()
+
+    def skip(self, start: tuple[float, float]) -> None:
+        """Leave out what has passed since `start`."""
+        seconds, cpu_seconds = self.now()
+        self._start += seconds - start[0]
+        self._cpu_start += cpu_seconds - start[1]
 
     def add(self, images: int, waited: float) -> None:
         self._images += images
         self._waited += waited
 
     def close(self) -> dict[str, float]:
-        seconds = max(time.perf_counter() - self._start, 1e-9)
-        result = {"images_per_second": self._images / seconds, "data_wait_share": min(1.0, self._waited / seconds)}
+        now, cpu_now = self.now()
+        seconds = max(now - self._start, 1e-9)
+        result = {
+            "images_per_second": self._images / seconds,
+            "data_wait_share": min(1.0, self._waited / seconds),
+            "cpu_seconds": cpu_now - self._cpu_start,
+        }
         self.__init__()  # type: ignore[misc]
         return result

@@ -99,5 +99,8 @@ def _steps(epochs: float | str, per_epoch: int) -> int:
 
 
 def _workers(device: torch.device, world: int) -> int:
-    """On the CPU the workers take cores from training itself; on a GPU they must keep up with it."""
-    return max(1, cores() // 8) if device.type == "cpu" else max(1, min(16, cores() // world))
+    """On a CPU the workers take cores from training itself: one process has few, and several that train on all cores
+    prepare their own batches. On a GPU the workers must keep up with it."""
+    if device.type == "cpu":
+        return max(1, cores() // 8) if world == 1 else 0
+    return max(1, min(16, cores() // world))

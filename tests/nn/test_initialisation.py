@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from asterism.data import open_source
-from asterism.data.evaluation.batches import evaluation_batches
+from asterism.data import evaluation_batches, open_source
 from asterism.evals.baselines import untrained
 from asterism.methods.mae import Mae, MaeConfig
 from asterism.nn.backbone import Backbone, BackboneConfig, build_backbone, rebuild_backbone

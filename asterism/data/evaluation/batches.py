@@ -14,7 +14,7 @@ from asterism.data.sources.source import Source
 from asterism.data.workers import prepare
 from asterism.errors import UserError
 from asterism.images.bad_image import BadImage
-from asterism.images.square import center_square
+from asterism.images.square import center_square, usual_resize
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,6 @@ def evaluation_batches(
     tasks = _Batches(source, size, resize)
     batches = prepare(tasks, requests, workers=workers, prefetch=2, pin_memory=False)
     return _without_empty(batches)
-
-
-def usual_resize(size: int) -> int:
-    """The shorter side before a middle square of `size` pixels is cut out.
-
-    256 for 224, as published, and in that proportion for larger squares. Smaller encoders are trained on images that
-    are small already, CIFAR's for example, whose things fill the frame: enlarging those only to cut their border off
-    would lose a quarter of their pixels. They are taken whole.
-    """
-    return round(size * 256 / 224) if size >= 224 else size
 
 
 class _Batches(Dataset[EvaluationBatch | UserError]):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pydantic import Field
 
 from asterism.data import Source
-from asterism.data.evaluation.batches import usual_resize
 from asterism.evals.base import ProtocolConfig
 from asterism.features.extract import Extracted, Feature, extract, pooled
+from asterism.images.square import usual_resize
 from asterism.nn.encoder import Encoder
 
 

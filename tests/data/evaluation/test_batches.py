@@ -6,9 +6,8 @@ import torch
 from PIL import Image
 
 from asterism.data import evaluation_batches, open_source
-from asterism.data.evaluation.batches import usual_resize
 from asterism.errors import UserError
-from asterism.images.square import center_square
+from asterism.images.square import center_square, usual_resize
 from tests.data.pictures import picture
 from tests.data.sample_sources import Numbered
 

@@ -1,0 +1,55 @@
+"""How training shares the cores of a CPU: by processes where the network is small, by threads where it is large.
+
+`benchmarks/threads.py` measures what these rules choose between.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from asterism.data.workers import cores
+from asterism.train.recipe import TrainerConfig
+
+SMALL = 10_000_000  # trained parameters up to which processes beat threads, and copies of the network cost little
+_WORTHWHILE_STEPS, _WORTHWHILE_MINUTES = 300, 1.0  # starting a process takes seconds
+_IMAGES_PER_PROCESS = 16  # fewer in a batch, and the work that every process repeats begins to show
+
+
+def starts_processes(config: TrainerConfig) -> bool:
+    """Whether training is on a CPU of one machine, and its processes are ours to start."""
+    started_outside = any(name in os.environ for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_NTASKS"))
+    accelerated = torch.cuda.is_available() or torch.backends.mps.is_available()
+    on_cpu = config.accelerator == "cpu" or (config.accelerator == "auto" and not accelerated)
+    ours = config.nodes == 1 and config.strategy in ("auto", "ddp")
+    return on_cpu and ours and not started_outside
+
+
+def process_count(config: TrainerConfig, parameters: int, available: int | None = None) -> int:
+    """Processes for a network of so many trained parameters, on a CPU: as configured, or what cores and batch allow."""
+    if config.devices != "auto":
+        return config.devices
+    available = cores() if available is None else available
+    too_few = config.steps is not None and config.steps < _WORTHWHILE_STEPS
+    too_short = config.minutes is not None and config.minutes < _WORTHWHILE_MINUTES
+    if parameters > SMALL or too_few or too_short:
+        return 1
+    batch = 64 * available if config.batch_size == "auto" else config.batch_size  # auto: 64 for each process
+    fitting = (
+        count
+        for count in range(available, 1, -1)
+        if batch % (count * config.accumulate) == 0 and batch // count >= _IMAGES_PER_PROCESS
+    )
+    return next(fitting, 1)
+
+
+def thread_count(parameters: int, processes: int, workers: int, available: int | None = None) -> int:
+    """Threads of each process on a CPU.
+
+    Beside a small network data workers have a core each: its threads meet after every short operation, and one that
+    waits for a core holds up all. A large network takes all cores; its workers have little to do.
+    """
+    available = cores() if available is None else available
+    share = available // processes
+    return max(1, share - workers if parameters <= SMALL else share)
