@@ -19,7 +19,7 @@ from asterism.evals import protocol_class
 from asterism.evals.base import ProtocolConfig
 from asterism.evals.measure import run_protocol
 from asterism.evals.result import Result
-from asterism.images.pictures import Picture
+from asterism.images.pictures import Picture, Pictures, as_list
 from asterism.index.write import Written, check_target, write_embeddings
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
@@ -80,7 +80,7 @@ def pretrain(
 
 
 def load(
-    model: PathLike,
+    model: PathLike | Run,
     *,
     tokenizer: PathLike | None = None,
     heads: int | None = None,
@@ -93,7 +93,8 @@ def load(
     heads: of the network; decoder_heads: of its decoder. name: the timm model that the weights belong to.
     """
     place = None if tokenizer is None else os.fspath(tokenizer)
-    return load_encoder(os.fspath(model), tokenizer=place, heads=heads, decoder_heads=decoder_heads, name=name)
+    name_or_path = os.fspath(model.path if isinstance(model, Run) else model)
+    return load_encoder(name_or_path, tokenizer=place, heads=heads, decoder_heads=decoder_heads, name=name)
 
 
 def evaluate(
@@ -168,7 +169,7 @@ def report(*runs: PathLike | Run) -> Path:
 
 def concepts(
     model: PathLike | Run | Encoder,
-    images: Sequence[Picture],
+    images: Pictures,
     out: PathLike = "concepts",
     *,
     index: PathLike | None = None,
@@ -180,24 +181,23 @@ def concepts(
 ) -> Path:
     """Draw where every concept is in images, and the images made from the concepts; returns the page that shows them.
 
-    images: paths, PIL images, arrays or tensors. index: a file that `embed` wrote with the same model; the page then
+    images: whatever `encode` takes. index: a file that `embed` wrote with the same model; the page then
     shows, for every single concept, the nearest of its images. data: where these are now, if they have moved.
     tokenizer: as in `load`.
     """
     from asterism.tools.concepts import open_collection, write_concepts  # bring the drawing libraries
 
-    if not images:
-        raise UserError("name at least one image")
+    pictures = as_list(images)
     folder = check_folder(Path(out), overwrite)
     encoder, name = _concept_encoder(model, device, tokenizer)
     place = None if data is None else os.fspath(data)
     collection = None if index is None else open_collection(Path(index), place, encoder, neighbours)
-    return write_concepts(encoder, images, folder, name, collection)
+    return write_concepts(encoder, pictures, folder, name, collection)
 
 
 def reconstruct(
     model: PathLike | Run | Encoder,
-    images: Sequence[Picture],
+    images: Pictures,
     out: PathLike = "reconstructions",
     *,
     drop: Sequence[int] = (),
@@ -216,12 +216,11 @@ def reconstruct(
     """
     from asterism.tools.reconstruct import Edit, Move, write_reconstructions  # bring the drawing libraries
 
-    if not images:
-        raise UserError("name at least one image")
+    pictures = as_list(images)
     folder = check_folder(Path(out), overwrite)
     encoder, _ = _concept_encoder(model, device, tokenizer)
     moves = tuple(Move(token, down, right) for token, (down, right) in (move or {}).items())
-    return write_reconstructions(encoder, images, folder, Edit(swap, tuple(drop), moves))
+    return write_reconstructions(encoder, pictures, folder, Edit(swap, tuple(drop), moves))
 
 
 def track(

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from asterism.data.evaluation.labelled import DataChoice
 from asterism.data.evaluation.segmented import SegmentedParts, drawn_images, open_segmented_parts
-from asterism.data.sources.segmented import VOID, nearest_multiple
+from asterism.data.sources.segmented import nearest_multiple
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import patch_baselines
@@ -33,6 +33,7 @@ from asterism.features.dense_tokens import (
 )
 from asterism.features.extract import count_unreadable
 from asterism.features.rows import Stored
+from asterism.images.masks import VOID
 from asterism.nn.encoder import Encoder
 from asterism.nn.pixel_encoder import patch_side
 from asterism.ops.neighbours import nearest_in_parts, votes

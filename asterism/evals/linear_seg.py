@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from asterism.data.evaluation.labelled import DataChoice
 from asterism.data.evaluation.segmented import SegmentedParts, drawn_images, open_segmented_parts
-from asterism.data.sources.segmented import VOID, square
+from asterism.data.sources.segmented import square
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import patch_baselines
@@ -30,6 +30,7 @@ from asterism.evals.probes.heads import best, linear_layer, train_heads
 from asterism.features.dense_tokens import mask_of, pixels_from_patches, sizes_of, tokens_and_masks
 from asterism.features.extract import count_unreadable
 from asterism.features.rows import Stored
+from asterism.images.masks import VOID
 from asterism.nn.encoder import Encoder
 from asterism.nn.pixel_encoder import patch_side
 from asterism.ops.random import fold

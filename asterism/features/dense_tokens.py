@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asterism.data.sources.segmented import (
-    VOID,
     Resize,
     SegmentedBatch,
     SegmentedSource,
@@ -21,6 +20,7 @@ from asterism.data.sources.segmented import (
 from asterism.features.cache import stored
 from asterism.features.extract import Workers, helpers, nothing_readable, origin
 from asterism.features.rows import Block, Stored
+from asterism.images.masks import VOID
 from asterism.nn.encoder import Encoder
 from asterism.nn.pixel_encoder import PixelEncoder
 from asterism.ops.patch_labels import class_counts, majority_labels, mode_labels, soft_labels

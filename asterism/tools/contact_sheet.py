@@ -10,11 +10,12 @@ from html import escape
 from pathlib import Path
 
 from jaxtyping import UInt8
-from PIL import Image, ImageDraw, ImageFont, ImageOps
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from asterism.files import replacing
-from asterism.tools.files import to_pillow
+from asterism.images.square import center_square
+from asterism.images.write import to_pillow
 from asterism.viz.page import page
 
 SUFFIXES = (".html", ".png")
@@ -83,7 +84,7 @@ def _drawn(rows: Sequence[Sequence[Tile]]) -> Image.Image:
 
 
 def _square(image: Tensor, side: int) -> Image.Image:
-    return ImageOps.fit(to_pillow(image), (side, side), Image.Resampling.LANCZOS)
+    return to_pillow(center_square(image, side, side))
 
 
 def _shortened(name: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:

@@ -25,10 +25,11 @@ from asterism.features.mask_tracking import FrameSize, input_size, patch_feature
 from asterism.images.bad_image import BadImage
 from asterism.images.decode import SUFFIXES, decode
 from asterism.images.masks import VOID, read_mask, save_mask, white_as_object
+from asterism.images.pictures import read_picture
+from asterism.images.write import save_picture
 from asterism.nn.encoder import Encoder
 from asterism.ops.neighbours import nearest
 from asterism.ops.propagation import class_shares
-from asterism.tools.files import read_picture, save_picture
 from asterism.viz.bar import Bar
 from asterism.viz.mask_overlay import overlay
 

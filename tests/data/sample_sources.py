@@ -8,9 +8,9 @@ from collections.abc import Collection
 
 import torch
 
-from asterism.data.sources.segmented import VOID
 from asterism.data.sources.source import Sample
 from asterism.images.bad_image import BadImage
+from asterism.images.masks import VOID
 
 
 class Numbered:

@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import UInt8
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -24,8 +23,7 @@ from asterism.data.workers import prepare
 from asterism.errors import UserError
 from asterism.images.bad_image import BadImage
 from asterism.images.decode import decode
-
-VOID = 255  # the label of pixels that count nowhere, in every source of this kind
+from asterism.images.masks import VOID, read_labels
 
 
 @runtime_checkable
@@ -79,7 +77,7 @@ class Segmented:
             raise IndexError(index)
         item = self.items[index]
         image = decode(item.image, item.key)
-        raw = self._draw_mask(item.mask) if isinstance(item.mask, int) else read_mask(item.mask)
+        raw = self._draw_mask(item.mask) if isinstance(item.mask, int) else read_labels(item.mask)
         if raw.shape != image.shape[1:]:
             raise UserError(
                 f"{item.key} has {image.shape[2]}×{image.shape[1]} pixels, but its mask {raw.shape[1]}×{raw.shape[0]}; "
@@ -165,22 +163,6 @@ class SegmentedSubset:
 def identity_labels(classes: int) -> NDArray[np.uint8]:
     """Mask files that hold the labels themselves."""
     return np.arange(classes, dtype=np.uint8)
-
-
-def read_mask(path: Path) -> NDArray[np.integer]:
-    """The values of an index image, palette or grey."""
-    try:
-        with Image.open(path) as image:
-            if image.mode not in ("P", "L", "1", "I", "I;16"):
-                raise UserError(
-                    f"the mask {path} is a colour image ({image.mode}); masks are index images, one number per pixel"
-                )
-            values = np.array(image)
-    except FileNotFoundError:
-        raise UserError(f"the mask {path} is missing; every image needs one") from None
-    except (OSError, SyntaxError, ValueError) as error:
-        raise UserError(f"the mask {path} cannot be read: {error}") from None
-    return values.astype(np.int64)
 
 
 @dataclass(frozen=True)

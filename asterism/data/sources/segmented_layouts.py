@@ -20,9 +20,10 @@ from asterism.data.sources import splits
 from asterism.data.sources.catalog import SCENES
 from asterism.data.sources.coco import CocoMasks
 from asterism.data.sources.open import open_source
-from asterism.data.sources.segmented import VOID, Item, Segmented, SegmentedScenes, SegmentedSource, identity_labels
+from asterism.data.sources.segmented import Item, Segmented, SegmentedScenes, SegmentedSource, identity_labels
 from asterism.errors import UserError
 from asterism.images.decode import SUFFIXES
+from asterism.images.masks import VOID
 
 _CAMVID = (
     "sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist",

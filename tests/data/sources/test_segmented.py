@@ -9,10 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
-from asterism.data.sources.segmented import VOID, SegmentedSource, nearest_multiple, segmented_batches, square
+from asterism.data.sources.segmented import SegmentedSource, nearest_multiple, segmented_batches, square
 from asterism.data.sources.segmented_layouts import open_segmented
 from asterism.data.sources.stamp import stamp
 from asterism.errors import UserError
+from asterism.images.masks import VOID
 from tests.evals.segmented_samples import halves, write_camvid
 
 
