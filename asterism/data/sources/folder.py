@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
@@ -42,13 +43,22 @@ class Folder:
         if not 0 <= index < len(self):
             raise IndexError(index)
         key = self.key(index)
-        return Sample(decode(self.root / os.fsdecode(self.listing.path(index)), key), key, self.label(index))
+        return Sample(decode(self._file(index), key), key, self.label(index))
+
+    def keys(self) -> list[str]:
+        return [self.key(index) for index in range(len(self))]
+
+    def files(self) -> Iterable[Path]:
+        return (self._file(index) for index in range(len(self)))
 
     def key(self, index: int) -> str:
         return self._prefix + self.listing.path(index).decode("utf-8", "backslashreplace")
 
     def label(self, index: int) -> int | None:
         return None if self._labels is None else int(self._labels[self.listing.folder(index)])
+
+    def _file(self, index: int) -> Path:
+        return self.root / os.fsdecode(self.listing.path(index))
 
 
 def split_folder(root: Path, split: str | None) -> Path:

@@ -8,7 +8,7 @@ classes of their own.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -77,6 +77,12 @@ class Variations:
         source, place = self._find(index)
         return source.label(place)
 
+    def keys(self) -> list[str]:
+        return [key for keys in (source.keys() for source in self.sources.values()) for key in keys]
+
+    def files(self) -> Iterable[Path]:
+        return (file for source in self.sources.values() for file in source.files())
+
     def _find(self, index: int) -> tuple[Source, int]:
         for source in self.sources.values():
             if 0 <= index < len(source):
@@ -141,9 +147,13 @@ class SceneVariation:
         return Sample(image, sample.key, sample.label)
 
     def label(self, index: int) -> int:
-        label = self.scenes.label(index)
-        assert label is not None
-        return label
+        return self.scenes.label(index)
+
+    def keys(self) -> list[str]:
+        return self.scenes.keys()
+
+    def files(self) -> tuple[Path, ...]:
+        return ()
 
     def _other(self, index: int) -> int:
         """The scene that gives the background: a function of the scenes and the index."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -55,6 +55,7 @@ class Segmented:
         pixel_classes: Sequence[str],
         labels: NDArray[np.uint8],  # of each value of a mask file; values beyond are mistakes
         draw: Callable[[int], NDArray[np.integer]] | None = None,  # masks that are no files
+        annotations: Path | None = None,  # what `draw` draws them from
     ) -> None:
         if not items:
             raise UserError(f"{name} has no images with masks")
@@ -63,6 +64,7 @@ class Segmented:
         self.pixel_classes = list(pixel_classes)
         self._labels = labels
         self._draw = draw
+        self._annotations = annotations
 
     @cached_property
     def fingerprint(self) -> str:
@@ -87,6 +89,15 @@ class Segmented:
 
     def label(self, index: int) -> None:
         return None
+
+    def keys(self) -> list[str]:
+        return [item.key for item in self.items]
+
+    def files(self) -> Iterable[Path]:
+        """Images and masks; annotations that draw masks count as one of them."""
+        yield from (path for item in self.items for path in (item.image, item.mask) if isinstance(path, Path))
+        if self._annotations is not None:
+            yield self._annotations
 
     def _draw_mask(self, number: int) -> NDArray[np.integer]:
         assert self._draw is not None
@@ -130,34 +141,19 @@ class SegmentedScenes:
     def label(self, index: int) -> int | None:
         return self.source.label(index)
 
+    def keys(self) -> list[str]:
+        return self.source.keys()
 
-class SegmentedSubset:
+    def files(self) -> Iterable[Path]:
+        return self.source.files()
+
+
+class SegmentedSubset(Subset):
     """Some images of a segmented source."""
 
     def __init__(self, source: SegmentedSource, indices: Sequence[int]) -> None:
-        self.source = Subset(source, indices)
+        super().__init__(source, indices)
         self.pixel_classes = source.pixel_classes
-
-    @property
-    def name(self) -> str:
-        return self.source.name
-
-    @property
-    def fingerprint(self) -> str:
-        return self.source.fingerprint
-
-    @property
-    def classes(self) -> list[str] | None:
-        return self.source.classes
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, index: int) -> Sample:
-        return self.source[index]
-
-    def label(self, index: int) -> int | None:
-        return self.source.label(index)
 
 
 def identity_labels(classes: int) -> NDArray[np.uint8]:

@@ -177,9 +177,8 @@ def _coco_opener(root: Path, annotations: Path, part: str, chosen: Path | None) 
             if name not in masks.images:
                 raise UserError(f"{chosen} names {name}, which {annotations} does not know")
             items.append(_checked(Item(name, folder / name, masks.images[name])))
-        return Segmented(
-            f"{root.resolve().name}/{part}", items, masks.classes, identity_labels(len(masks.classes)), masks
-        )
+        labels = identity_labels(len(masks.classes))
+        return Segmented(f"{root.resolve().name}/{part}", items, masks.classes, labels, masks, annotations)
 
     return open_part
 
