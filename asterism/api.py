@@ -23,7 +23,7 @@ from asterism.images.pictures import Picture, Pictures, as_list
 from asterism.index.write import Written, check_target, write_embeddings
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
-from asterism.nn.pixel_encoder import PixelEncoder
+from asterism.nn.pixels import pixel_encoder
 from asterism.nn.weights.load import load_encoder
 from asterism.ops.collectives import join_processes, on_first_process
 from asterism.tools.output_folder import check_folder
@@ -32,7 +32,7 @@ from asterism.types import Model
 
 if TYPE_CHECKING:
     from asterism.tools.search import Neighbour
-    from asterism.tools.segment import Segmented
+    from asterism.tools.segment import SegmentedFolder
     from asterism.tools.track import Tracked
 
 PathLike = str | os.PathLike[str]
@@ -257,7 +257,7 @@ def segment(
     device: str = "auto",
     overrides: Sequence[str] = (),
     **settings: Any,
-) -> Segmented:
+) -> SegmentedFolder:
     """Segment images by a handful of labelled ones, without training; writes masks and overlays.
 
     examples: a folder with images/ and masks/ of the same names, or NAME.jpg beside NAME.png. images: a folder or one
@@ -313,7 +313,7 @@ def _subject(model: PathLike | Run | Encoder, device: str, tokenizer: PathLike |
     place = _device(device)
     path = _path_of(model)
     name = str(model) if isinstance(model, str) else str(path)
-    encoder = PixelEncoder() if name == "pixels" else load(name, tokenizer=tokenizer)
+    encoder = pixel_encoder() if name == "pixels" else load(name, tokenizer=tokenizer)
     return _Subject(encoder.to(place), Model(name, encoder.step), path if (path / "config.yaml").is_file() else None)
 
 
@@ -327,7 +327,7 @@ def _concept_encoder(
     if subject.run is not None:
         kind = f"a run of {open_run(subject.run).config['method']['name']}"
     else:
-        kind = "no network" if isinstance(subject.encoder, PixelEncoder) else subject.encoder.backbone.architecture.name
+        kind = subject.encoder.backbone.architecture.name
     raise UserError(
         f"{subject.model.name} ({kind}) has no concepts; train a model that has them by "
         "`asterism pretrain stellar --data DATA`, or name a STELLAR checkpoint"

@@ -35,7 +35,6 @@ from asterism.features.extract import count_unreadable
 from asterism.features.rows import Stored
 from asterism.images.masks import VOID
 from asterism.nn.encoder import Encoder
-from asterism.nn.pixel_encoder import patch_side
 from asterism.ops.neighbours import nearest_in_parts, votes
 from asterism.ops.patch_labels import mean_of_neighbours
 from asterism.ops.random import fold
@@ -77,7 +76,7 @@ class DenseNn(Evaluation):
 
     def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
         config = self.config
-        resize = nearest_multiple(patch_side(encoder), config.longer_side)
+        resize = nearest_multiple(encoder.patch_size, config.longer_side)
         common: dict[str, Any] = {"layers": 1, "batch_size": config.batch_size, "workers": config.workers}
         train = labelled_tokens(encoder, self.parts.train, resize, patch_labels=config.patch_labels, **common)
         test = tokens_and_masks(encoder, self.parts.test, resize, unit=True, **common)
@@ -97,7 +96,7 @@ class DenseNn(Evaluation):
 
     def constants(self, encoder: Encoder) -> dict[str, Any]:
         return super().constants(encoder) | {
-            "multiple": patch_side(encoder),
+            "multiple": encoder.patch_size,
             "classes": len(self.parts.classes),
             "images_per_share": [_count(len(self.parts.train), share) for share in self.config.shares],
         }

@@ -32,7 +32,6 @@ from asterism.features.extract import count_unreadable
 from asterism.features.rows import Stored
 from asterism.images.masks import VOID
 from asterism.nn.encoder import Encoder
-from asterism.nn.pixel_encoder import patch_side
 from asterism.ops.random import fold
 from asterism.ops.segmentation_metrics import SegmentationScores, confusion, scores
 from asterism.viz.bar import Bar
@@ -96,7 +95,7 @@ class LinearSeg(Evaluation):
         return super().constants(encoder) | sizes | {"optimizer": "adam", "decay": f"polynomial, power {_POWER}"}
 
     def _side(self, encoder: Encoder) -> int:
-        multiple = patch_side(encoder)
+        multiple = encoder.patch_size
         return max(1, round(self.config.side * encoder.image_size / multiple)) * multiple
 
     def _tokens(self, encoder: Encoder, source: Any) -> Stored:

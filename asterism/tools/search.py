@@ -15,7 +15,7 @@ from asterism.index.images import open_images
 from asterism.index.read import open_index
 from asterism.index.search import nearest_images
 from asterism.nn.encoder import Encoder
-from asterism.tools.contact_sheet import SUFFIXES, Tile, write_sheet
+from asterism.tools.contact_sheet import SUFFIXES, SheetPicture, write_sheet
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,10 @@ def search_images(
         for values, places in zip(matches.similarity.tolist(), matches.image.tolist(), strict=True)
     ]
     rows = [
-        [Tile(picture, path.name, "query"), *(Tile(images[n.row].image, n.key, f"{n.similarity:.3f}") for n in own)]
+        [
+            SheetPicture(picture, path.name, "query"),
+            *(SheetPicture(images[n.row].image, n.key, f"{n.similarity:.3f}") for n in own),
+        ]
         for path, picture, own in zip(queries, pictures, found, strict=True)
     ]
     write_sheet(rows, out, f"{len(collection.keys):,} images of {collection.facts.get('data')}")

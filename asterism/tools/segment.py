@@ -42,7 +42,7 @@ class Segmenting(FrameSize):
 
 
 @dataclass(frozen=True)
-class Segmented:
+class SegmentedFolder:
     """What was written."""
 
     folder: Path
@@ -53,7 +53,7 @@ class Segmented:
 
 
 @dataclass(frozen=True)
-class Memory:
+class LabelledPatches:
     """Patches of the examples, and the share of each class in them."""
 
     features: Float[Tensor, "n d"]
@@ -61,7 +61,7 @@ class Memory:
     classes: Int64[Tensor, " c"]  # the numbers in the masks, ascending
 
 
-def segment_images(encoder: Encoder, examples: Path, images: Path, out: Path, config: Segmenting) -> Segmented:
+def segment_images(encoder: Encoder, examples: Path, images: Path, out: Path, config: Segmenting) -> SegmentedFolder:
     """Write masks/<name>.png and overlays/<name>.jpg for an image or for every image of a folder."""
     pairs = find_pairs(examples)
     new = [images] if images.is_file() else list_frames(images)
@@ -83,7 +83,7 @@ def segment_images(encoder: Encoder, examples: Path, images: Path, out: Path, co
             bar.advance(1)
     if len(skipped) == len(new):
         raise UserError(f"none of the {len(new)} images of {images} can be read; the first: {skipped[0]}")
-    return Segmented(out, len(new) - len(skipped), len(pairs), memory.classes.tolist(), skipped)
+    return SegmentedFolder(out, len(new) - len(skipped), len(pairs), memory.classes.tolist(), skipped)
 
 
 def find_pairs(folder: Path) -> list[tuple[Path, Path]]:
@@ -106,7 +106,7 @@ def find_pairs(folder: Path) -> list[tuple[Path, Path]]:
     return pairs
 
 
-def remember(encoder: Encoder, pairs: list[tuple[Path, Path]], config: Segmenting) -> Memory:
+def remember(encoder: Encoder, pairs: list[tuple[Path, Path]], config: Segmenting) -> LabelledPatches:
     """Every patch of the examples of which at least half is labelled."""
     masks = [read_mask(mask) for _, mask in pairs]
     values = {value for mask in masks for value in torch.unique(mask).tolist()}
@@ -119,15 +119,15 @@ def remember(encoder: Encoder, pairs: list[tuple[Path, Path]], config: Segmentin
     if int(classes[-1]) > VOID:
         raise UserError(f"the masks of the examples hold the value {int(classes[-1])}; number classes from 0 to 254")
     examples = ((_matching(path, file, mask), mask) for (path, file), mask in zip(pairs, masks, strict=True))
-    return memory_of(encoder, examples, classes, config)
+    return labelled_patches(encoder, examples, classes, config)
 
 
-def memory_of(
+def labelled_patches(
     encoder: Encoder,
     examples: Iterable[tuple[UInt8[Tensor, "3 h w"], Int64[Tensor, "h w"]]],
     classes: Int64[Tensor, " c"],
     config: Segmenting,
-) -> Memory:
+) -> LabelledPatches:
     """Patches of images whose masks hold these classes (ascending) or `VOID`."""
     features, labels = [], []
     for image, mask in examples:
@@ -140,7 +140,7 @@ def memory_of(
     bank = torch.cat(features)
     if not len(bank):
         raise UserError("the masks of the examples are void (255) almost everywhere; label some of their pixels")
-    return Memory(bank, torch.cat(labels).to(bank.device), classes)
+    return LabelledPatches(bank, torch.cat(labels).to(bank.device), classes)
 
 
 def _matching(path: Path, file: Path, mask: Int64[Tensor, "h w"]) -> UInt8[Tensor, "3 h w"]:
@@ -155,7 +155,7 @@ def _matching(path: Path, file: Path, mask: Int64[Tensor, "h w"]) -> UInt8[Tenso
 
 
 def segment(
-    encoder: Encoder, image: UInt8[Tensor, "3 h w"], memory: Memory, config: Segmenting
+    encoder: Encoder, image: UInt8[Tensor, "3 h w"], memory: LabelledPatches, config: Segmenting
 ) -> Int64[Tensor, "h w"]:
     """The class of every pixel, as numbered in the masks of the examples."""
     size = (image.shape[1], image.shape[2])

@@ -80,7 +80,8 @@ class Monitor:
             self._display.advance(step)
         if step % self._every and step != self._steps:
             return
-        record = self._averages() | {name: float(value) for name, value in numbers.items()} | self._window.close()
+        record = self._averages() | {name: float(value) for name, value in numbers.items()} | self._window.summary()
+        self._window = _Window()
         if self._embeddings is not None and len(self._embeddings) > 1:
             record["feature_std"] = float(feature_std(self._embeddings))
             record["effective_rank"] = float(effective_rank(self._embeddings))
@@ -129,8 +130,6 @@ class _Window:
         self._images += images
         self._waited += waited
 
-    def close(self) -> dict[str, float]:
+    def summary(self) -> dict[str, float]:
         seconds = max(time.perf_counter() - self._start, 1e-9)
-        result = {"images_per_second": self._images / seconds, "data_wait_share": min(1.0, self._waited / seconds)}
-        self.__init__()  # type: ignore[misc]
-        return result
+        return {"images_per_second": self._images / seconds, "data_wait_share": min(1.0, self._waited / seconds)}

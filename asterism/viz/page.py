@@ -25,7 +25,7 @@ _STARS = (
 )
 
 
-Columns = Mapping[str, UInt8[Tensor, "b 3 _ _"]]  # pictures by the name of their column, one per row
+Gallery = Mapping[str, UInt8[Tensor, "b 3 _ _"]]  # pictures by the name of their column, one per row
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def facts(values: Mapping[str, str]) -> str:
     return f'<dl class="facts">{items}</dl>'
 
 
-def gallery(columns: Columns) -> str:
+def gallery(columns: Gallery) -> str:
     """One row per image, one named column per kind of picture; few columns leave room for parts beside each other."""
     if not columns:
         return ""
@@ -156,7 +156,7 @@ def _row(cells: Sequence[str], stressed: Collection[int]) -> str:
     return f"<tr><th>{first}</th>{''.join(f'{tag}{cell}</td>' for tag, cell in zip(tags, rest, strict=True))}</tr>"
 
 
-def _gallery(columns: Columns, rows: range) -> str:
+def _gallery(columns: Gallery, rows: range) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in columns)
     body = "".join(
         "<tr>"
