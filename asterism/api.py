@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asterism.config import with_overrides
-from asterism.data import open_source
+from asterism.data import Source, open_source
 from asterism.data.evaluation.labelled import DataChoice
+from asterism.data.sources.splits import EVERYTHING, UnknownSplit
 from asterism.errors import UserError, unknown
 from asterism.evals import protocol_class
 from asterism.evals.base import ProtocolConfig
@@ -142,13 +143,15 @@ def embed(
 ) -> Written:
     """Write one vector per image to a .parquet or .npz file, with `dense` also one per patch.
 
-    An image gets the vector that `load(model).encode([image]).cls` gives, and its concepts and their maps if the model
-    knows concepts, so that `concepts` can search the file. Unreadable images are left out and recorded beside the file.
+    All images are embedded, those of every split; `split` chooses one. (Drawn scenes have no end: of these, it is the
+    training split.) An image gets the vector that `load(model).encode(image).cls` gives, and its concepts and their
+    maps if the model knows concepts, so that `concepts` can search the file. Unreadable images are left out and
+    recorded beside the file.
     """
     target = check_target(Path(out), overwrite)
     subject = _subject(model, device)
     path = _data_of(subject, data)
-    source = open_source(path, split)
+    source, split = _everything(path) if split is None else (open_source(path, split), split)
     return write_embeddings(
         subject.encoder,
         source,
@@ -359,6 +362,14 @@ def _data_of(subject: _Subject, data: PathLike | None) -> str:
     if subject.run is None:
         raise UserError("name the data: --data with a folder, shards, or a name from `asterism list datasets`")
     return str(open_run(subject.run).config["data"]["path"])
+
+
+def _everything(path: str) -> tuple[Source, str | None]:
+    """All splits of some data, and how to name them together."""
+    try:
+        return open_source(path, EVERYTHING), EVERYTHING
+    except UnknownSplit:
+        return open_source(path), None
 
 
 def _device(name: str) -> torch.device:

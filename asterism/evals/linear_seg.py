@@ -33,7 +33,7 @@ from asterism.features.rows import Stored
 from asterism.images.masks import VOID
 from asterism.nn.encoder import Encoder
 from asterism.ops.random import fold
-from asterism.ops.segmentation_metrics import SegmentationScores, confusion, scores
+from asterism.ops.segmentation_metrics import SegmentationScores, confusion, iou_by_class, scores
 from asterism.viz.bar import Bar
 
 _POWER = 0.9  # of the polynomial decay
@@ -52,7 +52,8 @@ class LinearSegConfig(GridConfig):
 
 
 class LinearSeg(Evaluation):
-    """Mean intersection over union, mean accuracy of the classes and accuracy of all pixels, in percent."""
+    """Mean intersection over union, mean accuracy of the classes and accuracy of all pixels, in percent; and the
+    intersection over union of every class that the test images have."""
 
     Config = LinearSegConfig
     config: LinearSegConfig
@@ -84,6 +85,7 @@ class LinearSeg(Evaluation):
         yield "miou", 100 * found.miou
         yield "macc", 100 * found.macc
         yield "aacc", 100 * found.aacc
+        yield from ((f"iou/{name}", value) for name, value in iou_by_class(found, self.parts.classes).items())
         yield "chosen_learning_rate", config.learning_rates[chosen]
         yield from count_unreadable(train, test)
 

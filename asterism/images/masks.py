@@ -31,7 +31,7 @@ def read_mask(path: Path) -> Int64[Tensor, "h w"]:
     Palette and grey images are read as the indices they hold, never as colours. In an RGB image black is nothing and
     every other colour is an object, numbered by its red, then green, then blue.
     """
-    values, in_colour = _values(path)
+    values, in_colour = read_values(path)
     if len(np.unique(values)) > _MOST_VALUES:
         raise UserError(
             f"the mask {path} has {len(np.unique(values))} different values, more than {_MOST_VALUES}: it looks "
@@ -42,10 +42,22 @@ def read_mask(path: Path) -> Int64[Tensor, "h w"]:
 
 def read_labels(path: Path) -> NDArray[np.int64]:
     """The values of an index image, palette or grey."""
-    values, in_colour = _values(path)
+    values, in_colour = read_values(path)
     if in_colour:
         raise UserError(f"the mask {path} is a colour image; masks are index images, one number per pixel")
     return values
+
+
+def read_values(path: Path) -> tuple[NDArray[np.int64], bool]:
+    """The indices of an image, or its colours as 0xRRGGBB; and whether they are colours."""
+    try:
+        with opened(read_regular(path, str(path)), str(path)) as image:
+            if image.mode in _INDEX_MODES:
+                return np.asarray(image).astype(np.int64), False
+            colours = np.asarray(image.convert("RGB")).astype(np.int64)
+    except BadImage as error:
+        raise UserError(f"cannot read the mask {error}") from None
+    return (colours * np.array([1 << 16, 1 << 8, 1])).sum(axis=2), True
 
 
 def white_as_object(mask: Int64[Tensor, "h w"], values: set[int]) -> Int64[Tensor, "h w"]:
@@ -58,18 +70,6 @@ def save_mask(mask: Int64[Tensor, "h w"], path: Path) -> None:
     image = Image.fromarray(mask.cpu().numpy().astype(np.uint8))
     image.putpalette([level for colour in palette(256) for level in colour])
     image.save(path)
-
-
-def _values(path: Path) -> tuple[NDArray[np.int64], bool]:
-    """The indices of an image, or its colours as 0xRRGGBB; and whether they are colours."""
-    try:
-        with opened(read_regular(path, str(path)), str(path)) as image:
-            if image.mode in _INDEX_MODES:
-                return np.asarray(image).astype(np.int64), False
-            colours = np.asarray(image.convert("RGB")).astype(np.int64)
-    except BadImage as error:
-        raise UserError(f"cannot read the mask {error}") from None
-    return (colours * np.array([1 << 16, 1 << 8, 1])).sum(axis=2), True
 
 
 def _ranks(values: NDArray[np.int64]) -> NDArray[np.int64]:

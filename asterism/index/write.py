@@ -39,6 +39,7 @@ class Written:
     """What came of it."""
 
     path: Path
+    data: str  # the name of the source, with its split
     images: int
     dim: int
     skipped: int  # unreadable images
@@ -78,7 +79,7 @@ def write_embeddings(
             file.add(_columns(batch, dense), facts | {"grid": list(batch.features.grid)})
             bad += batch.unreadable
         file.finish()
-    return Written(target, file.images, file.dim, len(bad), _record(bad, target))
+    return Written(target, source.name, file.images, file.dim, len(bad), _record(bad, target))
 
 
 def _columns(batch: Encoded, dense: bool) -> Table:

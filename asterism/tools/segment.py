@@ -3,8 +3,7 @@
 Every patch of a new image looks for the most similar patches of the examples, which give it their labels, weighted by
 exp(cosine / temperature). The soft labels are enlarged smoothly, and the strongest wins at every pixel.
 
-Examples are images/<name>.jpg with masks/<name>.png, or both side by side in one folder. Masks hold the number of a
-class at every pixel, 0 for the background; 255 is left out of the memory, unless it is the only number beside 0.
+Examples are images and masks as `asterism.data.sources.own_masks` reads them; pixels that count nowhere are left out.
 """
 
 from __future__ import annotations
@@ -20,11 +19,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asterism.data.sources.davis import list_frames
+from asterism.data.sources.own_masks import find_pairs, own_classes
 from asterism.errors import UserError
 from asterism.features.mask_tracking import FrameSize, input_size, patch_features
 from asterism.images.bad_image import BadImage
-from asterism.images.decode import SUFFIXES, decode
-from asterism.images.masks import VOID, read_mask, save_mask, white_as_object
+from asterism.images.decode import decode
+from asterism.images.masks import VOID, save_mask
 from asterism.images.pictures import read_picture
 from asterism.images.write import save_picture
 from asterism.nn.encoder import Encoder
@@ -86,40 +86,18 @@ def segment_images(encoder: Encoder, examples: Path, images: Path, out: Path, co
     return SegmentedFolder(out, len(new) - len(skipped), len(pairs), memory.classes.tolist(), skipped)
 
 
-def find_pairs(folder: Path) -> list[tuple[Path, Path]]:
-    """Images of a folder and their masks."""
-    if not folder.is_dir():
-        raise UserError(f"no such folder of examples: {folder}")
-    apart = (folder / "images").is_dir() and (folder / "masks").is_dir()
-    images, masks = (folder / "images", folder / "masks") if apart else (folder, folder)
-    found = {path.stem: path for path in sorted(masks.glob("*.png"))}
-    pictures = [
-        path
-        for path in sorted(images.iterdir())
-        if path.suffix.lower() in SUFFIXES and (apart or path.suffix.lower() != ".png")
-    ]
-    pairs = [(path, found[path.stem]) for path in pictures if path.stem in found]
-    if not pairs:
-        raise UserError(
-            f"{folder} has no image with a mask: give images/NAME.jpg with masks/NAME.png, or NAME.jpg beside NAME.png"
-        )
-    return pairs
-
-
 def remember(encoder: Encoder, pairs: list[tuple[Path, Path]], config: Segmenting) -> LabelledPatches:
     """Every patch of the examples of which at least half is labelled."""
-    masks = [read_mask(mask) for _, mask in pairs]
-    values = {value for mask in masks for value in torch.unique(mask).tolist()}
-    masks = [white_as_object(mask, values) for mask in masks]
-    classes = torch.tensor(sorted({1 if values <= {0, VOID} and value == VOID else value for value in values} - {VOID}))
-    if len(classes) < 2:
+    own = own_classes([mask for _, mask in pairs])
+    if len(own.values) < 2:
         raise UserError(
-            f"the masks of the examples hold {len(classes)} class; label at least two, the background being one"
+            f"the masks of the examples hold {len(own.values)} class; label at least two, the background being one"
         )
-    if int(classes[-1]) > VOID:
-        raise UserError(f"the masks of the examples hold the value {int(classes[-1])}; number classes from 0 to 254")
-    examples = ((_matching(path, file, mask), mask) for (path, file), mask in zip(pairs, masks, strict=True))
-    return labelled_patches(encoder, examples, classes, config)
+    numbers = torch.full((VOID + 1,), VOID)
+    numbers[: len(own.numbers)] = torch.tensor(own.numbers)
+    masks = ((path, file, numbers[torch.from_numpy(own(file))]) for path, file in pairs)
+    examples = ((_matching(path, file, mask), mask) for path, file, mask in masks)
+    return labelled_patches(encoder, examples, torch.tensor(own.numbers), config)
 
 
 def labelled_patches(

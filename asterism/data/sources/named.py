@@ -20,6 +20,7 @@ from asterism.data.sources import splits
 from asterism.data.sources.catalog import IMAGENET, NAMED
 from asterism.data.sources.folder import Folder, open_folder
 from asterism.data.sources.index_cache import user_cache
+from asterism.data.sources.joined import Joined
 from asterism.data.sources.source import Sample
 from asterism.errors import UserError
 from asterism.files import locked
@@ -66,12 +67,14 @@ class Named:
         return sorted(file for file in self._place.rglob("*") if file.is_file())
 
 
-def open_named(name: str, split: str | None = None) -> Named | Folder:
+def open_named(name: str, split: str | None = None) -> Named | Folder | Joined:
     """A set of `NAMED`, downloaded first where it is missing, or ImageNet from where it was put."""
     place = datasets_folder() / name
     if name == IMAGENET:
         return _open_imagenet(place, split)
     parts = NAMED[name].parts
+    if split == splits.EVERYTHING and len(parts) > 1:
+        return Joined(f"{name}/{splits.EVERYTHING}", {part: open_named(name, part) for part in parts})
     whole = list(parts) == [splits.EVERYTHING] and split in (None, splits.EVERYTHING)
     chosen = splits.EVERYTHING if whole else splits.pick(split, parts, name)
     return Named(name if whole else f"{name}/{chosen}", _load(name, parts[chosen], place), place)

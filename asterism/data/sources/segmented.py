@@ -56,6 +56,7 @@ class Segmented:
         labels: NDArray[np.uint8],  # of each value of a mask file; values beyond are mistakes
         draw: Callable[[int], NDArray[np.integer]] | None = None,  # masks that are no files
         annotations: Path | None = None,  # what `draw` draws them from
+        read: Callable[[Path], NDArray[np.integer]] = read_labels,  # the values of a mask file
     ) -> None:
         if not items:
             raise UserError(f"{name} has no images with masks")
@@ -65,6 +66,7 @@ class Segmented:
         self._labels = labels
         self._draw = draw
         self._annotations = annotations
+        self._read = read
 
     @cached_property
     def fingerprint(self) -> str:
@@ -79,7 +81,7 @@ class Segmented:
             raise IndexError(index)
         item = self.items[index]
         image = decode(item.image, item.key)
-        raw = self._draw_mask(item.mask) if isinstance(item.mask, int) else read_labels(item.mask)
+        raw = self._draw_mask(item.mask) if isinstance(item.mask, int) else self._read(item.mask)
         if raw.shape != image.shape[1:]:
             raise UserError(
                 f"{item.key} has {image.shape[2]}×{image.shape[1]} pixels, but its mask {raw.shape[1]}×{raw.shape[0]}; "
@@ -176,7 +178,7 @@ Resize = Callable[[int, int], tuple[int, int]]  # from height and width in the f
 
 
 def nearest_multiple(multiple: int, longer_side: int | None = None) -> Resize:
-    """Sides to the nearest multiple, after the longer one was brought to `longer_side` pixels where that is given."""
+    """Sides to the nearest multiple, after the longer one was reduced to `longer_side` pixels where it is longer."""
     return _NearestMultiple(multiple, longer_side)
 
 
@@ -203,7 +205,7 @@ class _NearestMultiple:
     longer_side: int | None
 
     def __call__(self, height: int, width: int) -> tuple[int, int]:
-        scale = 1.0 if self.longer_side is None else self.longer_side / max(height, width)
+        scale = 1.0 if self.longer_side is None else min(1.0, self.longer_side / max(height, width))
         rounded = (max(1, round(scale * side / self.multiple)) * self.multiple for side in (height, width))
         rows, columns = rounded
         return rows, columns

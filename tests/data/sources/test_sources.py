@@ -22,6 +22,7 @@ from asterism.data.sources.boxes import with_boxes
 from asterism.data.sources.davis import open_davis
 from asterism.data.sources.folder import open_folder
 from asterism.data.sources.imagenet9 import VARIATIONS, SceneVariation, open_imagenet9
+from asterism.data.sources.joined import Joined
 from asterism.data.sources.landmarks import Landmarks
 from asterism.data.sources.named import Named
 from asterism.data.sources.scenes import Scenes
@@ -108,6 +109,7 @@ OPENERS: dict[str, Callable[[Path], Source]] = {
     "Segmented": _segmented,
     "Landmarks": _landmarks,
     "Variations": _imagenet9,
+    "Joined": lambda root: Joined("both", {"a": _folder(root / "a"), "b": _folder(root / "b")}),
     "Named": lambda root: Named("cifar10/train", _Torchvision(root), root),
     "WithBoxes": _boxed,
     "Subset": lambda root: Subset(_folder(root), [3, 0]),
