@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asterism.config import with_overrides
-from asterism.data import open_source
+from asterism.data import Source, open_source
 from asterism.data.evaluation.labelled import DataChoice
+from asterism.data.sources.splits import EVERYTHING, UnknownSplit
 from asterism.errors import UserError, unknown
 from asterism.evals import protocol_class
 from asterism.evals.base import ProtocolConfig
 from asterism.evals.measure import run_protocol
 from asterism.evals.result import Result
-from asterism.images.pictures import Picture
+from asterism.images.pictures import Picture, Pictures, as_list
 from asterism.index.write import Written, check_target, write_embeddings
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
-from asterism.nn.pixel_encoder import PixelEncoder
+from asterism.nn.pixels import pixel_encoder
 from asterism.nn.weights.load import load_encoder
 from asterism.ops.collectives import join_processes, on_first_process
 from asterism.tools.output_folder import check_folder
@@ -32,7 +33,7 @@ from asterism.types import Model
 
 if TYPE_CHECKING:
     from asterism.tools.search import Neighbour
-    from asterism.tools.segment import Segmented
+    from asterism.tools.segment import SegmentedFolder
     from asterism.tools.track import Tracked
     from asterism.train.plan import Plan
 
@@ -94,7 +95,7 @@ def plan(
 
 
 def load(
-    model: PathLike,
+    model: PathLike | Run,
     *,
     tokenizer: PathLike | None = None,
     heads: int | None = None,
@@ -107,7 +108,8 @@ def load(
     heads: of the network; decoder_heads: of its decoder. name: the timm model that the weights belong to.
     """
     place = None if tokenizer is None else os.fspath(tokenizer)
-    return load_encoder(os.fspath(model), tokenizer=place, heads=heads, decoder_heads=decoder_heads, name=name)
+    name_or_path = os.fspath(model.path if isinstance(model, Run) else model)
+    return load_encoder(name_or_path, tokenizer=place, heads=heads, decoder_heads=decoder_heads, name=name)
 
 
 def evaluate(
@@ -155,13 +157,15 @@ def embed(
 ) -> Written:
     """Write one vector per image to a .parquet or .npz file, with `dense` also one per patch.
 
-    An image gets the vector that `load(model).encode([image]).cls` gives, and its concepts and their maps if the model
-    knows concepts, so that `concepts` can search the file. Unreadable images are left out and recorded beside the file.
+    All images are embedded, those of every split; `split` chooses one. (Drawn scenes have no end: of these, it is the
+    training split.) An image gets the vector that `load(model).encode(image).cls` gives, and its concepts and their
+    maps if the model knows concepts, so that `concepts` can search the file. Unreadable images are left out and
+    recorded beside the file.
     """
     target = check_target(Path(out), overwrite)
     subject = _subject(model, device)
     path = _data_of(subject, data)
-    source = open_source(path, split)
+    source, split = _everything(path) if split is None else (open_source(path, split), split)
     return write_embeddings(
         subject.encoder,
         source,
@@ -182,7 +186,7 @@ def report(*runs: PathLike | Run) -> Path:
 
 def concepts(
     model: PathLike | Run | Encoder,
-    images: Sequence[Picture],
+    images: Pictures,
     out: PathLike = "concepts",
     *,
     index: PathLike | None = None,
@@ -194,24 +198,23 @@ def concepts(
 ) -> Path:
     """Draw where every concept is in images, and the images made from the concepts; returns the page that shows them.
 
-    images: paths, PIL images, arrays or tensors. index: a file that `embed` wrote with the same model; the page then
+    images: whatever `encode` takes. index: a file that `embed` wrote with the same model; the page then
     shows, for every single concept, the nearest of its images. data: where these are now, if they have moved.
     tokenizer: as in `load`.
     """
     from asterism.tools.concepts import open_collection, write_concepts  # bring the drawing libraries
 
-    if not images:
-        raise UserError("name at least one image")
+    pictures = as_list(images)
     folder = check_folder(Path(out), overwrite)
     encoder, name = _concept_encoder(model, device, tokenizer)
     place = None if data is None else os.fspath(data)
     collection = None if index is None else open_collection(Path(index), place, encoder, neighbours)
-    return write_concepts(encoder, images, folder, name, collection)
+    return write_concepts(encoder, pictures, folder, name, collection)
 
 
 def reconstruct(
     model: PathLike | Run | Encoder,
-    images: Sequence[Picture],
+    images: Pictures,
     out: PathLike = "reconstructions",
     *,
     drop: Sequence[int] = (),
@@ -230,12 +233,11 @@ def reconstruct(
     """
     from asterism.tools.reconstruct import Edit, Move, write_reconstructions  # bring the drawing libraries
 
-    if not images:
-        raise UserError("name at least one image")
+    pictures = as_list(images)
     folder = check_folder(Path(out), overwrite)
     encoder, _ = _concept_encoder(model, device, tokenizer)
     moves = tuple(Move(token, down, right) for token, (down, right) in (move or {}).items())
-    return write_reconstructions(encoder, images, folder, Edit(swap, tuple(drop), moves))
+    return write_reconstructions(encoder, pictures, folder, Edit(swap, tuple(drop), moves))
 
 
 def track(
@@ -272,7 +274,7 @@ def segment(
     device: str = "auto",
     overrides: Sequence[str] = (),
     **settings: Any,
-) -> Segmented:
+) -> SegmentedFolder:
     """Segment images by a handful of labelled ones, without training; writes masks and overlays.
 
     examples: a folder with images/ and masks/ of the same names, or NAME.jpg beside NAME.png. images: a folder or one
@@ -328,7 +330,7 @@ def _subject(model: PathLike | Run | Encoder, device: str, tokenizer: PathLike |
     place = _device(device)
     path = _path_of(model)
     name = str(model) if isinstance(model, str) else str(path)
-    encoder = PixelEncoder() if name == "pixels" else load(name, tokenizer=tokenizer)
+    encoder = pixel_encoder() if name == "pixels" else load(name, tokenizer=tokenizer)
     return _Subject(encoder.to(place), Model(name, encoder.step), path if (path / "config.yaml").is_file() else None)
 
 
@@ -347,7 +349,7 @@ def _concept_encoder(
     if subject.run is not None:
         kind = f"a run of {open_run(subject.run).config['method']['name']}"
     else:
-        kind = "no network" if isinstance(subject.encoder, PixelEncoder) else subject.encoder.backbone.architecture.name
+        kind = subject.encoder.backbone.architecture.name
     raise UserError(
         f"{subject.model.name} ({kind}) has no concepts; train a model that has them by "
         "`asterism pretrain stellar --data DATA`, or name a STELLAR checkpoint"
@@ -379,6 +381,14 @@ def _data_of(subject: _Subject, data: PathLike | None) -> str:
     if subject.run is None:
         raise UserError("name the data: --data with a folder, shards, or a name from `asterism list datasets`")
     return str(open_run(subject.run).config["data"]["path"])
+
+
+def _everything(path: str) -> tuple[Source, str | None]:
+    """All splits of some data, and how to name them together."""
+    try:
+        return open_source(path, EVERYTHING), EVERYTHING
+    except UnknownSplit:
+        return open_source(path), None
 
 
 def _device(name: str) -> torch.device:

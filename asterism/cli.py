@@ -235,7 +235,8 @@ def embed(
     batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 64,
     device: Device = "auto",
 ) -> None:
-    """Turn images into vectors: one row per image, with its file name and its label if it has one.
+    """Turn images into vectors: one row per image, with its file name and its label if it has one. All splits of the
+    data are embedded, unless --split chooses one.
 
     A model with concepts also writes these and their maps, for `asterism concepts --index`.
 
@@ -249,7 +250,7 @@ def embed(
     written = api.embed(
         model, data, out, split=split, dense=dense, overwrite=overwrite, batch_size=batch_size, device=device
     )
-    print(f"{written.images} images × {written.dim} numbers: {written.path}")
+    print(f"{written.images} images of {written.data} × {written.dim} numbers: {written.path}")
     if written.skipped:
         _warn(f"{written.skipped} unreadable images were left out, see {written.bad_images}", "yellow")
 

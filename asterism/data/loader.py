@@ -18,12 +18,12 @@ from torch.utils.data import Dataset
 from asterism.config import Config
 from asterism.data.kept import KeptImages
 from asterism.data.order import EpochOrder
-from asterism.data.sources.segmented import VOID
 from asterism.data.sources.source import Sample, Source
 from asterism.data.views import Views
 from asterism.data.workers import cores, prepare
 from asterism.errors import UserError
 from asterism.images.bad_image import BadImage
+from asterism.images.masks import VOID
 from asterism.ops.geometry import geometry_from_rows
 from asterism.ops.random import fold
 from asterism.types import Batch, View

@@ -76,7 +76,7 @@ class Backgrounds(Evaluation):
         check_classes(self.parts.train, train.labels)
         predict = self._classifier(encoder, train, len(to_tested))
         accuracy, parts = {}, [train]
-        for name, source in test.sources.items():
+        for name, source in test.parts.items():
             found = pooled_vectors(self.config, encoder, source)
             parts.append(found)
             predicted = torch.cat([predict(rows) for rows in torch.split(found.features, _ROWS)])

@@ -8,7 +8,7 @@ from asterism.nn.backbone import rebuild_backbone
 from asterism.nn.concepts import ConceptEncoder, rebuild_reconstruction
 from asterism.nn.encoder import Encoder
 from asterism.nn.localization import Localization
-from asterism.nn.pixel_encoder import PixelEncoder, PixelPatches, patch_side
+from asterism.nn.pixels import pixel_encoder, pixel_patches
 from asterism.nn.reconstruction import CodeReconstruction
 
 
@@ -21,23 +21,28 @@ def untrained(encoder: Encoder, seed: int = 0) -> Encoder:
 
 
 def whole_image_baselines(encoder: Encoder) -> dict[str, Encoder]:
-    return _on_device_of(encoder, PixelEncoder())
+    return _on_device_of(encoder, pixel_encoder())
 
 
 def patch_baselines(encoder: Encoder) -> dict[str, Encoder]:
     """For protocols that read patches: those of the pixels are as large as the encoder's."""
-    return _on_device_of(encoder, PixelPatches(encoder.image_size, patch_side(encoder)))
+    return _on_device_of(encoder, pixel_patches(encoder.image_size, encoder.patch_size))
 
 
 def concept_baselines(encoder: Encoder) -> dict[str, Encoder]:
     """For protocols that read concepts or a decoder, which pixels do not have."""
-    return {} if isinstance(encoder, PixelEncoder) else {"untrained": untrained(encoder)}
+    return {"untrained": untrained(encoder)} if _has_weights(encoder) else {}
 
 
-def _on_device_of(encoder: Encoder, pixels: PixelEncoder) -> dict[str, Encoder]:
-    if isinstance(encoder, PixelEncoder):
+def _on_device_of(encoder: Encoder, pixels: Encoder) -> dict[str, Encoder]:
+    if not _has_weights(encoder):
         return {}
     return {"untrained": untrained(encoder), "pixels": pixels.to(next(encoder.parameters()).device).eval()}
+
+
+def _has_weights(encoder: Encoder) -> bool:
+    """Raw pixels have none, so there is nothing about them that could be untrained."""
+    return any(weight.numel() for weight in encoder.parameters())
 
 
 def _fresh(encoder: Encoder) -> Encoder:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from asterism.data.evaluation.labelled import DataChoice
 from asterism.data.evaluation.segmented import SegmentedParts, drawn_images, open_segmented_parts
-from asterism.data.sources.segmented import VOID, nearest_multiple
+from asterism.data.sources.segmented import nearest_multiple
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import patch_baselines
@@ -33,12 +33,12 @@ from asterism.features.dense_tokens import (
 )
 from asterism.features.extract import count_unreadable
 from asterism.features.rows import Stored
+from asterism.images.masks import VOID
 from asterism.nn.encoder import Encoder
-from asterism.nn.pixel_encoder import patch_side
 from asterism.ops.neighbours import nearest_in_parts, votes
 from asterism.ops.patch_labels import mean_of_neighbours
 from asterism.ops.random import fold
-from asterism.ops.segmentation_metrics import confusion, scores
+from asterism.ops.segmentation_metrics import SegmentationScores, confusion, iou_by_class, scores
 from asterism.viz.bar import Bar
 
 _QUERIES = 8192  # patches searched for at a time, all of whose neighbours are held
@@ -64,7 +64,8 @@ class DenseNnConfig(ProtocolConfig):
 
 
 class DenseNn(Evaluation):
-    """Mean intersection over union in percent, on patches and on pixels, for every share of the training images."""
+    """Mean intersection over union in percent, on patches and on pixels, for every share of the training images; and
+    that of every class that the test images have, on pixels, from all training images."""
 
     Config = DenseNnConfig
     config: DenseNnConfig
@@ -76,7 +77,7 @@ class DenseNn(Evaluation):
 
     def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
         config = self.config
-        resize = nearest_multiple(patch_side(encoder), config.longer_side)
+        resize = nearest_multiple(encoder.patch_size, config.longer_side)
         common: dict[str, Any] = {"layers": 1, "batch_size": config.batch_size, "workers": config.workers}
         train = labelled_tokens(encoder, self.parts.train, resize, patch_labels=config.patch_labels, **common)
         test = tokens_and_masks(encoder, self.parts.test, resize, unit=True, **common)
@@ -85,10 +86,14 @@ class DenseNn(Evaluation):
         plans = [(share, draw) for share in config.shares for draw in range(config.draws if share < 1 else 1)]
         parts = [_runs(train, self._drawn(len(train.keys), share, draw)) for share, draw in plans]
         found: dict[str, list[float]] = {}
-        for (share, _), values in zip(plans, self._scores(train, parts, test, _device(encoder)), strict=True):
-            for kind, value in values.items():
-                found.setdefault(f"miou_{kind}{_suffix(share)}", []).append(value)
+        by_class: dict[str, float] = {}
+        for (share, _), kinds in zip(plans, self._scores(train, parts, test, _device(encoder)), strict=True):
+            for kind, scored in kinds.items():
+                found.setdefault(f"miou_{kind}{_suffix(share)}", []).append(100 * scored.miou)
+            if share == 1:
+                by_class = iou_by_class(kinds["pixels"], self.parts.classes)
         yield from ((name, sum(values) / len(values)) for name, values in found.items())
+        yield from ((f"iou/{name}", value) for name, value in by_class.items())
         yield from count_unreadable(train, test)
 
     def baselines(self, encoder: Encoder) -> dict[str, Encoder]:
@@ -96,7 +101,7 @@ class DenseNn(Evaluation):
 
     def constants(self, encoder: Encoder) -> dict[str, Any]:
         return super().constants(encoder) | {
-            "multiple": patch_side(encoder),
+            "multiple": encoder.patch_size,
             "classes": len(self.parts.classes),
             "images_per_share": [_count(len(self.parts.train), share) for share in self.config.shares],
         }
@@ -107,8 +112,8 @@ class DenseNn(Evaluation):
 
     def _scores(
         self, train: Stored, parts: list[list[range]], test: Stored, device: torch.device
-    ) -> list[dict[str, float]]:
-        """For every part of the training tokens, intersection over union on patches and on pixels, in percent.
+    ) -> list[dict[str, SegmentationScores]]:
+        """For every part of the training tokens, the scores on patches and on pixels.
 
         All parts are asked at once about a group of test images, so that tokens are compared once.
         """
@@ -129,9 +134,7 @@ class DenseNn(Evaluation):
         if not pixels.sum():
             raise UserError(f"every pixel of {self.parts.test.name} is void; there is nothing to test on")
         counted = {"patches": patches, "pixels": pixels} if patches.sum() else {"pixels": pixels}
-        return [
-            {kind: 100 * scores(counts[part]).miou for kind, counts in counted.items()} for part in range(len(parts))
-        ]
+        return [{kind: scores(counts[part]) for kind, counts in counted.items()} for part in range(len(parts))]
 
     def _votes(self, similarity: Float[Tensor, "q k"], labels: Tensor, classes: int) -> Float[Tensor, "q c"]:
         """Shares of the classes, from the labels [q, k] or [q, k, c] of the neighbours."""

@@ -1,7 +1,8 @@
 """Linear classification of frozen features: whether classes can be told apart by a plane.
 
 The protocol of DINO and iBOT: class tokens of the last four blocks side by side (small networks), or the last class
-token with the mean patch (768 channels and more); SGD with momentum 0.9, cosine, 100 epochs; a whole grid of learning
+token with the mean patch (768 channels and more); where there is no class token, as in Swin, the mean patch of the last
+four blocks, which may lie in two stages; SGD with momentum 0.9, cosine, 100 epochs; a whole grid of learning
 rates {1…9}·10⁻⁴…10⁰ · batch / 256 trained at once on features that are extracted once, so images are not augmented. The
 rate is chosen on a tenth of the training images, never on the test images. `linear.label_share` and `linear.label_list`
 learn from a part of the labels.
@@ -28,18 +29,18 @@ from asterism.evals.settings.cropped import CroppedConfig
 from asterism.evals.settings.few_labels import FewLabelsConfig, labelled_part
 from asterism.features.extract import Extracted, count_unreadable, extract_from_images
 from asterism.nn.encoder import Encoder
-from asterism.nn.pixel_encoder import PixelEncoder
 
 _LAYERS = 4
 _LARGE = 768  # channels from which on the last class token and the mean patch are used
 
-LinearFeature = Literal["auto", "cls4", "cls-mean", "cls"]
+LinearFeature = Literal["auto", "cls4", "cls-mean", "cls", "mean4", "mean"]
 
 
 class LinearConfig(FewLabelsConfig, CroppedConfig, GridConfig):
     """Constants of the protocol; the defaults are those of the papers."""
 
-    feature: LinearFeature = "auto"  # cls4: class tokens of the last four blocks; cls-mean: last one ⊕ mean patch
+    # cls4, mean4: class token or mean patch of the last four blocks; cls, mean: of the last; cls-mean: both of the last
+    feature: LinearFeature = "auto"
     learning_rates: tuple[float, ...] = tuple(n * 10.0**e for e in range(-4, 1) for n in range(1, 10))  # at batch 256
     head_batch: int = Field(1024, ge=1)  # images per step of the heads
 
@@ -90,21 +91,16 @@ class Linear(Evaluation):
 
 
 def _feature(asked: LinearFeature, encoder: Encoder) -> LinearFeature:
-    """What `auto` means for this encoder; raw pixels have one layer."""
-    if isinstance(encoder, PixelEncoder):
-        return "cls"
-    if asked != "auto":
-        return asked
-    return "cls-mean" if encoder.backbone.dim >= _LARGE else "cls4"
+    """What was asked for in terms of what this encoder has: without a class token, mean patches stand in for it."""
+    if encoder.backbone.has_cls:
+        return asked if asked != "auto" else "cls-mean" if encoder.backbone.dim >= _LARGE else "cls4"
+    return "mean" if asked in ("cls", "cls-mean", "mean") else "mean4"
 
 
 @torch.no_grad()
 def _vectors(encoder: Encoder, images: UInt8[Tensor, "b 3 s s"], feature: LinearFeature) -> Float[Tensor, "b d"]:
-    if feature == "cls":
-        return encoder.encode(images).cls
-    if feature == "cls-mean":
-        found = encoder.encode(images)
-        return torch.cat([found.cls, found.patches.mean(1)], dim=1)
-    depth = encoder.backbone.depth
-    layers = encoder.backbone.layers(encoder.normalise(images), range(max(0, depth - _LAYERS), depth))
-    return torch.cat([each.patches.mean(1) if each.cls is None else each.cls for each in layers], dim=1)
+    found = encoder.layers(images, _LAYERS if feature in ("cls4", "mean4") else 1)
+    if feature in ("cls", "cls4"):
+        return torch.cat([each.cls for each in found], dim=1)
+    means = [each.patches.mean(1) for each in found]
+    return torch.cat([found[-1].cls, *means] if feature == "cls-mean" else means, dim=1)

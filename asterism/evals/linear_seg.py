@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from asterism.data.evaluation.labelled import DataChoice
 from asterism.data.evaluation.segmented import SegmentedParts, drawn_images, open_segmented_parts
-from asterism.data.sources.segmented import VOID, square
+from asterism.data.sources.segmented import square
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import patch_baselines
@@ -30,10 +30,10 @@ from asterism.evals.probes.heads import best, linear_layer, train_heads
 from asterism.features.dense_tokens import mask_of, pixels_from_patches, sizes_of, tokens_and_masks
 from asterism.features.extract import count_unreadable
 from asterism.features.rows import Stored
+from asterism.images.masks import VOID
 from asterism.nn.encoder import Encoder
-from asterism.nn.pixel_encoder import patch_side
 from asterism.ops.random import fold
-from asterism.ops.segmentation_metrics import SegmentationScores, confusion, scores
+from asterism.ops.segmentation_metrics import SegmentationScores, confusion, iou_by_class, scores
 from asterism.viz.bar import Bar
 
 _POWER = 0.9  # of the polynomial decay
@@ -52,7 +52,8 @@ class LinearSegConfig(GridConfig):
 
 
 class LinearSeg(Evaluation):
-    """Mean intersection over union, mean accuracy of the classes and accuracy of all pixels, in percent."""
+    """Mean intersection over union, mean accuracy of the classes and accuracy of all pixels, in percent; and the
+    intersection over union of every class that the test images have."""
 
     Config = LinearSegConfig
     config: LinearSegConfig
@@ -84,6 +85,7 @@ class LinearSeg(Evaluation):
         yield "miou", 100 * found.miou
         yield "macc", 100 * found.macc
         yield "aacc", 100 * found.aacc
+        yield from ((f"iou/{name}", value) for name, value in iou_by_class(found, self.parts.classes).items())
         yield "chosen_learning_rate", config.learning_rates[chosen]
         yield from count_unreadable(train, test)
 
@@ -95,7 +97,7 @@ class LinearSeg(Evaluation):
         return super().constants(encoder) | sizes | {"optimizer": "adam", "decay": f"polynomial, power {_POWER}"}
 
     def _side(self, encoder: Encoder) -> int:
-        multiple = patch_side(encoder)
+        multiple = encoder.patch_size
         return max(1, round(self.config.side * encoder.image_size / multiple)) * multiple
 
     def _tokens(self, encoder: Encoder, source: Any) -> Stored:

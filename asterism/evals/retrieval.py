@@ -30,7 +30,6 @@ from asterism.features.extract import origin
 from asterism.features.rows import Block
 from asterism.images.bad_image import BadImage
 from asterism.nn.encoder import Encoder
-from asterism.nn.pixel_encoder import patch_side
 from asterism.ops.retrieval import RetrievalScores, retrieval_scores
 from asterism.viz.bar import Bar
 
@@ -106,7 +105,7 @@ class Retrieval(Evaluation):
     def _vectors(self, encoder: Encoder, source: Source) -> Float[Tensor, "n d"]:
         """Images have sizes of their own, so each is a batch of one. An unreadable one would shift all places."""
         longest = round(self.config.longer_side * encoder.image_size)
-        multiple, scales = patch_side(encoder), self.config.scales
+        multiple, scales = encoder.patch_size, self.config.scales
 
         def blocks(first: int, end: int) -> Iterator[Block]:
             with Bar(source.name, end, first) as bar:

@@ -24,14 +24,14 @@ from typing import Any
 
 from asterism.data.sources.index_cache import user_cache
 from asterism.errors import UserError
-from asterism.features.rows import Block, Part, Stored
+from asterism.features.rows import Block, RowFolder, Stored
 from asterism.files import locked
 from asterism.ops.collectives import on_every_process, on_first_process, rank, world_size
 
 WORTH_KEEPING = 256  # images
 _IDENTITY, _LOCK = "identity.json", ".lock"
 _LIMIT = "ASTERISM_FEATURES_GB"
-_FORMAT = 2  # counts changes of what the files mean
+_FORMAT = 3  # counts changes of what the files mean
 
 Produce = Callable[[int, int], Iterator[Block]]
 _Task = tuple[str, int, int]  # a part's name, and the images to add to it
@@ -46,7 +46,7 @@ def stored(identity: Mapping[str, Any] | None, images: int, produce: Produce, *,
     """
     if identity is None or images < WORTH_KEEPING:
         with tempfile.TemporaryDirectory(prefix="asterism-") as place:
-            part = Part(Path(place) / "0")
+            part = RowFolder(Path(place) / "0")
             part.grow(produce(0, images))
             return part.read()  # mapped files outlive their names
     text = json.dumps({"format": _FORMAT, **identity}, sort_keys=True)
@@ -55,7 +55,7 @@ def stored(identity: Mapping[str, Any] | None, images: int, produce: Produce, *,
         tasks = on_first_process(lambda: _plan(folder, text, images, batch_size))
         on_every_process(lambda: _work(folder, tasks[rank()], produce))
         on_first_process(lambda: _join(folder))
-        return Part(folder / "0").read()
+        return RowFolder(folder / "0").read()
 
 
 def features_folder() -> Path:
@@ -78,7 +78,7 @@ def _plan(folder: Path, identity: str, images: int, batch_size: int) -> list[lis
 def _work(folder: Path, tasks: list[_Task], produce: Produce) -> None:
     with _needing_room(folder):
         for name, first, end in tasks:
-            Part(folder / name).grow(produce(first, end))
+            RowFolder(folder / name).grow(produce(first, end))
 
 
 def _join(folder: Path) -> None:
@@ -89,11 +89,11 @@ def _join(folder: Path) -> None:
         os.utime(folder)
 
 
-def _parts(folder: Path) -> list[Part]:
+def _parts(folder: Path) -> list[RowFolder]:
     """In the order of their images; one that another has already taken is deleted."""
-    found: list[Part] = []
+    found: list[RowFolder] = []
     for place in sorted((file for file in folder.iterdir() if file.is_dir()), key=lambda file: int(file.name)):
-        part = Part(place)
+        part = RowFolder(place)
         if found and part.first < found[-1].end:
             shutil.rmtree(place)
         else:
@@ -101,7 +101,7 @@ def _parts(folder: Path) -> list[Part]:
     return found
 
 
-def _missing(parts: list[Part], images: int, batch_size: int) -> list[range]:
+def _missing(parts: list[RowFolder], images: int, batch_size: int) -> list[range]:
     """Batches of images that no part has, ascending."""
     starts, ends = [part.first for part in parts] + [images], [0] + [part.end for part in parts]
     gaps = (range(end, start) for end, start in zip(ends, starts, strict=True) if end < start)

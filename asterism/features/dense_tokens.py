@@ -11,18 +11,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asterism.data.sources.segmented import (
-    VOID,
     Resize,
     SegmentedBatch,
     SegmentedSource,
     SegmentedSubset,
     segmented_batches,
 )
+from asterism.errors import UserError
 from asterism.features.cache import stored
 from asterism.features.extract import Workers, helpers, nothing_readable, origin
 from asterism.features.rows import Block, Stored
+from asterism.images.masks import VOID
 from asterism.nn.encoder import Encoder
-from asterism.nn.pixel_encoder import PixelEncoder
 from asterism.ops.patch_labels import class_counts, majority_labels, mode_labels, soft_labels
 from asterism.viz.bar import Bar
 
@@ -35,11 +35,13 @@ _CLASSES = 32  # upsampled at a time
 @torch.no_grad()
 def tokens(encoder: Encoder, images: UInt8[Tensor, "b 3 h w"], layers: int) -> tuple[Float[Tensor, "b n d"], Grid]:
     """Patch tokens of the last blocks, side by side in their channels, and their grid."""
-    if layers == 1 or isinstance(encoder, PixelEncoder):
-        features = encoder.encode(images)
-        return features.patches, features.grid
-    depth = encoder.backbone.depth
-    found = encoder.backbone.layers(encoder.normalise(images), range(max(0, depth - layers), depth))
+    found = encoder.layers(images, layers)
+    if any(each.grid != found[-1].grid for each in found):
+        same = sum(each.grid == found[-1].grid for each in found)
+        raise UserError(
+            f"the last {layers} layers of {encoder.backbone.architecture.name} have patches of different sizes, which "
+            f"cannot be put side by side; choose layers={same} or fewer"
+        )
     return torch.cat([each.patches for each in found], dim=-1), found[-1].grid
 
 

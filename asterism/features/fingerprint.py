@@ -1,19 +1,72 @@
-"""Which encoder made some features: a hash that changes with everything that changes a feature."""
+"""Which encoder made some features: a hash that changes with everything that changes a feature.
+
+Weights alone do not tell: the same tensors with other heads, another epsilon, activation or size rule are another
+network. So every module's class and plain settings count too, and only what training alone uses is left out. An encoder
+that is saved and loaded again, or moved to another device, keeps its fingerprint.
+"""
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from asterism.nn.encoder import Encoder
 
+# Modules that do nothing after training, and what a method or a machine decides about how, not what, is computed.
+_IDLE_MODULES = {"Dropout", "DropPath", "KeyedDropPath", "Identity", "PatchDropout"}
+_IDLE_SETTINGS = {"training", "drop_path", "checkpointing", "grad_checkpointing", "fused_attn", "inplace", "step"}
+_ORIGINS = {"pretrained_cfg", "default_cfg", "feature_info", "weight_init_mode", "fix_init"}  # timm's notes
+_IDLE_TENSORS = {"backbone.mask_token"}  # `encode` masks nothing
+
 
 def encoder_fingerprint(encoder: Encoder) -> str:
-    """A hash of the weights and of how pixels reach them."""
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(repr((type(encoder).__name__, encoder.mean, encoder.std, encoder.image_size)).encode())
+    """A hash of the weights, of how they are put to use, and of how pixels reach them."""
+    digest = hashlib.blake2b(json.dumps(_structure(encoder), sort_keys=True).encode(), digest_size=16)
     for name, tensor in encoder.state_dict().items():
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        if name not in _IDLE_TENSORS:
+            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def _structure(encoder: nn.Module) -> list[Any]:
+    """Name, class and settings of every module that takes part in encoding."""
+    return [
+        [name, type(module).__qualname__, _settings(module)]
+        for name, module in encoder.named_modules()
+        if type(module).__name__ not in _IDLE_MODULES
+    ]
+
+
+def _settings(module: nn.Module) -> dict[str, Any]:
+    """The public attributes of a module, less tensors and submodules, which are hashed by themselves."""
+    left_out = _IDLE_SETTINGS | _ORIGINS | {"mask_token"}
+    return {
+        name: _plain(value)
+        for name, value in vars(module).items()
+        if not name.startswith("_") and name not in left_out and not isinstance(value, nn.Module | Tensor)
+    }
+
+
+def _plain(value: Any) -> Any:
+    """The value in terms of JSON, where tuples are lists; of what JSON does not know, its name."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(each) for each in (sorted(value, key=str) if isinstance(value, set | frozenset) else value)]
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain(asdict(value))
+    if isinstance(value, functools.partial):
+        return [_plain(value.func), _plain(value.args), _plain(value.keywords)]
+    if isinstance(value, torch.dtype | torch.Size):
+        return str(value)
+    return getattr(value, "__qualname__", type(value).__qualname__)

@@ -20,7 +20,6 @@ from torch.nn import functional as F
 from asterism.config import Config
 from asterism.errors import UserError
 from asterism.nn.encoder import Encoder
-from asterism.nn.pixel_encoder import patch_side
 from asterism.ops.propagation import class_shares, hard_labels, one_hot_masks, propagate, resize_labels
 
 _SHORT_SIDE, _MULTIPLE, _IMAGE_SIZE = 480, 64, 224  # pixels, of the published protocol
@@ -45,7 +44,7 @@ class Tracking(FrameSize):
 
 def input_size(frame: tuple[int, int], encoder: Encoder, size: FrameSize) -> tuple[int, int]:
     """Height and width at which an encoder sees frames of this height and width."""
-    patch = patch_side(encoder)
+    patch = encoder.patch_size
     short = size.short_side or round(_SHORT_SIDE * encoder.image_size / _IMAGE_SIZE)
     short = max(patch, short // patch * patch)
     step = size.multiple or round(_MULTIPLE * encoder.image_size / _IMAGE_SIZE)

@@ -50,7 +50,7 @@ class Stored:
         return self.arrays[name][start:end]
 
 
-class Part:
+class RowFolder:
     """The rows of consecutive images; its folder is named after the first of them."""
 
     def __init__(self, folder: Path) -> None:
@@ -74,7 +74,7 @@ class Part:
                         handles[name] = files.enter_context((self.folder / name).open("ab"))
                 self._lines.append(_append(block, handles))
 
-    def take(self, other: Part) -> None:
+    def take(self, other: RowFolder) -> None:
         """Add what another part holds, which must begin where this one ends, and delete that."""
         assert other.first == self.end, f"images {self.end} … {other.first} are missing"
         self._mend()

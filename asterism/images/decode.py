@@ -1,4 +1,4 @@
-"""From the bytes of an image file to 8-bit RGB pixels, whatever kind of file it is.
+"""From the bytes of an image file to 8-bit RGB pixels, whatever kind of file it is: the only decoder.
 
 JPEG goes through libjpeg-turbo as torchvision ships it, everything else through Pillow. The rules where a file leaves a
 choice:
@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
+import stat
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -41,7 +43,7 @@ SUFFIXES = frozenset(
     | {".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".avif", ".heic", ".heif"}
 )
 
-# Pillow would also open PostScript and the like, which run programs.
+# Pillow would also open PostScript and the like, which run programs. A file's content counts, not its name.
 _FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "BMP", "DIB", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF")
 _ORIENTATION = 0x0112  # EXIF tag
 
@@ -49,19 +51,51 @@ _ORIENTATION = 0x0112  # EXIF tag
 def decode(data: bytes | Path, key: str) -> UInt8[Tensor, "3 h w"]:
     """RGB pixels of an image file, given by its bytes or its path; in memory they lie as [h, w, 3]."""
     if isinstance(data, Path):
-        try:
-            data = data.read_bytes()
-        except OSError as error:
-            raise BadImage(key, f"the file cannot be read: {error.strerror}") from None
+        data = read_regular(data, key)
     if not data:
         raise BadImage(key, "the file is empty")
     pixels = _through_libjpeg(data, key) if data.startswith(b"\xff\xd8\xff") else None
     return _through_pillow(data, key) if pixels is None else pixels
 
 
+def read_regular(path: Path, key: str) -> bytes:
+    """The content of a regular file. A pipe or a device under an image's name would block, or never end."""
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # to open a pipe waits for its writer
+        try:
+            mode = os.fstat(handle).st_mode
+            if not stat.S_ISREG(mode):
+                kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+                raise BadImage(key, f"it is {kind}, not a regular file")
+            with open(handle, "rb", closefd=False) as file:
+                return file.read()
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise BadImage(key, f"the file cannot be read: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def opened(data: bytes, key: str) -> Iterator[Image.Image]:
+    """The image as Pillow reads it, if its format is one that we allow; every failure is a `BadImage`."""
+    try:
+        # Sizes are checked by us, and flaws in metadata, of which Pillow warns, do not touch the pixels.
+        with warnings.catch_warnings(action="ignore"), Image.open(BytesIO(data), formats=_formats()) as image:
+            _check_most(image.width, image.height, key)
+            yield image
+    except BadImage:
+        raise
+    except UnidentifiedImageError:
+        raise BadImage(key, _unknown_format(data)) from None
+    except Image.DecompressionBombError:
+        raise BadImage(key, f"the image has more than {MAX_PIXELS:,} pixels") from None
+    except Exception as error:  # decoders meet broken files with almost any exception
+        raise BadImage(key, f"the image cannot be decoded: {error or type(error).__name__}") from None
+
+
 def from_pillow(image: Image.Image, key: str) -> UInt8[Tensor, "3 h w"]:
     """RGB pixels of an image that Pillow holds, by the rules of this file."""
-    _check_size(image.width, image.height, key)
+    check_size(image.width, image.height, key)
     image.load()
     orientation = _orientation(image)
     if image.mode.startswith("I;16"):
@@ -83,7 +117,7 @@ def _through_libjpeg(data: bytes, key: str) -> Tensor | None:
     if frame is None or _decode_jpeg is None:
         return None
     height, width, channels = frame
-    _check_size(width, height, key)
+    check_size(width, height, key)
     if channels not in (1, 3):
         return None
     try:
@@ -125,20 +159,10 @@ def _jpeg_frame(data: bytes) -> tuple[int, int, int] | None:
 
 
 def _through_pillow(data: bytes, key: str) -> Tensor:
-    try:
-        # The size is checked here, and flaws in metadata, of which Pillow warns, do not touch the pixels.
-        with warnings.catch_warnings(action="ignore"), Image.open(BytesIO(data), formats=_formats()) as image:
-            if image.format in ("JPEG", "MPO") and not _ends(data):
-                raise BadImage(key, "the file is truncated")
-            return from_pillow(image, key)
-    except BadImage:
-        raise
-    except UnidentifiedImageError:
-        raise BadImage(key, _unknown_format(data)) from None
-    except Image.DecompressionBombError:
-        raise BadImage(key, f"the image has more than {MAX_PIXELS:,} pixels") from None
-    except Exception as error:  # decoders meet broken files with almost any exception
-        raise BadImage(key, f"the image cannot be decoded: {error or type(error).__name__}") from None
+    with opened(data, key) as image:
+        if image.format in ("JPEG", "MPO") and not _ends(data):
+            raise BadImage(key, "the file is truncated")
+        return from_pillow(image, key)
 
 
 def _ends(data: bytes) -> bool:
@@ -160,9 +184,13 @@ def _unknown_format(data: bytes) -> str:
     return "the file is not an image of a known format"
 
 
-def _check_size(width: int, height: int, key: str) -> None:
+def check_size(width: int, height: int, key: str) -> None:
     if min(width, height) < MIN_SIDE:
         raise BadImage(key, f"the image is {width}×{height}, smaller than {MIN_SIDE} pixels a side")
+    _check_most(width, height, key)
+
+
+def _check_most(width: int, height: int, key: str) -> None:
     if width * height > MAX_PIXELS:
         raise BadImage(key, f"the image is {width}×{height}, more than {MAX_PIXELS:,} pixels")
 

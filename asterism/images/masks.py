@@ -1,4 +1,8 @@
-"""Masks as people store them: palette or grey images whose values are numbers of objects, or one colour per object."""
+"""Masks as people store them: palette or grey images whose values are numbers, or one colour per object.
+
+`read_mask` numbers the objects of one image; `read_labels` gives the values as they are stored, which mean the same in
+every mask of a set.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,13 @@ from PIL import Image
 from torch import Tensor
 
 from asterism.errors import UserError
+from asterism.images.bad_image import BadImage
+from asterism.images.decode import opened, read_regular
 from asterism.images.palette import palette
 
-VOID = 255  # pixels of which nothing is said, in masks that have other objects too
-_MOST_COLOURS = 64  # more are shades at smoothed outlines, not objects
+VOID = 255  # pixels of which nothing is said, in masks that have other objects too; they count nowhere
+_MOST_VALUES = 64  # more are shades at smoothed outlines, not objects
+_INDEX_MODES = ("P", "L", "1", "I", "I;16")
 
 
 def read_mask(path: Path) -> Int64[Tensor, "h w"]:
@@ -24,20 +31,33 @@ def read_mask(path: Path) -> Int64[Tensor, "h w"]:
     Palette and grey images are read as the indices they hold, never as colours. In an RGB image black is nothing and
     every other colour is an object, numbered by its red, then green, then blue.
     """
-    try:
-        with Image.open(path) as image:
-            if image.mode in ("P", "L", "1", "I", "I;16"):
-                values = np.asarray(image).astype(np.int64)
-            else:
-                values = _colours_as_numbers(np.asarray(image.convert("RGB")))
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise UserError(f"cannot read the mask {path}: {error}") from None
-    if len(np.unique(values)) > _MOST_COLOURS:
+    values, in_colour = read_values(path)
+    if len(np.unique(values)) > _MOST_VALUES:
         raise UserError(
-            f"the mask {path} has {len(np.unique(values))} different values, more than {_MOST_COLOURS}: it looks "
+            f"the mask {path} has {len(np.unique(values))} different values, more than {_MOST_VALUES}: it looks "
             "smoothed or compressed. Save it as PNG without anti-aliasing, one value or colour per object"
         )
-    return torch.from_numpy(values)
+    return torch.from_numpy(_ranks(values) if in_colour else values)
+
+
+def read_labels(path: Path) -> NDArray[np.int64]:
+    """The values of an index image, palette or grey."""
+    values, in_colour = read_values(path)
+    if in_colour:
+        raise UserError(f"the mask {path} is a colour image; masks are index images, one number per pixel")
+    return values
+
+
+def read_values(path: Path) -> tuple[NDArray[np.int64], bool]:
+    """The indices of an image, or its colours as 0xRRGGBB; and whether they are colours."""
+    try:
+        with opened(read_regular(path, str(path)), str(path)) as image:
+            if image.mode in _INDEX_MODES:
+                return np.asarray(image).astype(np.int64), False
+            colours = np.asarray(image.convert("RGB")).astype(np.int64)
+    except BadImage as error:
+        raise UserError(f"cannot read the mask {error}") from None
+    return (colours * np.array([1 << 16, 1 << 8, 1])).sum(axis=2), True
 
 
 def white_as_object(mask: Int64[Tensor, "h w"], values: set[int]) -> Int64[Tensor, "h w"]:
@@ -52,8 +72,7 @@ def save_mask(mask: Int64[Tensor, "h w"], path: Path) -> None:
     image.save(path)
 
 
-def _colours_as_numbers(pixels: NDArray[np.uint8]) -> NDArray[np.int64]:
-    packed = (pixels.astype(np.int64) * np.array([1 << 16, 1 << 8, 1])).sum(axis=2)
-    found = np.unique(packed)
-    colours = found[found > 0]
-    return np.where(packed > 0, np.searchsorted(colours, packed) + 1, 0)
+def _ranks(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """0 stays 0; the others become 1, 2, … in their order."""
+    found = np.unique(values)
+    return np.where(values > 0, np.searchsorted(found[found > 0], values) + 1, 0)

@@ -1,4 +1,4 @@
-"""The middle square of an image, at the size a network wants."""
+"""The middle square of an image, at the size a network wants: the only centre crop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def usual_resize(size: int) -> int:
 
 
 def center_square(image: UInt8[Tensor, "3 h w"], size: int, resize: int) -> UInt8[Tensor, "3 {size} {size}"]:
-    """Shorter side to `resize` (bicubic, antialiased), then the middle square."""
+    """Shorter side to `resize` (bicubic, antialiased), then the middle square; sides and offsets as in torchvision."""
     height, width = image.shape[1:]
     shorter = min(height, width)
     if shorter != resize:

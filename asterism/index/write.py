@@ -31,7 +31,7 @@ _ROW_GROUP_BYTES = 32 << 20
 _SUFFIXES = (".parquet", ".npz")
 _PLURAL = {"embedding": "embeddings", "label": "labels"}  # npz arrays hold all images, parquet columns one per row
 
-Columns = dict[str, NDArray[Any]]  # one row per image in each
+Table = dict[str, NDArray[Any]]  # one row per image in each
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Written:
     """What came of it."""
 
     path: Path
+    data: str  # the name of the source, with its split
     images: int
     dim: int
     skipped: int  # unreadable images
@@ -78,17 +79,17 @@ def write_embeddings(
             file.add(_columns(batch, dense), facts | {"grid": list(batch.features.grid)})
             bad += batch.unreadable
         file.finish()
-    return Written(target, file.images, file.dim, len(bad), _record(bad, target))
+    return Written(target, source.name, file.images, file.dim, len(bad), _record(bad, target))
 
 
-def _columns(batch: Encoded, dense: bool) -> Columns:
+def _columns(batch: Encoded, dense: bool) -> Table:
     features = batch.features
     tensors = {"embedding": features.cls}
     if features.sparse is not None and features.where is not None:
         tensors |= {"sparse": features.sparse, "where": features.where}
     if dense:
         tensors["patches"] = features.patches
-    columns: Columns = {"key": np.array(batch.keys)}
+    columns: Table = {"key": np.array(batch.keys)}
     if batch.labels is not None:
         columns["label"] = batch.labels.numpy()
     return columns | {name: value.float().cpu().numpy() for name, value in tensors.items()}
@@ -120,13 +121,13 @@ class _Rows(ABC):
         self.images = 0
         self.dim = 0
 
-    def add(self, columns: Columns, facts: dict[str, Any]) -> None:
+    def add(self, columns: Table, facts: dict[str, Any]) -> None:
         self.dim = columns["embedding"].shape[1]
         self.write(columns, facts)
         self.images += len(columns["key"])
 
     @abstractmethod
-    def write(self, columns: Columns, facts: dict[str, Any]) -> None: ...
+    def write(self, columns: Table, facts: dict[str, Any]) -> None: ...
 
     @abstractmethod
     def finish(self) -> None: ...
@@ -137,10 +138,10 @@ class _Parquet(_Rows):
 
     def __init__(self, path: Path, scratch: Path) -> None:
         super().__init__(path, scratch)
-        self._waiting: list[Columns] = []
+        self._waiting: list[Table] = []
         self._writer: Any = None
 
-    def write(self, columns: Columns, facts: dict[str, Any]) -> None:
+    def write(self, columns: Table, facts: dict[str, Any]) -> None:
         if self._writer is None:
             shapes = {name: list(values.shape[1:]) for name, values in columns.items() if values.ndim > 1}
             text = json.dumps(facts | {"shapes": shapes})
@@ -159,7 +160,7 @@ class _Parquet(_Rows):
             self._writer.write_table(self._table(self._waiting).replace_schema_metadata(self._writer.schema.metadata))
             self._waiting = []
 
-    def _table(self, parts: list[Columns]) -> Any:
+    def _table(self, parts: list[Table]) -> Any:
         arrow = _pyarrow()
         arrays = {}
         for name in parts[0]:
@@ -181,7 +182,7 @@ class _Npz(_Rows):
         self._kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}  # type and shape of a row, by column
         self._facts: dict[str, Any] = {}
 
-    def write(self, columns: Columns, facts: dict[str, Any]) -> None:
+    def write(self, columns: Table, facts: dict[str, Any]) -> None:
         self._keys += columns["key"].tolist()
         self._facts = facts
         for name, values in columns.items():

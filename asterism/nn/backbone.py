@@ -69,7 +69,7 @@ class Backbone(nn.Module, ABC):
     """A timm network that speaks our tokens. `network` is the plain timm model; whatever we add lies beside it."""
 
     takes_masks: ClassVar[bool]  # whether `keep` is understood; `mask` is, given `BackboneConfig.mask_token`
-    first_block: int = 0  # the first block whose tokens `layers` can give
+    first_block: int = 0  # the first block whose tokens have the final grid and norm
 
     architecture: Architecture
     network: nn.Module
@@ -102,7 +102,7 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def layers(self, pixels: Float[Tensor, "b 3 h w"], blocks: Sequence[int]) -> list[Tokens]:
-        """Tokens after each of these blocks (negative: from the end), with the final norm applied."""
+        """Tokens after each of these blocks (negative: from the end), from `first_block` on with the final norm."""
 
     @abstractmethod
     def attention(self, pixels: Float[Tensor, "b 3 h w"], block: int = -1) -> Float[Tensor, "b heads t t"]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,9 @@ from torch import Tensor, nn
 
 from asterism.errors import UserError
 from asterism.files import replacing
-from asterism.images.pictures import Picture, square_picture
+from asterism.images.pictures import Pictures, batch_of
 from asterism.nn.backbone import Backbone
-from asterism.types import Features
+from asterism.types import Features, Tokens
 
 Triple = tuple[float, float, float]
 
@@ -49,27 +48,44 @@ class Encoder(nn.Module):
         self.std = std
         self.image_size = image_size or backbone.image_size
         if self.image_size % backbone.patch_size:
-            raise UserError(f"image_size = {self.image_size} is no multiple of the patch size {backbone.patch_size}")
+            raise UserError(f"image_size = {self.image_size} is not a multiple of the patch size {backbone.patch_size}")
+
+    @property
+    def patch_size(self) -> int:
+        """What the sides of images must be multiples of, in pixels."""
+        return self.backbone.patch_size
 
     def forward(self, pixels: Float[Tensor, "b 3 h w"]) -> Features:
         """Features of normalised pixels."""
-        tokens = self.backbone(pixels)
-        cls = tokens.patches.mean(dim=1) if tokens.cls is None else tokens.cls
-        return Features(cls=cls, patches=tokens.patches, grid=tokens.grid)
+        return features_of(self.backbone(pixels))
 
     @torch.no_grad()
-    def encode(self, images: Shaped[Tensor, "b c h w"] | Sequence[Picture]) -> Features:
-        """Features of images, on the encoder's device and without gradients.
+    def encode(self, images: Pictures) -> Features:
+        """Features of one or many images, on the encoder's device and without gradients.
 
-        A tensor [b, 3, h, w] (uint8, or float in [0, 1]) is taken at its own size. A list of paths, PIL images, arrays
-        [h, w, 3] or tensors [3, h, w] is brought to `image_size`: the shorter side is resized to it (bicubic,
-        antialiased; not at all if it already fits) and the middle square is cut out.
+        One image or a list, which may be mixed: paths, PIL images, arrays or tensors [h, w, 3], [3, h, w] or (grey)
+        [h, w], of type uint8 or float in [0, 1]. Each is brought to `image_size`: the shorter side is resized to it
+        (bicubic, antialiased; not at all if it already fits) and the middle square is cut out. One image gives a batch
+        of one. A batch [b, 3, h, w] or [b, h, w, 3] is taken at its own size, whose sides must be multiples of the
+        patch size.
+
+            encoder.encode("a.jpg").cls                       # [1, d]
+            encoder.encode(["a.jpg", Path("b.png")]).patches  # [2, n, d]
+            encoder.encode(Image.open("a.jpg"))
+            encoder.encode(torch.rand(8, 3, 224, 224))
+
+        Anything else is refused with a `UserError` that names it: floats in 0 … 255, other channels, an empty list.
         """
-        if len(images) == 0:
-            raise UserError("there are no images to encode")
-        if not isinstance(images, Tensor):
-            images = torch.stack([square_picture(image, self.image_size) for image in images])
-        return self(self.normalise(images))
+        return self(self.normalise(batch_of(images, self.image_size)))
+
+    @torch.no_grad()
+    def layers(self, images: Shaped[Tensor, "b c h w"], last: int) -> list[Features]:
+        """Features after each of the `last` blocks, of all blocks if there are fewer; `encode` gives the last ones."""
+        if last == 1:
+            return [self.encode(images)]
+        depth = self.backbone.depth
+        blocks = range(max(0, depth - last), depth)
+        return [features_of(tokens) for tokens in self.backbone.layers(self.normalise(images), blocks)]
 
     def normalise(self, images: Shaped[Tensor, "b c h w"]) -> Float[Tensor, "b 3 h w"]:
         """Pixels as `forward` wants them, from uint8 or from floats in [0, 1]."""
@@ -109,6 +125,12 @@ class Encoder(nn.Module):
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
         write_safetensors(path, tensors, {METADATA_KEY: json.dumps(description)})
         return path
+
+
+def features_of(tokens: Tokens) -> Features:
+    """The class token, or the mean patch where there is none, stands for the image."""
+    cls = tokens.patches.mean(dim=1) if tokens.cls is None else tokens.cls
+    return Features(cls=cls, patches=tokens.patches, grid=tokens.grid)
 
 
 def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:

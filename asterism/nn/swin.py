@@ -90,13 +90,8 @@ class Swin(Backbone):
         return Tokens(None, patches, registers=patches[:, :0], grid=(x.shape[1], x.shape[2]))
 
     def layers(self, pixels: Float[Tensor, "b 3 h w"], blocks: Sequence[int]) -> list[Tokens]:
-        wanted = [self.block_index(block) for block in blocks]
-        if min(wanted) < self.first_block:
-            raise UserError(
-                f"block {min(wanted)} of {self.architecture.name} is not in its final stage, whose norm it would need; "
-                f"choose from {self.first_block} … {self.depth - 1}"
-            )
-        return self._run(pixels, None, None, wanted)
+        """Tokens of earlier stages have their own width and grid, and no norm, which only the final stage has."""
+        return self._run(pixels, None, None, [self.block_index(block) for block in blocks])
 
     def attention(self, pixels: Float[Tensor, "b 3 h w"], block: int = -1) -> Float[Tensor, "b heads t t"]:
         raise UserError(f"{self.architecture.name} attends within windows only and has no attention map; choose a ViT")
@@ -112,7 +107,7 @@ class Swin(Backbone):
         drop_keys: Int[Tensor, " b"] | None,
         wanted: list[int],
     ) -> list[Tokens]:
-        grid = self.grid_of(pixels)
+        self.grid_of(pixels)  # refuses sizes that do not divide
         factors = branch_factors(drop_keys, self.depth, self.drop_path)
         outputs = {}
         x, index = self._embed(pixels, mask), 0
@@ -121,7 +116,8 @@ class Swin(Backbone):
             for block in stage.blocks:
                 x = run_block(block, x, factors[index], self.checkpointing)
                 if index in wanted:
-                    patches = self.network.norm(x).flatten(1, 2)
+                    patches = (self.network.norm(x) if index >= self.first_block else x).flatten(1, 2)
+                    grid = (x.shape[1], x.shape[2])
                     outputs[index] = Tokens(None, patches, registers=patches[:, :0], grid=grid)
                 index += 1
         return [outputs[index] for index in wanted]

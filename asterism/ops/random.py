@@ -7,8 +7,6 @@ state has to be saved. The mixing is splitmix64's finaliser (Steele et al., 2014
 
 from __future__ import annotations
 
-import math
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -36,13 +34,6 @@ def fold_each(keys: Int[Tensor, " b"], *data: int) -> Int[Tensor, " b"]:
 def uniform(keys: Int[Tensor, " b"], count: int) -> Float[Tensor, "b {count}"]:
     """`count` numbers in [0, 1) for every key."""
     return (_words(keys, count) >> 40 & 0xFFFFFF).to(torch.float32) * 2.0**-24
-
-
-def normal(keys: Int[Tensor, " b"], count: int) -> Float[Tensor, "b {count}"]:
-    """`count` standard normal numbers for every key (Box and Muller)."""
-    first = uniform(fold_each(keys, 1), count)
-    second = uniform(fold_each(keys, 2), count)
-    return torch.sqrt(-2 * torch.log1p(-first)) * torch.cos(2 * math.pi * second)
 
 
 def generator(key: int) -> torch.Generator:

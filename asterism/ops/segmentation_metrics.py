@@ -5,6 +5,7 @@ A mean over images or batches would give small images and rare classes another w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,6 +31,12 @@ def confusion(
     rows = torch.where(labels == void, classes, labels.long())  # one row more, for the void, and then without it
     pairs = rows * classes + predicted
     return torch.bincount(pairs.flatten(), minlength=(classes + 1) * classes).view(-1, classes)[:classes]
+
+
+def iou_by_class(found: SegmentationScores, names: Sequence[str]) -> dict[str, float]:
+    """In percent, by name, for every class that is labelled: whatever was predicted, the names are the same."""
+    labelled = (~found.accuracy.isnan()).tolist()
+    return {name: 100 * value for name, value, here in zip(names, found.iou.tolist(), labelled, strict=True) if here}
 
 
 def scores(counts: Int[Tensor, "c c"]) -> SegmentationScores:

@@ -21,13 +21,13 @@ from asterism.images.square import center_square
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
 from asterism.ops.neighbours import nearest
-from asterism.tools.segment import Segmenting, memory_of, segment
+from asterism.tools.segment import Segmenting, labelled_patches, segment
 from asterism.train.recipe import Recipe
 from asterism.train.run import Run
 from asterism.types import Features
 from asterism.viz import affinity, concepts, pictures
 from asterism.viz.mask_overlay import overlay
-from asterism.viz.page import Columns
+from asterism.viz.page import Gallery
 from asterism.viz.pictures import Pictures
 
 SHOWN = 8  # images in a gallery
@@ -74,13 +74,13 @@ class Look:
 
 @dataclass(frozen=True)
 class Shown:
-    """Columns of pictures: what is the same for every encoder, and what this one makes of it."""
+    """Gallery of pictures: what is the same for every encoder, and what this one makes of it."""
 
-    given: Columns
-    found: Columns
+    given: Gallery
+    found: Gallery
 
     @property
-    def columns(self) -> Columns:
+    def columns(self) -> Gallery:
         return {**self.given, **self.found}
 
 
@@ -149,7 +149,7 @@ def segmentation(look: Look) -> Shown | None:
     if parts is None:
         return None
     examples = (_with_mask(sample) for sample in chosen_samples(parts.train, EXAMPLES))
-    memory = memory_of(look.encoder, examples, torch.arange(len(parts.classes)), config)
+    memory = labelled_patches(look.encoder, examples, torch.arange(len(parts.classes)), config)
     tests = [_with_mask(sample) for sample in chosen_samples(parts.test, SHOWN)]
     first = first_color(parts.classes)
     images = torch.stack([_square(image) for image, _ in tests])

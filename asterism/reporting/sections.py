@@ -12,6 +12,7 @@ from asterism.data import Views
 from asterism.errors import MissingExtra, UserError
 from asterism.images.palette import palette
 from asterism.methods.base import Method
+from asterism.ops.pixels import denormalise
 from asterism.ops.random import fold
 from asterism.reporting.pictures import (
     EXAMPLES,
@@ -170,7 +171,7 @@ def _of_the_method(method: Method, recipe: Recipe, look: Look) -> Section | None
     if not drawn:
         return None
     mean, std = recipe.data.mean, recipe.data.std
-    shown = {name: pictures.to_uint8(pictures.denormalise(pixels, mean, std)) for name, pixels in drawn.items()}
+    shown = {name: pictures.to_uint8(denormalise(pixels, mean, std)) for name, pixels in drawn.items()}
     return Section("What the method makes of images", page.gallery({"image": look.images} | shown), method.shows)
 
 

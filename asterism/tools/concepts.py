@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from PIL import Image
 
 from asterism.errors import UserError
 from asterism.files import filling
-from asterism.images.pictures import Picture, square_picture
+from asterism.images.pictures import Picture, batch_of
 from asterism.images.square import center_square
+from asterism.images.write import to_pillow
 from asterism.index.images import IndexedImages, open_images
 from asterism.index.read import Index, open_index
 from asterism.index.search import nearest_concepts
@@ -95,7 +95,7 @@ class _Drawn:
             if row
         }
         for name, picture in pictures.items():
-            Image.fromarray(picture.permute(1, 2, 0).contiguous().numpy()).save(folder / f"{name}.png")
+            to_pillow(picture).save(folder / f"{name}.png")
 
     def as_html(self) -> str:
         parts = [page.tiles(list(self.overview.values()), 192), page.note(self.missing), page.tiles(self.maps)]
@@ -106,7 +106,7 @@ class _Drawn:
 
 
 def _drawn(encoder: ConceptEncoder, image: Picture, collection: Collection | None) -> _Drawn:
-    pixels = square_picture(image, encoder.image_size)[None]
+    pixels = batch_of([image], encoder.image_size)
     features = encoder.encode(pixels)
     assert features.sparse is not None
     assert features.where is not None
@@ -155,6 +155,6 @@ def _cut(images: IndexedImages, row: int, size: int) -> Pictures:
 
 def _own_key(image: Picture, folder: Path | None) -> list[str]:
     """The key of the image itself, where it is a file of the collection."""
-    if folder is None or not isinstance(image, str | Path):
+    if folder is None or not isinstance(image, str | os.PathLike):
         return []
     return [Path(os.path.relpath(Path(image).resolve(), folder.resolve())).as_posix()]

@@ -10,11 +10,12 @@ from html import escape
 from pathlib import Path
 
 from jaxtyping import UInt8
-from PIL import Image, ImageDraw, ImageFont, ImageOps
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from asterism.files import replacing
-from asterism.tools.files import to_pillow
+from asterism.images.square import center_square
+from asterism.images.write import to_pillow
 from asterism.viz.page import page
 
 SUFFIXES = (".html", ".png")
@@ -25,7 +26,7 @@ _PAPER, _INK, _FAINT, _FRAME = (250, 250, 248), (30, 32, 36), (120, 124, 130), (
 
 
 @dataclass(frozen=True)
-class Tile:
+class SheetPicture:
     """One picture; the first of a row is what the others were looked for."""
 
     image: UInt8[Tensor, "3 h w"]
@@ -33,7 +34,7 @@ class Tile:
     note: str
 
 
-def write_sheet(rows: Sequence[Sequence[Tile]], path: Path, title: str) -> None:
+def write_sheet(rows: Sequence[Sequence[SheetPicture]], path: Path, title: str) -> None:
     """The file appears whole or not at all."""
     with replacing(path) as temporary:
         if path.suffix.lower() == ".png":
@@ -42,7 +43,7 @@ def write_sheet(rows: Sequence[Sequence[Tile]], path: Path, title: str) -> None:
             temporary.write_text(_written(rows, title), encoding="utf-8")
 
 
-def _written(rows: Sequence[Sequence[Tile]], title: str) -> str:
+def _written(rows: Sequence[Sequence[SheetPicture]], title: str) -> str:
     sections = []
     for row in rows:
         figures = "".join(_figure(tile, place == 0) for place, tile in enumerate(row))
@@ -51,7 +52,7 @@ def _written(rows: Sequence[Sequence[Tile]], title: str) -> str:
     return page("Nearest images", title, sections)
 
 
-def _figure(tile: Tile, is_query: bool) -> str:
+def _figure(tile: SheetPicture, is_query: bool) -> str:
     buffer = io.BytesIO()
     _square(tile.image, 2 * _SIDE).save(buffer, format="JPEG", quality=88)
     data = base64.b64encode(buffer.getvalue()).decode()
@@ -64,7 +65,7 @@ def _figure(tile: Tile, is_query: bool) -> str:
     )
 
 
-def _drawn(rows: Sequence[Sequence[Tile]]) -> Image.Image:
+def _drawn(rows: Sequence[Sequence[SheetPicture]]) -> Image.Image:
     columns = min(_COLUMNS, max(len(row) for row in rows))
     lines = [row[first : first + columns] for row in rows for first in range(0, len(row), columns)]
     width, height = _SIDE + _GAP, _SIDE + _GAP + _CAPTION
@@ -83,7 +84,7 @@ def _drawn(rows: Sequence[Sequence[Tile]]) -> Image.Image:
 
 
 def _square(image: Tensor, side: int) -> Image.Image:
-    return ImageOps.fit(to_pillow(image), (side, side), Image.Resampling.LANCZOS)
+    return to_pillow(center_square(image, side, side))
 
 
 def _shortened(name: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def image_names(images: Sequence[Picture]) -> list[str]:
     """What to call the results of each image: its file's name without ending, or its number; no two alike."""
     names: list[str] = []
     for number, image in enumerate(images):
-        name = Path(image).stem if isinstance(image, str | Path) else f"image-{number}"
+        name = Path(image).stem if isinstance(image, str | os.PathLike) else f"image-{number}"
         while name in names:
             name += f"-{number}"
         names.append(name)

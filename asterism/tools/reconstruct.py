@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jaxtyping import Float
-from PIL import Image
 from torch import Tensor
 
 from asterism.files import filling
 from asterism.images.pictures import Picture
+from asterism.images.write import to_pillow
 from asterism.nn.concepts import ConceptEncoder
 from asterism.ops import factors
 from asterism.tools.output_folder import image_names
@@ -52,8 +52,7 @@ def write_reconstructions(encoder: ConceptEncoder, images: Sequence[Picture], ou
                 made["edited"] = encoder.reconstruct(*edited(features, edit, other))
             for kind, pixels in made.items():
                 file = f"{name}.{kind}.png"
-                picture = to_uint8(pixels.cpu())[0].permute(1, 2, 0).contiguous()
-                Image.fromarray(picture.numpy()).save(folder / file)
+                to_pillow(to_uint8(pixels.cpu())[0]).save(folder / file)
                 written.append(out / file)
     return written
 

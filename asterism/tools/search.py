@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asterism.errors import UserError
+from asterism.images.pictures import read_picture
 from asterism.index.images import open_images
 from asterism.index.read import open_index
 from asterism.index.search import nearest_images
 from asterism.nn.encoder import Encoder
-from asterism.tools.contact_sheet import SUFFIXES, Tile, write_sheet
-from asterism.tools.files import read_picture
+from asterism.tools.contact_sheet import SUFFIXES, SheetPicture, write_sheet
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,16 @@ def search_images(
         raise UserError(f"{index} holds no images; embed some")
     images = open_images(collection, data)
     pictures = [read_picture(path) for path in queries]
-    matches = nearest_images(collection, encoder.eval().encode(list(queries)).cls, count)
+    matches = nearest_images(collection, encoder.eval().encode(pictures).cls, count)
     found = [
         [Neighbour(collection.keys[row], similarity, row) for similarity, row in zip(values, places, strict=True)]
         for values, places in zip(matches.similarity.tolist(), matches.image.tolist(), strict=True)
     ]
     rows = [
-        [Tile(picture, path.name, "query"), *(Tile(images[n.row].image, n.key, f"{n.similarity:.3f}") for n in own)]
+        [
+            SheetPicture(picture, path.name, "query"),
+            *(SheetPicture(images[n.row].image, n.key, f"{n.similarity:.3f}") for n in own),
+        ]
         for path, picture, own in zip(queries, pictures, found, strict=True)
     ]
     write_sheet(rows, out, f"{len(collection.keys):,} images of {collection.facts.get('data')}")

@@ -3,8 +3,7 @@
 Every patch of a new image looks for the most similar patches of the examples, which give it their labels, weighted by
 exp(cosine / temperature). The soft labels are enlarged smoothly, and the strongest wins at every pixel.
 
-Examples are images/<name>.jpg with masks/<name>.png, or both side by side in one folder. Masks hold the number of a
-class at every pixel, 0 for the background; 255 is left out of the memory, unless it is the only number beside 0.
+Examples are images and masks as `asterism.data.sources.own_masks` reads them; pixels that count nowhere are left out.
 """
 
 from __future__ import annotations
@@ -20,15 +19,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asterism.data.sources.davis import list_frames
+from asterism.data.sources.own_masks import find_pairs, own_classes
 from asterism.errors import UserError
 from asterism.features.mask_tracking import FrameSize, input_size, patch_features
 from asterism.images.bad_image import BadImage
-from asterism.images.decode import SUFFIXES, decode
-from asterism.images.masks import VOID, read_mask, save_mask, white_as_object
+from asterism.images.decode import decode
+from asterism.images.masks import VOID, save_mask
+from asterism.images.pictures import read_picture
+from asterism.images.write import save_picture
 from asterism.nn.encoder import Encoder
 from asterism.ops.neighbours import nearest
 from asterism.ops.propagation import class_shares
-from asterism.tools.files import read_picture, save_picture
 from asterism.viz.bar import Bar
 from asterism.viz.mask_overlay import overlay
 
@@ -41,7 +42,7 @@ class Segmenting(FrameSize):
 
 
 @dataclass(frozen=True)
-class Segmented:
+class SegmentedFolder:
     """What was written."""
 
     folder: Path
@@ -52,7 +53,7 @@ class Segmented:
 
 
 @dataclass(frozen=True)
-class Memory:
+class LabelledPatches:
     """Patches of the examples, and the share of each class in them."""
 
     features: Float[Tensor, "n d"]
@@ -60,7 +61,7 @@ class Memory:
     classes: Int64[Tensor, " c"]  # the numbers in the masks, ascending
 
 
-def segment_images(encoder: Encoder, examples: Path, images: Path, out: Path, config: Segmenting) -> Segmented:
+def segment_images(encoder: Encoder, examples: Path, images: Path, out: Path, config: Segmenting) -> SegmentedFolder:
     """Write masks/<name>.png and overlays/<name>.jpg for an image or for every image of a folder."""
     pairs = find_pairs(examples)
     new = [images] if images.is_file() else list_frames(images)
@@ -82,51 +83,29 @@ def segment_images(encoder: Encoder, examples: Path, images: Path, out: Path, co
             bar.advance(1)
     if len(skipped) == len(new):
         raise UserError(f"none of the {len(new)} images of {images} can be read; the first: {skipped[0]}")
-    return Segmented(out, len(new) - len(skipped), len(pairs), memory.classes.tolist(), skipped)
+    return SegmentedFolder(out, len(new) - len(skipped), len(pairs), memory.classes.tolist(), skipped)
 
 
-def find_pairs(folder: Path) -> list[tuple[Path, Path]]:
-    """Images of a folder and their masks."""
-    if not folder.is_dir():
-        raise UserError(f"no such folder of examples: {folder}")
-    apart = (folder / "images").is_dir() and (folder / "masks").is_dir()
-    images, masks = (folder / "images", folder / "masks") if apart else (folder, folder)
-    found = {path.stem: path for path in sorted(masks.glob("*.png"))}
-    pictures = [
-        path
-        for path in sorted(images.iterdir())
-        if path.suffix.lower() in SUFFIXES and (apart or path.suffix.lower() != ".png")
-    ]
-    pairs = [(path, found[path.stem]) for path in pictures if path.stem in found]
-    if not pairs:
-        raise UserError(
-            f"{folder} has no image with a mask: give images/NAME.jpg with masks/NAME.png, or NAME.jpg beside NAME.png"
-        )
-    return pairs
-
-
-def remember(encoder: Encoder, pairs: list[tuple[Path, Path]], config: Segmenting) -> Memory:
+def remember(encoder: Encoder, pairs: list[tuple[Path, Path]], config: Segmenting) -> LabelledPatches:
     """Every patch of the examples of which at least half is labelled."""
-    masks = [read_mask(mask) for _, mask in pairs]
-    values = {value for mask in masks for value in torch.unique(mask).tolist()}
-    masks = [white_as_object(mask, values) for mask in masks]
-    classes = torch.tensor(sorted({1 if values <= {0, VOID} and value == VOID else value for value in values} - {VOID}))
-    if len(classes) < 2:
+    own = own_classes([mask for _, mask in pairs])
+    if len(own.values) < 2:
         raise UserError(
-            f"the masks of the examples hold {len(classes)} class; label at least two, the background being one"
+            f"the masks of the examples hold {len(own.values)} class; label at least two, the background being one"
         )
-    if int(classes[-1]) > VOID:
-        raise UserError(f"the masks of the examples hold the value {int(classes[-1])}; number classes from 0 to 254")
-    examples = ((_matching(path, file, mask), mask) for (path, file), mask in zip(pairs, masks, strict=True))
-    return memory_of(encoder, examples, classes, config)
+    numbers = torch.full((VOID + 1,), VOID)
+    numbers[: len(own.numbers)] = torch.tensor(own.numbers)
+    masks = ((path, file, numbers[torch.from_numpy(own(file))]) for path, file in pairs)
+    examples = ((_matching(path, file, mask), mask) for path, file, mask in masks)
+    return labelled_patches(encoder, examples, torch.tensor(own.numbers), config)
 
 
-def memory_of(
+def labelled_patches(
     encoder: Encoder,
     examples: Iterable[tuple[UInt8[Tensor, "3 h w"], Int64[Tensor, "h w"]]],
     classes: Int64[Tensor, " c"],
     config: Segmenting,
-) -> Memory:
+) -> LabelledPatches:
     """Patches of images whose masks hold these classes (ascending) or `VOID`."""
     features, labels = [], []
     for image, mask in examples:
@@ -139,7 +118,7 @@ def memory_of(
     bank = torch.cat(features)
     if not len(bank):
         raise UserError("the masks of the examples are void (255) almost everywhere; label some of their pixels")
-    return Memory(bank, torch.cat(labels).to(bank.device), classes)
+    return LabelledPatches(bank, torch.cat(labels).to(bank.device), classes)
 
 
 def _matching(path: Path, file: Path, mask: Int64[Tensor, "h w"]) -> UInt8[Tensor, "3 h w"]:
@@ -154,7 +133,7 @@ def _matching(path: Path, file: Path, mask: Int64[Tensor, "h w"]) -> UInt8[Tenso
 
 
 def segment(
-    encoder: Encoder, image: UInt8[Tensor, "3 h w"], memory: Memory, config: Segmenting
+    encoder: Encoder, image: UInt8[Tensor, "3 h w"], memory: LabelledPatches, config: Segmenting
 ) -> Int64[Tensor, "h w"]:
     """The class of every pixel, as numbered in the masks of the examples."""
     size = (image.shape[1], image.shape[2])

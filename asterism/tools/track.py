@@ -19,8 +19,9 @@ from asterism.data.sources.davis import list_frames
 from asterism.errors import UserError
 from asterism.features.mask_tracking import Tracking, follow_masks
 from asterism.images.masks import read_mask, save_mask, white_as_object
+from asterism.images.pictures import read_picture
+from asterism.images.write import save_picture, to_pillow
 from asterism.nn.encoder import Encoder
-from asterism.tools.files import read_picture, save_picture
 from asterism.viz.bar import Bar
 from asterism.viz.mask_overlay import overlay
 
@@ -98,9 +99,9 @@ def _animate(pictures: list[Path], out: Path) -> Path:
 
     def small() -> Iterator[Image.Image]:
         for path in pictures[::stride]:
-            with Image.open(path) as image:
-                image.thumbnail((_MOST_WIDTH, _MOST_WIDTH))
-                yield image.convert("RGB")
+            image = to_pillow(read_picture(path))
+            image.thumbnail((_MOST_WIDTH, _MOST_WIDTH))
+            yield image
 
     target = out / ("overlay.webp" if features.check("webp") else "overlay.gif")
     images = small()

@@ -91,7 +91,7 @@ class Monitor:
             self._watch.begin(step, self._spread.measure().get("effective_rank", 0.0))
         if step % self._every and step != self._steps:
             return
-        window = self._window.close()
+        window, self._window = self._window.summary(), _Window()
         self._add("cpu_seconds", torch.tensor(window.pop("cpu_seconds") * world_size()))
         record = self._averages() | {name: float(value) for name, value in numbers.items()} | window
         if self._spread is not None:
@@ -160,13 +160,11 @@ class _Window:
         self._images += images
         self._waited += waited
 
-    def close(self) -> dict[str, float]:
+    def summary(self) -> dict[str, float]:
         now, cpu_now = self.now()
         seconds = max(now - self._start, 1e-9)
-        result = {
+        return {
             "images_per_second": self._images / seconds,
             "data_wait_share": min(1.0, self._waited / seconds),
             "cpu_seconds": cpu_now - self._cpu_start,
         }
-        self.__init__()  # type: ignore[misc]
-        return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from asterism.data import Source
 from asterism.data.loader import DataConfig
 from asterism.nn.encoder import Encoder
-from asterism.nn.pixel_encoder import PixelEncoder
+from asterism.nn.pixels import pixel_encoder
 from asterism.train.online_knn import OnlineKnn, OnlineKnnConfig, open_online_knn
 from asterism.train.view_retrieval import ViewRetrieval
 from asterism.types import ViewSpec
@@ -27,7 +27,7 @@ class Probe:
 
     def first_record(self, encoder: Encoder) -> dict[str, float]:
         """Where training starts: the encoder as it is, and raw pixels of the same images."""
-        pixels = self._measure.accuracy(PixelEncoder().to(next(encoder.parameters()).device))
+        pixels = self._measure.accuracy(pixel_encoder().to(next(encoder.parameters()).device))
         return self.record(encoder) | {f"{self._measure.name}_pixels": pixels}
 
 

@@ -79,12 +79,6 @@ def probed(
     return among[torch.arange(len(among), device=among.device), query].reshape(-1, *grid)
 
 
-def patch_at(place: tuple[int, int], size: tuple[int, int], grid: tuple[int, int]) -> int:
-    """The raster index of the patch under a pixel (row, column) of a picture of this size, such as a clicked one."""
-    row, column = (min(max(at, 0), side - 1) * cells // side for at, side, cells in zip(place, size, grid, strict=True))
-    return row * grid[1] + column
-
-
 def ringed(pictures: Pictures, grid: tuple[int, int], query: Int[Tensor, " b"]) -> Pictures:
     """The pictures with a ring around one patch each."""
     height, width = pictures.shape[-2:]

@@ -15,6 +15,8 @@ from jaxtyping import UInt8
 from PIL import Image, features
 from torch import Tensor
 
+from asterism.images.write import to_pillow
+
 _ABREAST = 8  # pictures beside each other in a wide window
 _STARS = (
     '<svg class="stars" viewBox="0 0 48 48" aria-hidden="true"><path d="M7 35 18 21 30 27 41 9"/>'
@@ -23,7 +25,7 @@ _STARS = (
 )
 
 
-Columns = Mapping[str, UInt8[Tensor, "b 3 _ _"]]  # pictures by the name of their column, one per row
+Gallery = Mapping[str, UInt8[Tensor, "b 3 _ _"]]  # pictures by the name of their column, one per row
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def facts(values: Mapping[str, str]) -> str:
     return f'<dl class="facts">{items}</dl>'
 
 
-def gallery(columns: Columns) -> str:
+def gallery(columns: Gallery) -> str:
     """One row per image, one named column per kind of picture; few columns leave room for parts beside each other."""
     if not columns:
         return ""
@@ -131,7 +133,7 @@ def text(content: str) -> str:
 
 def picture(image: UInt8[Tensor, "3 h w"], label: str, least: int = 160, most: int = 256) -> str:
     """An inline picture; a small one is enlarged cell by cell, so that it is seen as it is, a large one is reduced."""
-    drawn = Image.fromarray(image.permute(1, 2, 0).cpu().contiguous().numpy())
+    drawn = to_pillow(image)
     factor = -(-least // min(drawn.size))
     if factor > 1:
         drawn = drawn.resize((drawn.width * factor, drawn.height * factor), Image.Resampling.NEAREST)
@@ -143,7 +145,7 @@ def picture(image: UInt8[Tensor, "3 h w"], label: str, least: int = 160, most: i
 
 def thumbnail(image: UInt8[Tensor, "3 h w"], label: str, size: int) -> str:
     """An inline picture of `size` pixels."""
-    drawn = Image.fromarray(image.permute(1, 2, 0).cpu().contiguous().numpy())
+    drawn = to_pillow(image)
     way = Image.Resampling.LANCZOS if drawn.width > size else Image.Resampling.NEAREST
     return _inline(drawn.resize((size, size), way), label)
 
@@ -154,7 +156,7 @@ def _row(cells: Sequence[str], stressed: Collection[int]) -> str:
     return f"<tr><th>{first}</th>{''.join(f'{tag}{cell}</td>' for tag, cell in zip(tags, rest, strict=True))}</tr>"
 
 
-def _gallery(columns: Columns, rows: range) -> str:
+def _gallery(columns: Gallery, rows: range) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in columns)
     body = "".join(
         "<tr>"

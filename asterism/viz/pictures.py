@@ -22,14 +22,6 @@ def magnified(images: Pictures, least: int = 192) -> Magnified:
     return images.repeat_interleave(factor, dim=2).repeat_interleave(factor, dim=3)
 
 
-def denormalise(
-    pixels: Float[Tensor, "b 3 h w"], mean: tuple[float, float, float], std: tuple[float, float, float]
-) -> Float[Tensor, "b 3 h w"]:
-    """Values in [0, 1] (where nothing overshoots) from normalised pixels."""
-    shift, scale = (torch.tensor(values, device=pixels.device)[:, None, None] for values in (mean, std))
-    return pixels * scale + shift
-
-
 def principal_colors(patches: Float[Tensor, "b n d"], grid: tuple[int, int], size: int) -> Pictures:
     """The three principal components of all patch tokens together as red, green and blue: equal colour, alike token.
 
@@ -68,13 +60,6 @@ def heat(maps: Float[Tensor, "b rows columns"], images: Pictures, span: tuple[fl
     weight = ((values - low) / (high - low).clamp_min(1e-9)).clamp(0, 1)
     gray = images.float().mean(dim=1, keepdim=True) / 255
     return to_uint8(0.3 * gray + 0.7 * _glow(weight))
-
-
-def attention_maps(
-    attention: Float[Tensor, "b heads t t"], grid: tuple[int, int], query: int = 0
-) -> Float[Tensor, "b h w"]:
-    """How much token `query` looks at each patch, mean over heads. Patches are the last tokens."""
-    return attention[:, :, query, -grid[0] * grid[1] :].mean(dim=1).reshape(-1, *grid)
 
 
 def similarity_maps(

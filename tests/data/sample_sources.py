@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Collection
+from pathlib import Path
 
 import torch
 
-from asterism.data.sources.segmented import VOID
 from asterism.data.sources.source import Sample
 from asterism.images.bad_image import BadImage
+from asterism.images.masks import VOID
 
 
 class Numbered:
@@ -35,6 +36,12 @@ class Numbered:
 
     def label(self, index: int) -> int | None:
         return None if self.classes is None else index % 2
+
+    def keys(self) -> list[str]:
+        return [str(index) for index in range(self.count)]
+
+    def files(self) -> tuple[Path, ...]:
+        return ()
 
 
 class Painted(Numbered):

@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader
 
 from asterism.data import DataConfig, Loader, RawBatch, Source, Views, open_source, to_batch, workers
 from asterism.data import loader as module
-from asterism.data.sources.segmented import VOID
 from asterism.errors import UserError
+from asterism.images.masks import VOID
 from asterism.ops.geometry import patch_centers
 from asterism.ops.random import fold
 from asterism.types import ColorJitter, ViewSpec

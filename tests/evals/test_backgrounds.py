@@ -11,7 +11,7 @@ from asterism.data.sources.imagenet9 import CLASSES
 from asterism.errors import UserError
 from asterism.evals.backgrounds import Backgrounds, BackgroundsConfig, branch_accuracy, class_map
 from asterism.evals.measure import run_protocol
-from asterism.nn.pixel_encoder import PixelEncoder
+from asterism.nn.pixels import pixel_encoder
 from asterism.types import Model
 
 
@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("classifier", ["knn", "linear"])
 def test_every_variation_has_its_accuracy(folder: Path, classifier: str) -> None:
     config = BackgroundsConfig.parse({"classifier": classifier, "k": 1, "epochs": 30, "learning_rates": [0.003, 0.03]})
-    result = run_protocol("backgrounds", config, DataChoice(str(folder)), PixelEncoder(), Model("pixels"))
+    result = run_protocol("backgrounds", config, DataChoice(str(folder)), pixel_encoder(), Model("pixels"))
     right = {"original": 100.0, "mixed_same": 100.0, "mixed_rand": 100 * 8 / 9}
     if classifier == "knn":
         assert result.values == pytest.approx(
@@ -75,6 +75,6 @@ def test_training_images_are_needed(tmp_path: Path) -> None:
 def test_scenes_have_variations() -> None:
     config = BackgroundsConfig(classifier="knn", k=5)
     choice = DataChoice("scenes:size=32,count=16")
-    values = run_protocol("backgrounds", config, choice, PixelEncoder(), Model("pixels")).values
+    values = run_protocol("backgrounds", config, choice, pixel_encoder(), Model("pixels")).values
     assert values["top1_original"] >= 0
     assert "background_gap" in values

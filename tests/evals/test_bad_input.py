@@ -14,7 +14,7 @@ from asterism.data.evaluation.labelled import DataChoice, Parts, labels_of
 from asterism.errors import UserError
 from asterism.evals import protocol_class
 from asterism.evals.base import Evaluation
-from asterism.nn.pixel_encoder import PixelEncoder
+from asterism.nn.pixels import pixel_encoder
 from tests.evals.samples import small_encoder, write_colours
 from tests.evals.segmented_samples import write_camvid
 
@@ -55,7 +55,7 @@ def test_a_class_nobody_learnt_is_never_found(tmp_path: Path) -> None:
     write_colours(tmp_path / "train", 4)
     write_colours(tmp_path / "test", 2, seed=1)
     shutil.rmtree(tmp_path / "train" / "blue")
-    values = dict(_evaluation("knn", tmp_path, k=[3]).measure(PixelEncoder()))
+    values = dict(_evaluation("knn", tmp_path, k=[3]).measure(pixel_encoder()))
     assert values["top1_k3"] == pytest.approx(200 / 3)
 
 

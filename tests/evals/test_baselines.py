@@ -10,7 +10,7 @@ from asterism.evals.knn import KnnConfig
 from asterism.evals.measure import run_protocol
 from asterism.features.fingerprint import encoder_fingerprint
 from asterism.nn.concepts import ConceptEncoder
-from asterism.nn.pixel_encoder import PixelEncoder, PixelPatches
+from asterism.nn.pixels import pixel_encoder, pixel_patches
 from asterism.ops.random import generator
 from asterism.types import Model
 from asterism.viz.bar import Bar
@@ -19,7 +19,7 @@ from tests.evals.samples import small_encoder
 
 
 def test_pixels_are_the_image_itself() -> None:
-    encoder = PixelEncoder()
+    encoder = pixel_encoder()
     images = torch.randint(0, 256, (2, 3, 32, 32), generator=generator(0), dtype=torch.uint8)
     mean, std = torch.tensor(encoder.mean)[:, None, None], torch.tensor(encoder.std)[:, None, None]
     expected = ((images / 255 - mean) / std).flatten(1)
@@ -40,14 +40,14 @@ def test_untrained_has_the_same_shape_and_other_weights() -> None:
 
 def test_patches_of_pixels_are_where_they_were() -> None:
     images = torch.randint(0, 256, (2, 3, 16, 24), generator=generator(0), dtype=torch.uint8)
-    encoder = PixelPatches(16, 8)
+    encoder = pixel_patches(16, 8)
     found, pixels = encoder.encode(images), encoder.normalise(images)
     assert found.grid == (2, 3)
     for row in range(2):
         for column in range(3):
             cut = pixels[:, :, 8 * row : 8 * row + 8, 8 * column : 8 * column + 8]
             torch.testing.assert_close(found.patches[:, 3 * row + column], cut.flatten(1))
-    assert encoder_fingerprint(encoder) != encoder_fingerprint(PixelPatches(16, 4))
+    assert encoder_fingerprint(encoder) != encoder_fingerprint(pixel_patches(16, 4))
 
 
 def test_an_untrained_model_with_concepts_has_them_too() -> None:
@@ -89,7 +89,7 @@ def test_every_protocol_has_baselines_and_bars_that_fill(name: str, monkeypatch:
 
 def test_pixels_have_no_baselines() -> None:
     choice = DataChoice("scenes:size=32,count=24")
-    result = run_protocol("knn", KnnConfig(k=(3,)), choice, PixelEncoder(), Model("pixels"), baselines=True)
+    result = run_protocol("knn", KnnConfig(k=(3,)), choice, pixel_encoder(), Model("pixels"), baselines=True)
     assert result.baselines == {}
 
 

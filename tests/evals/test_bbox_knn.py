@@ -15,7 +15,7 @@ from asterism.evals.bbox_knn import BboxKnn, BboxKnnConfig, point_accuracy
 from asterism.evals.measure import run_protocol
 from asterism.features import cache
 from asterism.features import extract as extraction
-from asterism.nn.pixel_encoder import PixelEncoder
+from asterism.nn.pixels import pixel_encoder
 from asterism.ops.box_cells import boxes_in_square, largest_box_cells
 from asterism.types import Model
 from tests.evals.samples import small_encoder, write_colours
@@ -72,7 +72,7 @@ def test_the_vote_is_that_of_the_slow_loop() -> None:
 
 
 def test_colours_are_told_apart_by_pixels(folder: Path) -> None:
-    values = dict(_evaluation(folder, k=(4,), points=1).measure(PixelEncoder()))
+    values = dict(_evaluation(folder, k=(4,), points=1).measure(pixel_encoder()))
     assert values == {"top1_k4": 100.0}
 
 

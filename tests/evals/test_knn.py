@@ -10,7 +10,7 @@ from asterism.data.evaluation.labelled import DataChoice, Parts
 from asterism.errors import UserError
 from asterism.evals.knn import Knn, KnnConfig
 from asterism.evals.measure import run_protocol
-from asterism.nn.pixel_encoder import PixelEncoder
+from asterism.nn.pixels import pixel_encoder
 from asterism.ops.neighbours import knn_accuracy
 from asterism.types import Model
 from tests.evals.samples import small_encoder, write_colours
@@ -40,7 +40,7 @@ def test_values_equal_the_function_on_the_features(folder: Path) -> None:
 
 
 def test_colours_are_told_apart_by_pixels(folder: Path) -> None:
-    values = dict(Knn(KnnConfig(k=(3,)), parts_of(folder)).measure(PixelEncoder()))
+    values = dict(Knn(KnnConfig(k=(3,)), parts_of(folder)).measure(pixel_encoder()))
     assert values == {"top1_k3": 100.0}
 
 
@@ -49,21 +49,21 @@ def test_classes_are_counted_over_both_parts(folder: Path) -> None:
     for image in (folder / "test" / "red").iterdir():
         image.unlink()
     (folder / "test" / "red").rmdir()
-    values = dict(Knn(KnnConfig(k=(15,)), parts_of(folder)).measure(PixelEncoder()))
+    values = dict(Knn(KnnConfig(k=(15,)), parts_of(folder)).measure(pixel_encoder()))
     assert values == {"top1_k15": 100.0}
 
 
 def test_fewer_images_than_k_are_reported(folder: Path) -> None:
     evaluation = Knn(KnnConfig(), parts_of(folder))
-    assert list(dict(evaluation.measure(PixelEncoder()))) == ["top1_k10", "top1_k15"]
-    assert evaluation.constants(PixelEncoder())["k"] == [10, 15]
+    assert list(dict(evaluation.measure(pixel_encoder()))) == ["top1_k10", "top1_k15"]
+    assert evaluation.constants(pixel_encoder())["k"] == [10, 15]
     assert evaluation.notes() == ["k = 20, 100, 200 became 15, the number of training images"]
 
 
 def test_a_share_of_the_labels(folder: Path) -> None:
     evaluation = Knn(KnnConfig(label_share=0.4), parts_of(folder))
     assert len(evaluation.parts.train) == 6
-    assert evaluation.constants(PixelEncoder())["label_share"] == 0.4
+    assert evaluation.constants(pixel_encoder())["label_share"] == 0.4
 
 
 def test_constants_name_pixels(folder: Path) -> None:
@@ -74,7 +74,7 @@ def test_constants_name_pixels(folder: Path) -> None:
 
 def test_unreadable_images_are_counted(folder: Path) -> None:
     (folder / "train" / "red" / "000.png").write_bytes(b"")
-    assert dict(Knn(KnnConfig(k=(3,)), parts_of(folder)).measure(PixelEncoder()))["unreadable_images"] == 1.0
+    assert dict(Knn(KnnConfig(k=(3,)), parts_of(folder)).measure(pixel_encoder()))["unreadable_images"] == 1.0
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from asterism.data import evaluation_batches
 from asterism.data.evaluation.labelled import DataChoice, labels_of
 from asterism.errors import UserError
 from asterism.evals.linear import Linear, LinearConfig
 from asterism.evals.linear_sparse import LinearSparse, LinearSparseConfig
-from asterism.nn.pixel_encoder import PixelEncoder
+from asterism.nn.backbone import BackboneConfig, build_backbone
+from asterism.nn.encoder import Encoder
+from asterism.nn.pixels import pixel_encoder
 from tests.evals.samples import small_encoder, write_colours
 
 
@@ -20,7 +23,7 @@ def _linear(folder: Path, **settings: object) -> Linear:
 
 def test_colours_are_told_apart_and_diverged_heads_are_not_chosen(tmp_path: Path) -> None:
     write_colours(tmp_path, 8)
-    values = dict(_linear(tmp_path, learning_rates=[1e-9, 0.01, 1e30], epochs=10).measure(PixelEncoder()))
+    values = dict(_linear(tmp_path, learning_rates=[1e-9, 0.01, 1e30], epochs=10).measure(pixel_encoder()))
     assert values["top1"] == 100.0
     assert values["chosen_learning_rate"] == pytest.approx(0.01 * 18 / 256)  # 18 of 24 images are for training
 
@@ -34,6 +37,28 @@ def test_features_of_the_last_blocks(tmp_path: Path) -> None:
     assert _linear(tmp_path).constants(small_encoder())["feature"] == "cls4"
 
 
+@torch.no_grad()
+def test_without_a_class_token_the_mean_patch_of_four_blocks_is_classified(tmp_path: Path) -> None:
+    write_colours(tmp_path, 2)
+    torch.manual_seed(0)
+    config = BackboneConfig(name="swin_tiny_patch4_window7_224", image_size=64, patch_size=16, dim=768, window=2)
+    encoder = Encoder(build_backbone(config)).eval()
+    evaluation = _linear(tmp_path)
+    assert evaluation.constants(encoder)["feature"] == "mean4"
+    found = evaluation._features(encoder, evaluation.parts.test)
+    images = next(evaluation_batches(evaluation.parts.test, 64, resize=evaluation.constants(encoder)["resize"])).images
+    layers = encoder.backbone.layers(encoder.normalise(images), [-4, -3, -2, -1])
+    assert [tokens.patches.shape[2] for tokens in layers] == [384, 384, 768, 768], "two blocks of each of two stages"
+    expected = torch.cat([tokens.patches.mean(1) for tokens in layers], dim=1)
+    torch.testing.assert_close(found.features, expected)
+    plain = Encoder(
+        build_backbone(BackboneConfig(dim=768, depth=5, heads=2, image_size=16, patch_size=8, class_token=False))
+    )
+    assert evaluation.constants(plain)["feature"] == "mean4"
+    assert _linear(tmp_path, feature="cls-mean").constants(plain)["feature"] == "mean", "not twice the same"
+    assert _linear(tmp_path).constants(pixel_encoder())["feature"] == "mean4"
+
+
 def test_the_sparse_form_with_other_features(tmp_path: Path) -> None:
     write_colours(tmp_path, 8)
     for feature in ("cls", "patches"):
@@ -41,7 +66,7 @@ def test_the_sparse_form_with_other_features(tmp_path: Path) -> None:
             {"feature": feature, "head_batches": [4, 8192], "learning_rates": [1e-2], "epochs": 10}
         )
         evaluation = LinearSparse(config, LinearSparse.open_parts(config, DataChoice(str(tmp_path))))
-        values = dict(evaluation.measure(PixelEncoder()))
+        values = dict(evaluation.measure(pixel_encoder()))
         assert values["top1"] == 100.0
         assert values["chosen_batch"] in (4.0, 15.0)  # 18 training images less one kept aside of each class
     config = LinearSparseConfig()

@@ -12,7 +12,7 @@ from asterism.data.evaluation.labelled import DataChoice
 from asterism.data.sources.landmarks import read_ground_truth
 from asterism.errors import UserError
 from asterism.evals.retrieval import Retrieval, RetrievalConfig
-from asterism.nn.pixel_encoder import PixelEncoder
+from asterism.nn.pixels import pixel_encoder
 from tests.evals.samples import COLOURS, small_encoder, write_colours
 
 
@@ -42,7 +42,7 @@ def landmarks(tmp_path: Path) -> Path:
 
 
 def test_queries_are_cut_to_their_boxes(landmarks: Path) -> None:
-    values = dict(_evaluation(landmarks).measure(PixelEncoder()))
+    values = dict(_evaluation(landmarks).measure(pixel_encoder()))
     assert list(values) == [f"{m}_{s}" for s in ("medium", "hard") for m in ("map", "mp1", "mp5", "mp10")]
     assert values["map_medium"] == values["map_hard"] == 100.0
 
@@ -54,7 +54,7 @@ def test_several_scales_and_arbitrary_sizes(landmarks: Path) -> None:
 
 
 def test_labelled_folders(tmp_path: Path) -> None:
-    values = dict(_evaluation(write_colours(tmp_path, 5)).measure(PixelEncoder()))
+    values = dict(_evaluation(write_colours(tmp_path, 5)).measure(pixel_encoder()))
     assert values == {"map": 100.0, "mp1": 100.0, "mp5": 100.0, "mp10": 100.0}
 
 
@@ -100,7 +100,7 @@ def test_unreadable_images_and_queries_without_answer(landmarks: Path) -> None:
         entry["hard"] = []
     file.write_text(json.dumps(content))
     with pytest.raises(UserError, match=r"no query of .* \(hard\)"):
-        dict(_evaluation(landmarks).measure(PixelEncoder()))
+        dict(_evaluation(landmarks).measure(pixel_encoder()))
     (landmarks / "jpg" / "red0.jpg").write_bytes(b"no image")
     with pytest.raises(UserError, match="red0"):
-        dict(_evaluation(landmarks).measure(PixelEncoder()))
+        dict(_evaluation(landmarks).measure(pixel_encoder()))

@@ -14,8 +14,7 @@ from asterism.features import cache
 from asterism.features import extract as extraction
 from asterism.features.cache import features_folder, stored
 from asterism.features.extract import extract
-from asterism.features.fingerprint import encoder_fingerprint
-from asterism.features.rows import Block, Part
+from asterism.features.rows import Block, RowFolder
 from asterism.images.bad_image import BadImage
 from tests import distributed
 from tests.evals.samples import small_encoder, write_colours
@@ -76,11 +75,11 @@ def test_what_several_processes_left_is_completed_by_one() -> None:
     """Parts with gaps between them, one that was taken already, as interruptions of several processes leave them."""
     expected = stored({"a": 1}, 7, Producer())
     (folder,) = features_folder().iterdir()
-    whole = Part(folder / "0")
+    whole = RowFolder(folder / "0")
     assert whole.end == 7
     shutil.rmtree(folder / "0")
     for first, end in ((0, 2), (1, 2), (4, 5)):
-        Part(folder / str(first)).grow(Producer()(first, end))
+        RowFolder(folder / str(first)).grow(Producer()(first, end))
     producer = Producer()
     found = stored({"a": 1}, 7, producer)
     assert producer.asked == [(2, 4), (5, 7)]
@@ -185,11 +184,6 @@ def test_features_are_extracted_once_per_weights_and_images(tmp_path: Path, monk
         next(encoder.parameters()).add_(1)
     run()
     assert len(passes) == 5
-
-
-def test_fingerprints_of_encoders() -> None:
-    assert encoder_fingerprint(small_encoder()) == encoder_fingerprint(small_encoder())
-    assert encoder_fingerprint(small_encoder()) != encoder_fingerprint(small_encoder(seed=1))
 
 
 def _counting(encode, passes):

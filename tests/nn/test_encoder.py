@@ -80,9 +80,9 @@ def test_wrong_images_are_named() -> None:
     encoder = tiny()
     with pytest.raises(UserError, match="no images"):
         encoder.encode([])
-    with pytest.raises(UserError, match=r"expected RGB images \[b, 3, h, w\], got the shape \[1, 1, 32, 32\]"):
+    with pytest.raises(UserError, match=r"the batch of shape \[1, 1, 32, 32\] has no axis of 3 channels"):
         encoder.encode(torch.zeros(1, 1, 32, 32))
-    with pytest.raises(UserError, match=r"got torch\.int64"):
+    with pytest.raises(UserError, match="got int64"):
         encoder.encode(torch.zeros(1, 3, 32, 32, dtype=torch.int64))
     with pytest.raises(UserError, match="image_size = 50 is no multiple of the patch size 16"):
         Encoder(encoder.backbone, image_size=50)

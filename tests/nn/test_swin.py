@@ -75,9 +75,23 @@ def test_layers_of_the_final_stage() -> None:
     last, before = backbone.layers(pixels, [-1, 10])
     torch.testing.assert_close(last.patches, backbone(pixels).patches)
     assert not torch.allclose(before.patches, last.patches)
-    with pytest.raises(UserError, match=r"block 9 of .* is not in its final stage"):
-        backbone.layers(pixels, [9])
     assert backbone.first_block == 10
+
+
+@torch.no_grad()
+def test_layers_of_an_earlier_stage_have_their_own_grid_and_no_norm() -> None:
+    backbone, pixels = tiny(), torch.randn(1, 3, 64, 64)
+    outputs: list[torch.Tensor] = []
+    hook = backbone.network.layers[2].blocks[-1].register_forward_hook(lambda *call: outputs.append(call[2]))
+    (earlier,) = backbone.layers(pixels, [9])
+    hook.remove()
+    assert earlier.grid == tuple(outputs[0].shape[1:3]) == tuple(2 * side for side in backbone.grid_of(pixels))
+    assert earlier.patches.equal(outputs[0].flatten(1, 2))
+
+
+@torch.no_grad()
+def test_the_embedding_of_patches() -> None:
+    backbone, pixels = tiny(), torch.randn(1, 3, 64, 64)
     embedded = backbone.embedded(pixels)
     assert embedded.grid == (64, 64), "three halvings before patches of 8 pixels"
     torch.testing.assert_close(embedded.patches, backbone.network.patch_embed(pixels).flatten(1, 2))

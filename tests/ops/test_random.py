@@ -1,6 +1,6 @@
 import torch
 
-from asterism.ops.random import fold, fold_each, generator, normal, uniform
+from asterism.ops.random import fold, fold_each, generator, uniform
 
 
 def test_fold_of_an_integer_equals_fold_of_a_tensor():
@@ -32,13 +32,6 @@ def test_uniform_is_uniform_along_both_axes():
     assert (columns.std() - (1 / 12 / 400) ** 0.5).abs() < 0.2 * (1 / 12 / 400) ** 0.5
     neighbours = torch.corrcoef(torch.stack([draws[:, :-1].flatten(), draws[:, 1:].flatten()]))[0, 1]
     assert neighbours.abs() < 0.01
-
-
-def test_normal_moments():
-    draws = normal(torch.tensor([fold(2, i) for i in range(200)]), 1000).double()
-    assert draws.mean().abs() < 0.01
-    assert (draws.std() - 1).abs() < 0.01
-    assert (draws**4).mean().sub(3).abs() < 0.1
 
 
 def test_generator_is_a_function_of_its_key():

@@ -9,7 +9,7 @@ from PIL import Image
 from asterism import api
 from asterism.errors import UserError
 from asterism.nn.encoder import Encoder
-from asterism.nn.pixel_encoder import PixelEncoder
+from asterism.nn.pixels import pixel_encoder
 from tests.evals.samples import small_encoder, write_colours
 
 
@@ -19,14 +19,14 @@ def photos(tmp_path: Path) -> Path:
 
 
 def _index(photos: Path, suffix: str = ".parquet", encoder: Encoder | None = None) -> Path:
-    return api.embed(encoder or PixelEncoder(), photos, photos.parent / f"index{suffix}", overwrite=True).path
+    return api.embed(encoder or pixel_encoder(), photos, photos.parent / f"index{suffix}", overwrite=True).path
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".npz"])
 @pytest.mark.parametrize("sheet", ["sheet.html", "sheet.png"])
 def test_an_image_finds_itself_and_its_like(photos: Path, suffix: str, sheet: str, tmp_path: Path) -> None:
     query = photos / "green" / "002.png"
-    found = api.search(PixelEncoder(), _index(photos, suffix), query, tmp_path / sheet, count=4)[query]
+    found = api.search(pixel_encoder(), _index(photos, suffix), query, tmp_path / sheet, count=4)[query]
     assert found[0].key == "green/002.png"
     assert found[0].similarity == pytest.approx(1, abs=1e-3)
     assert {neighbour.key.partition("/")[0] for neighbour in found} == {"green"}
@@ -45,15 +45,15 @@ def test_a_collection_that_moved_and_an_unreadable_image(photos: Path, tmp_path:
     shutil.move(photos, tmp_path / "elsewhere")
     query = tmp_path / "elsewhere/red/000.png"
     with pytest.raises(UserError, match="photos"):
-        api.search(PixelEncoder(), index, query, tmp_path / "s.png")
-    found = api.search(PixelEncoder(), index, [query], tmp_path / "s.png", data=tmp_path / "elsewhere", count=50)
+        api.search(pixel_encoder(), index, query, tmp_path / "s.png")
+    found = api.search(pixel_encoder(), index, [query], tmp_path / "s.png", data=tmp_path / "elsewhere", count=50)
     assert len(found[query]) == 11
 
 
 def test_mistakes_are_named(photos: Path, tmp_path: Path) -> None:
     index, query, out = _index(photos, encoder=small_encoder(seed=1)), photos / "red/000.png", tmp_path / "s.html"
     with pytest.raises(UserError, match=r"index.parquet was made by another model \(Encoder\)"):
-        api.search(PixelEncoder(), index, query, out)
+        api.search(pixel_encoder(), index, query, out)
     with pytest.raises(UserError, match="was made by another model"):
         api.search(small_encoder(seed=2), index, query, out)
     with pytest.raises(UserError, match="there is no index"):

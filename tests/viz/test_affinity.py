@@ -5,7 +5,6 @@ from asterism.viz.affinity import (
     aggregated_similarity_by_layer,
     attention_by_head,
     looked_at,
-    patch_at,
     probe_attention,
     probed,
     ringed,
@@ -87,9 +86,3 @@ def test_probes_are_ringed() -> None:
         torch.testing.assert_close(where.mean(dim=0), expected, atol=0.1, rtol=0)
     untouched = ringed(IMAGES, (4, 4), torch.tensor([0, 0]))[:, :, 12:]
     assert untouched.equal(IMAGES[:, :, 12:])
-
-
-def test_a_click_finds_its_patch() -> None:
-    assert patch_at((0, 0), (64, 32), (4, 2)) == 0
-    assert patch_at((17, 31), (64, 32), (4, 2)) == 3
-    assert patch_at((64, 99), (64, 32), (4, 2)) == 7, "on or beyond the edge counts as the last patch"

@@ -4,13 +4,6 @@ import torch
 from asterism.viz import pictures
 
 
-def test_denormalise_undoes_normalisation():
-    images = torch.rand(2, 3, 4, 4)
-    mean, std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
-    normal = (images - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
-    torch.testing.assert_close(pictures.denormalise(normal, mean, std), images)
-
-
 def test_uint8_rounds_and_clamps():
     values = torch.tensor([-1.0, 0.0, 0.5, 1.0, 2.0]).view(1, 1, 1, 5).expand(1, 3, 1, 5)
     assert pictures.to_uint8(values)[0, 0, 0].tolist() == [0, 0, 128, 255, 255]
@@ -35,13 +28,6 @@ def test_what_all_images_share_at_a_place_is_taken_away():
     torch.testing.assert_close(
         pictures.without_place(content + 10 * place), pictures.without_place(content), atol=1e-5, rtol=0
     )
-
-
-def test_attention_is_read_from_the_last_tokens():
-    attention = torch.zeros(1, 2, 6, 6)
-    attention[:, :, 0, 2:] = torch.tensor([0.1, 0.2, 0.3, 0.4])  # class token and one register come first
-    maps = pictures.attention_maps(attention, (2, 2))
-    torch.testing.assert_close(maps, torch.tensor([[[0.1, 0.2], [0.3, 0.4]]]))
 
 
 def test_a_patch_is_most_like_itself():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -72,6 +72,12 @@ class WithBoxes:
 
     def label(self, index: int) -> int | None:
         return self.source.label(index)
+
+    def keys(self) -> list[str]:
+        return self.source.keys()
+
+    def files(self) -> Iterable[Path]:
+        return self.source.files()
 
 
 def with_boxes(source: Source, path: str) -> Source:

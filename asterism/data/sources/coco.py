@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from asterism.data.sources.segmented import VOID
 from asterism.errors import UserError
+from asterism.images.masks import VOID
 
 
 class CocoMasks:

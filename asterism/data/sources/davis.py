@@ -7,7 +7,7 @@ ImageSets/2017/val.txt with the names of the videos to use. Masks of 0 and 255, 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -62,6 +62,12 @@ class Davis:
 
     def label(self, index: int) -> int | None:
         return None
+
+    def keys(self) -> list[str]:
+        return [self._key(frame) for frame in self._frames]
+
+    def files(self) -> Iterable[Path]:
+        return (file for frame in self._frames for file in (frame, _mask_of(self._annotations, frame)))
 
     def _values(self, video: str) -> set[int]:
         """The values in the first mask of a video."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
@@ -23,13 +24,22 @@ class NoImages(UserError):
 class Folder:
     """The images below a folder. With `classes`, the direct subfolder that holds an image is its class."""
 
-    def __init__(self, root: Path, listing: Listing, *, name: str, prefix: str = "", classes: list[str] | None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        listing: Listing,
+        *,
+        name: str,
+        prefix: str = "",
+        classes: list[str] | None,
+        level: int = 0,  # of the class among the folders of a path; 1 below the folders of splits
+    ) -> None:
         self.root = root
         self.listing = listing
         self.name = name
         self.classes = classes
         self._prefix = prefix  # from what the user named to the root, so that keys start at the former
-        self._labels = None if classes is None else _labels(listing, classes)
+        self._labels = None if classes is None else _labels(listing, classes, level)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -42,13 +52,22 @@ class Folder:
         if not 0 <= index < len(self):
             raise IndexError(index)
         key = self.key(index)
-        return Sample(decode(self.root / os.fsdecode(self.listing.path(index)), key), key, self.label(index))
+        return Sample(decode(self._file(index), key), key, self.label(index))
+
+    def keys(self) -> list[str]:
+        return [self.key(index) for index in range(len(self))]
+
+    def files(self) -> Iterable[Path]:
+        return (self._file(index) for index in range(len(self)))
 
     def key(self, index: int) -> str:
         return self._prefix + self.listing.path(index).decode("utf-8", "backslashreplace")
 
     def label(self, index: int) -> int | None:
         return None if self._labels is None else int(self._labels[self.listing.folder(index)])
+
+    def _file(self, index: int) -> Path:
+        return self.root / os.fsdecode(self.listing.path(index))
 
 
 def split_folder(root: Path, split: str | None) -> Path:
@@ -68,16 +87,34 @@ def open_folder(root: Path, split: str | None = None, *, labels: bool | None = N
     """The images of a folder, or of one of its splits; an error where there are none.
 
     `labels`: True insists on class subfolders, False ignores them. None takes them where there are at least two, all
-    with images in them, and no images beside them.
+    with images in them, and no images beside them. The splits of a divided folder together have labels where the
+    folder of each split has them.
     """
+    parts = _split_folders(root) if split == splits.EVERYTHING else []
+    if splits.divided(parts):
+        return _open_all_parts(root, parts, labels)
     folder = split_folder(root, split)
     listing = list_images(folder)
     if not len(listing):
         raise NoImages(_no_images(folder, listing))
     prefix = f"{folder.name}/" if folder != root else ""
     name = f"{root.resolve().name}/{folder.name}" if prefix else root.resolve().name
-    labelled = labels if labels is not None else split != splits.EVERYTHING and _looks_labelled(listing)
+    labelled = labels if labels is not None else _looks_labelled(listing)
     return Folder(folder, listing, name=name, prefix=prefix, classes=_classes(root, folder, listing, labelled))
+
+
+def _open_all_parts(root: Path, parts: list[str], labels: bool | None) -> Folder:
+    """All images below a divided folder, whatever part they belong to."""
+    listing = list_images(root)
+    if not len(listing):
+        raise NoImages(_no_images(root, listing))
+    folders = [_text(listing.folders[i]).split("/") for i in range(len(listing.folders))]
+    in_classes = all(len(path) > 1 and path[0] in parts for path in folders)
+    if labels and not in_classes:
+        raise UserError(f"{root} was to be read with labels, but has images outside of SPLIT/CLASS/; leave labels out")
+    found = sorted({path[1] for path in folders}) if in_classes and labels is not False else []
+    classes = found if labels or len(found) > 1 else None
+    return Folder(root, listing, name=f"{root.resolve().name}/{splits.EVERYTHING}", classes=classes, level=1)
 
 
 def _split_folders(root: Path) -> list[str]:
@@ -121,11 +158,11 @@ def _subfolders(folder: Path) -> set[str]:
         return {_text(os.fsencode(e.name)) for e in entries if not e.name.startswith(".") and e.is_dir()}
 
 
-def _labels(listing: Listing, classes: list[str]) -> NDArray[np.int64]:
+def _labels(listing: Listing, classes: list[str], level: int) -> NDArray[np.int64]:
     """The label of each folder of the listing."""
     number = {name: label for label, name in enumerate(classes)}
     folders = listing.folders
-    return np.array([number[_text(folders[i].partition(b"/")[0])] for i in range(len(folders))], dtype=np.int64)
+    return np.array([number[_text(folders[i].split(b"/")[level])] for i in range(len(folders))], dtype=np.int64)
 
 
 def _text(name: bytes) -> str:

@@ -8,8 +8,6 @@ classes of their own.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -17,6 +15,7 @@ from jaxtyping import Int64, UInt8
 from torch import Tensor
 
 from asterism.data.sources.folder import open_folder
+from asterism.data.sources.joined import Joined
 from asterism.data.sources.scenes import Scenes
 from asterism.data.sources.source import Sample, Source
 from asterism.errors import UserError
@@ -53,36 +52,8 @@ def from_imagenet() -> Int64[Tensor, " 1000"]:
     return mapping
 
 
-class Variations:
-    """The images of all variations, one variation after the other; `sources` holds each by its name."""
-
-    def __init__(self, name: str, sources: Mapping[str, Source]) -> None:
-        self.name = name
-        self.sources = dict(sources)
-        self.classes = next(iter(self.sources.values())).classes
-
-    @cached_property
-    def fingerprint(self) -> str:
-        parts = " ".join(f"{name}:{source.fingerprint}" for name, source in self.sources.items())
-        return hashlib.blake2b(parts.encode(), digest_size=8).hexdigest()
-
-    def __len__(self) -> int:
-        return sum(len(source) for source in self.sources.values())
-
-    def __getitem__(self, index: int) -> Sample:
-        source, place = self._find(index)
-        return source[place]
-
-    def label(self, index: int) -> int | None:
-        source, place = self._find(index)
-        return source.label(place)
-
-    def _find(self, index: int) -> tuple[Source, int]:
-        for source in self.sources.values():
-            if 0 <= index < len(source):
-                return source, index
-            index -= len(source)
-        raise IndexError(index)
+class Variations(Joined):
+    """The images of all variations, one variation after the other; `parts` holds each by its name."""
 
 
 def open_imagenet9(root: Path) -> Variations:
@@ -141,9 +112,13 @@ class SceneVariation:
         return Sample(image, sample.key, sample.label)
 
     def label(self, index: int) -> int:
-        label = self.scenes.label(index)
-        assert label is not None
-        return label
+        return self.scenes.label(index)
+
+    def keys(self) -> list[str]:
+        return self.scenes.keys()
+
+    def files(self) -> tuple[Path, ...]:
+        return ()
 
     def _other(self, index: int) -> int:
         """The scene that gives the background: a function of the scenes and the index."""

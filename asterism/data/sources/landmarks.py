@@ -48,7 +48,7 @@ class Landmarks:
         self.root = folder
         self.names = list(names)
         self._boxes = boxes
-        self.files = [_file(folder, each) for each in names]
+        self._files = [_file(folder, each) for each in names]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -61,7 +61,7 @@ class Landmarks:
     def __getitem__(self, index: int) -> Sample:
         if not 0 <= index < len(self):
             raise IndexError(index)
-        image, key = decode(self.files[index], self.names[index]), self.names[index]
+        image, key = decode(self._files[index], self.names[index]), self.names[index]
         if self._boxes is not None:
             left, top, right, bottom = (round(edge) for edge in self._boxes[index])
             image = image[:, max(0, top) : bottom, max(0, left) : right]
@@ -71,6 +71,12 @@ class Landmarks:
 
     def label(self, index: int) -> None:
         return None
+
+    def keys(self) -> list[str]:
+        return self.names
+
+    def files(self) -> list[Path]:
+        return self._files
 
 
 def ground_truth_file(path: str) -> Path | None:

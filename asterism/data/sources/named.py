@@ -20,6 +20,7 @@ from asterism.data.sources import splits
 from asterism.data.sources.catalog import IMAGENET, NAMED
 from asterism.data.sources.folder import Folder, open_folder
 from asterism.data.sources.index_cache import user_cache
+from asterism.data.sources.joined import Joined
 from asterism.data.sources.source import Sample
 from asterism.errors import UserError
 from asterism.files import locked
@@ -28,11 +29,12 @@ from asterism.images.decode import from_pillow
 
 
 class Named:
-    """A set by name. `data` is torchvision's; images come from it as Pillow's."""
+    """A set by name. `data` is torchvision's, read from `place`; images come from it as Pillow's."""
 
-    def __init__(self, name: str, data: Any) -> None:
+    def __init__(self, name: str, data: Any, place: Path) -> None:
         self.name = name
         self._data = data
+        self._place = place
         self._labels = _labels(data)
         self.classes = None if self._labels is None else _class_names(data, self._labels)
 
@@ -57,16 +59,25 @@ class Named:
     def label(self, index: int) -> int | None:
         return None if self._labels is None else int(self._labels[index])
 
+    def keys(self) -> list[str]:
+        return [str(index) for index in range(len(self))]
 
-def open_named(name: str, split: str | None = None) -> Named | Folder:
+    def files(self) -> list[Path]:
+        """All that the set's folder holds: torchvision does not say what it reads."""
+        return sorted(file for file in self._place.rglob("*") if file.is_file())
+
+
+def open_named(name: str, split: str | None = None) -> Named | Folder | Joined:
     """A set of `NAMED`, downloaded first where it is missing, or ImageNet from where it was put."""
     place = datasets_folder() / name
     if name == IMAGENET:
         return _open_imagenet(place, split)
     parts = NAMED[name].parts
+    if split == splits.EVERYTHING and len(parts) > 1:
+        return Joined(f"{name}/{splits.EVERYTHING}", {part: open_named(name, part) for part in parts})
     whole = list(parts) == [splits.EVERYTHING] and split in (None, splits.EVERYTHING)
     chosen = splits.EVERYTHING if whole else splits.pick(split, parts, name)
-    return Named(name if whole else f"{name}/{chosen}", _load(name, parts[chosen], place))
+    return Named(name if whole else f"{name}/{chosen}", _load(name, parts[chosen], place), place)
 
 
 def datasets_folder() -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import UInt8
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -24,8 +23,7 @@ from asterism.data.workers import prepare
 from asterism.errors import UserError
 from asterism.images.bad_image import BadImage
 from asterism.images.decode import decode
-
-VOID = 255  # the label of pixels that count nowhere, in every source of this kind
+from asterism.images.masks import VOID, read_labels
 
 
 @runtime_checkable
@@ -57,6 +55,8 @@ class Segmented:
         pixel_classes: Sequence[str],
         labels: NDArray[np.uint8],  # of each value of a mask file; values beyond are mistakes
         draw: Callable[[int], NDArray[np.integer]] | None = None,  # masks that are no files
+        annotations: Path | None = None,  # what `draw` draws them from
+        read: Callable[[Path], NDArray[np.integer]] = read_labels,  # the values of a mask file
     ) -> None:
         if not items:
             raise UserError(f"{name} has no images with masks")
@@ -65,6 +65,8 @@ class Segmented:
         self.pixel_classes = list(pixel_classes)
         self._labels = labels
         self._draw = draw
+        self._annotations = annotations
+        self._read = read
 
     @cached_property
     def fingerprint(self) -> str:
@@ -79,7 +81,7 @@ class Segmented:
             raise IndexError(index)
         item = self.items[index]
         image = decode(item.image, item.key)
-        raw = self._draw_mask(item.mask) if isinstance(item.mask, int) else read_mask(item.mask)
+        raw = self._draw_mask(item.mask) if isinstance(item.mask, int) else self._read(item.mask)
         if raw.shape != image.shape[1:]:
             raise UserError(
                 f"{item.key} has {image.shape[2]}×{image.shape[1]} pixels, but its mask {raw.shape[1]}×{raw.shape[0]}; "
@@ -89,6 +91,15 @@ class Segmented:
 
     def label(self, index: int) -> None:
         return None
+
+    def keys(self) -> list[str]:
+        return [item.key for item in self.items]
+
+    def files(self) -> Iterable[Path]:
+        """Images and masks; annotations that draw masks count as one of them."""
+        yield from (path for item in self.items for path in (item.image, item.mask) if isinstance(path, Path))
+        if self._annotations is not None:
+            yield self._annotations
 
     def _draw_mask(self, number: int) -> NDArray[np.integer]:
         assert self._draw is not None
@@ -132,55 +143,24 @@ class SegmentedScenes:
     def label(self, index: int) -> int | None:
         return self.source.label(index)
 
+    def keys(self) -> list[str]:
+        return self.source.keys()
 
-class SegmentedSubset:
+    def files(self) -> Iterable[Path]:
+        return self.source.files()
+
+
+class SegmentedSubset(Subset):
     """Some images of a segmented source."""
 
     def __init__(self, source: SegmentedSource, indices: Sequence[int]) -> None:
-        self.source = Subset(source, indices)
+        super().__init__(source, indices)
         self.pixel_classes = source.pixel_classes
-
-    @property
-    def name(self) -> str:
-        return self.source.name
-
-    @property
-    def fingerprint(self) -> str:
-        return self.source.fingerprint
-
-    @property
-    def classes(self) -> list[str] | None:
-        return self.source.classes
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, index: int) -> Sample:
-        return self.source[index]
-
-    def label(self, index: int) -> int | None:
-        return self.source.label(index)
 
 
 def identity_labels(classes: int) -> NDArray[np.uint8]:
     """Mask files that hold the labels themselves."""
     return np.arange(classes, dtype=np.uint8)
-
-
-def read_mask(path: Path) -> NDArray[np.integer]:
-    """The values of an index image, palette or grey."""
-    try:
-        with Image.open(path) as image:
-            if image.mode not in ("P", "L", "1", "I", "I;16"):
-                raise UserError(
-                    f"the mask {path} is a colour image ({image.mode}); masks are index images, one number per pixel"
-                )
-            values = np.array(image)
-    except FileNotFoundError:
-        raise UserError(f"the mask {path} is missing; every image needs one") from None
-    except (OSError, SyntaxError, ValueError) as error:
-        raise UserError(f"the mask {path} cannot be read: {error}") from None
-    return values.astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -198,7 +178,7 @@ Resize = Callable[[int, int], tuple[int, int]]  # from height and width in the f
 
 
 def nearest_multiple(multiple: int, longer_side: int | None = None) -> Resize:
-    """Sides to the nearest multiple, after the longer one was brought to `longer_side` pixels where that is given."""
+    """Sides to the nearest multiple, after the longer one was reduced to `longer_side` pixels where it is longer."""
     return _NearestMultiple(multiple, longer_side)
 
 
@@ -225,7 +205,7 @@ class _NearestMultiple:
     longer_side: int | None
 
     def __call__(self, height: int, width: int) -> tuple[int, int]:
-        scale = 1.0 if self.longer_side is None else self.longer_side / max(height, width)
+        scale = 1.0 if self.longer_side is None else min(1.0, self.longer_side / max(height, width))
         rounded = (max(1, round(scale * side / self.multiple)) * self.multiple for side in (height, width))
         rows, columns = rounded
         return rows, columns

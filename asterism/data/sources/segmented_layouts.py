@@ -1,10 +1,13 @@
 """Folders of segmented images as their authors laid them out, recognised by what is in them.
 
-CamVid      train/ trainannot/ …; label 11 is void
-VOC         JPEGImages/ SegmentationClass/ ImageSets/Segmentation/train.txt …, also below VOCdevkit/VOC*
+CamVid      train/ trainannot/ …; label 11 is void, and a set without that label is not CamVid but somebody's own
+VOC         JPEGImages/ SegmentationClass/ ImageSets/Segmentation/train.txt …, also below VOCdevkit/VOC*; trainaug
+            has its masks in SegmentationClassAug/
 ADE20K      images/training/ annotations/training/ …; label 0 is void
 Cityscapes  leftImg8bit/train/<city>/ gtFine/train/<city>/ …; 19 of the 34 labels count
 COCO        annotations/instances*.json with images/ (and train.txt, val.txt) or train2017/ val2017/
+own         images/ masks/, also below train/ val/ test/, or with these below images/ and masks/; or images with masks
+            of the same names next to them. Classes are the values found, or those of classes.txt
 scenes      built in
 """
 
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +24,11 @@ from asterism.data.sources import splits
 from asterism.data.sources.catalog import SCENES
 from asterism.data.sources.coco import CocoMasks
 from asterism.data.sources.open import open_source
-from asterism.data.sources.segmented import VOID, Item, Segmented, SegmentedScenes, SegmentedSource, identity_labels
+from asterism.data.sources.own_masks import CLASSES_FILE, OwnClasses, class_names, own_classes, paired
+from asterism.data.sources.segmented import Item, Segmented, SegmentedScenes, SegmentedSource, identity_labels
 from asterism.errors import UserError
 from asterism.images.decode import SUFFIXES
+from asterism.images.masks import VOID, read_values
 
 _CAMVID = (
     "sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist",
@@ -55,8 +61,9 @@ def open_segmented(path: str | os.PathLike[str], split: str | None = None) -> Se
     parts = _parts(root)
     if not parts:
         raise UserError(
-            f"{root} has no masks in a known layout; lay it out as CamVid (train/ and trainannot/), Pascal VOC, "
-            "ADE20K, Cityscapes or COCO (annotations/instances*.json), or use scenes"
+            f"{root} has no masks in a known layout; give images/NAME.jpg with masks/NAME.png, or lay it out as "
+            "CamVid (train/ and trainannot/), Pascal VOC, ADE20K, Cityscapes or COCO (annotations/instances*.json), or "
+            "use scenes"
         )
     return parts[splits.pick(_plain(split, parts), parts, str(root))]()
 
@@ -68,14 +75,16 @@ def _plain(split: str | None, parts: Mapping[str, Opener]) -> str | None:
 
 def _parts(root: Path) -> dict[str, Opener]:
     """How to open each part that has masks, by its name."""
-    for layout in (_camvid, _voc, _ade20k, _cityscapes, _coco):
+    for layout in (_camvid, _voc, _ade20k, _cityscapes, _coco, _own):
         if parts := layout(root):
             return parts
     return {}
 
 
 def _camvid(root: Path) -> dict[str, Opener]:
-    names = [name for name in splits.NAMES if (root / name).is_dir() and (root / f"{name}annot").is_dir()]
+    names = _annotated(root)
+    if not _has_void_of_camvid(root, names):
+        return {}
     labels = np.append(identity_labels(len(_CAMVID)), np.uint8(VOID))
 
     def opener(name: str) -> Opener:
@@ -84,6 +93,15 @@ def _camvid(root: Path) -> dict[str, Opener]:
         )
 
     return {name: opener(name) for name in names}
+
+
+def _has_void_of_camvid(root: Path, names: list[str]) -> bool:
+    """Whether any mask holds the label after the last class; the masks of CamVid nearly all do."""
+    if (root / CLASSES_FILE).is_file():
+        return False
+    files = (path for name in names for path in sorted((root / f"{name}annot").iterdir()))
+    masks = (path for path in files if path.suffix.lower() in SUFFIXES)
+    return any(bool((read_values(path)[0] == len(_CAMVID)).any()) for path in masks)
 
 
 def _voc(root: Path) -> dict[str, Opener]:
@@ -95,10 +113,8 @@ def _voc(root: Path) -> dict[str, Opener]:
     def opener(name: str) -> Opener:
         def items() -> list[Item]:
             keys = (home / _VOC_LISTS / f"{name}.txt").read_text(encoding="utf-8").split()
-            return [
-                _checked(Item(key, home / "JPEGImages" / f"{key}.jpg", home / "SegmentationClass" / f"{key}.png"))
-                for key in keys
-            ]
+            masks = home / ("SegmentationClassAug" if name.endswith("aug") else "SegmentationClass")
+            return [_checked(Item(key, home / "JPEGImages" / f"{key}.jpg", masks / f"{key}.png")) for key in keys]
 
         return lambda: Segmented(f"{home.resolve().name}/{name}", items(), _VOC, identity_labels(len(_VOC)))
 
@@ -176,11 +192,61 @@ def _coco_opener(root: Path, annotations: Path, part: str, chosen: Path | None) 
             if name not in masks.images:
                 raise UserError(f"{chosen} names {name}, which {annotations} does not know")
             items.append(_checked(Item(name, folder / name, masks.images[name])))
-        return Segmented(
-            f"{root.resolve().name}/{part}", items, masks.classes, identity_labels(len(masks.classes)), masks
-        )
+        labels = identity_labels(len(masks.classes))
+        return Segmented(f"{root.resolve().name}/{part}", items, masks.classes, labels, masks, annotations)
 
     return open_part
+
+
+def _own(root: Path) -> dict[str, Opener]:
+    """Folders of images and masks by the part they are. All parts have the classes of all masks together."""
+    parts = {name: found for name, found in _own_items(root).items() if found}
+    if not parts:
+        return {}
+
+    def opener(name: str) -> Opener:
+        def open_part() -> SegmentedSource:
+            masks = (item.mask for items in parts.values() for item in items)
+            classes = _classes_of(root, tuple(mask for mask in masks if isinstance(mask, Path)))
+            title = root.resolve().name if name == splits.EVERYTHING else f"{root.resolve().name}/{name}"
+            return Segmented(title, parts[name], classes.names, identity_labels(len(classes.names)), read=classes)
+
+        return open_part
+
+    return {name: opener(name) for name in parts}
+
+
+def _own_items(root: Path) -> dict[str, list[Item]]:
+    """The images of each part with their masks."""
+    for layout in ("{name}/images {name}/masks", "images/{name} masks/{name}"):
+        places = {name: [root / part for part in layout.format(name=name).split(" ")] for name in splits.NAMES}
+        if any(images.is_dir() and masks.is_dir() for images, masks in places.values()):
+            return {name: _items(root, *place) for name, place in places.items() if all(map(Path.is_dir, place))}
+    if parts := _annotated(root):
+        return {name: _paired(root, root / name, root / f"{name}annot") for name in parts}
+    if (root / "images").is_dir() and (root / "masks").is_dir():
+        return {splits.EVERYTHING: _items(root, root / "images", root / "masks")}
+    return {splits.EVERYTHING: _items(root, root, root)}
+
+
+def _items(root: Path, images: Path, masks: Path) -> list[Item]:
+    return [Item(image.relative_to(root).as_posix(), image, mask) for image, mask in paired(images, masks)]
+
+
+def _annotated(root: Path) -> list[str]:
+    """The parts that lie as those of CamVid do."""
+    return [name for name in splits.NAMES if (root / name).is_dir() and (root / f"{name}annot").is_dir()]
+
+
+def _classes_of(root: Path, masks: tuple[Path, ...]) -> OwnClasses:
+    states = tuple(path.stat().st_mtime_ns for path in masks)
+    return _remembered_classes(masks, states, class_names(root))
+
+
+@lru_cache(maxsize=8)
+def _remembered_classes(masks: tuple[Path, ...], states: tuple[int, ...], names: tuple[str, ...] | None) -> OwnClasses:
+    """Every mask is read once for training and test images together, not once for each."""
+    return own_classes(masks, names)
 
 
 def _paired(root: Path, images: Path, masks: Path) -> list[Item]:

@@ -39,7 +39,7 @@ class Shards:
     """The images of one or more tar files."""
 
     def __init__(self, files: list[Path], name: str) -> None:
-        self.files = files
+        self._files = files
         self.name = name
         self._index = _index(files)
         if not len(self._index):
@@ -59,9 +59,15 @@ class Shards:
             raise IndexError(index)
         where, key = self._index, self.key(index)
         data = self._handles.read(
-            self.files[int(where.shard[index])], int(where.offset[index]), int(where.size[index]), key
+            self._files[int(where.shard[index])], int(where.offset[index]), int(where.size[index]), key
         )
         return Sample(decode(data, key), key, self.label(index))
+
+    def keys(self) -> list[str]:
+        return [self.key(index) for index in range(len(self))]
+
+    def files(self) -> list[Path]:
+        return self._files
 
     def key(self, index: int) -> str:
         return self._index.keys[index].decode()

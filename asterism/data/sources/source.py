@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from jaxtyping import Integer, Num, UInt8
@@ -49,4 +51,12 @@ class Source(Protocol):
 
     def label(self, index: int) -> int | None:
         """The label without decoding the image; None in a source without labels."""
+        ...
+
+    def keys(self) -> list[str]:
+        """The key of every sample, without decoding any."""
+        ...
+
+    def files(self) -> Iterable[Path]:
+        """Every file that images or masks are read from; none where nothing on this machine can change them."""
         ...

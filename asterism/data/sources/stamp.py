@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Iterable
 from pathlib import Path
 
-from asterism.data.sources.folder import Folder
-from asterism.data.sources.landmarks import Landmarks
-from asterism.data.sources.segmented import Segmented
-from asterism.data.sources.shards import Shards
 from asterism.data.sources.source import Source
 
 
@@ -18,19 +12,14 @@ def stamp(source: Source) -> str:
     """Differs whenever the images may. A fingerprint names the data on every machine; this also notices that a file
     was overwritten under the same name on this one."""
     digest = hashlib.blake2b(source.fingerprint.encode(), digest_size=16)
-    for path in _files(source):
-        status = path.stat()
-        digest.update(f"{path} {status.st_size} {status.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
+    for path in source.files():
+        digest.update(f"{path.absolute()} {_state(path)}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
 
 
-def _files(source: Source) -> Iterable[Path]:
-    if isinstance(source, Folder):
-        root = source.root.absolute()
-        return (root / os.fsdecode(source.listing.path(index)) for index in range(len(source)))
-    if isinstance(source, Segmented):
-        return (path for item in source.items for path in (item.image, item.mask) if isinstance(path, Path))
-    if isinstance(source, (Shards, Landmarks)):
-        return source.files
-    inner = getattr(source, "source", None)
-    return () if inner is None else _files(inner)
+def _state(path: Path) -> str:
+    try:
+        status = path.stat()
+    except OSError:
+        return "missing"  # such as a link to nowhere, which is reported when it is read
+    return f"{status.st_size} {status.st_mtime_ns}"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
@@ -39,6 +40,14 @@ class Subset:
 
     def label(self, index: int) -> int | None:
         return self.source.label(self._place(index))
+
+    def keys(self) -> list[str]:
+        keys = self.source.keys()
+        return [keys[index] for index in self.indices.tolist()]
+
+    def files(self) -> Iterable[Path]:
+        """Those of the whole source, of which a subset does not know its own."""
+        return self.source.files()
 
     def _place(self, index: int) -> int:
         if not 0 <= index < len(self):

@@ -87,6 +87,12 @@ class SceneFrames:
     def label(self, index: int) -> int | None:
         return None
 
+    def keys(self) -> list[str]:
+        return [f"{video}/{frame:05d}" for video, clip in self.clips.items() for frame in range(len(clip))]
+
+    def files(self) -> tuple[Path, ...]:
+        return ()
+
 
 def _scene_settings(text: str) -> dict[str, int]:
     values = dict(_SCENE_SETTINGS)

@@ -14,7 +14,6 @@ from pydantic import Field, model_validator
 
 from asterism.data import Source, Subset
 from asterism.data.evaluation.labelled import class_balanced, labels_of
-from asterism.data.sources.keys import keys_of
 from asterism.errors import UserError
 from asterism.evals.base import ProtocolConfig
 from asterism.images.decode import SUFFIXES
@@ -50,7 +49,7 @@ def listed_places(file: Path, source: Source) -> list[int]:
         raise UserError(f"cannot read the list of images {file}: {error}") from None
     if not names:
         raise UserError(f"the list of images {file} is empty; it needs a file name in every line")
-    places = _places(keys_of(source))
+    places = _places(source.keys())
     found = [places.get(_stem(name), []) for name in names]
     missing = [name for name, own in zip(names, found, strict=True) if not own]
     if missing:

@@ -95,8 +95,20 @@ def test_all_splits_together(tmp_path: Path) -> None:
     write_classes(tmp_path / "train", {"cat": 1, "dog": 1})
     write_classes(tmp_path / "test", {"cat": 1, "dog": 1})
     folder = open_folder(tmp_path, "all")
-    assert len(folder) == 4
-    assert folder.classes is None
+    assert folder.keys() == ["test/cat/0.png", "test/dog/0.png", "train/cat/0.png", "train/dog/0.png"]
+    assert folder.classes == ["cat", "dog"]
+    assert [folder.label(index) for index in range(4)] == [0, 1, 0, 1]
+    assert folder.name == f"{tmp_path.name}/all"
+    assert open_folder(tmp_path, "all", labels=False).classes is None
+    write(tmp_path / "train" / "stray.png")
+    assert open_folder(tmp_path, "all").classes is None
+    with pytest.raises(UserError, match="images outside of SPLIT/CLASS"):
+        open_folder(tmp_path, "all", labels=True)
+
+
+def test_all_of_an_undivided_folder_keeps_its_classes(tmp_path: Path) -> None:
+    write_classes(tmp_path, {"cat": 1, "dog": 1})
+    assert open_folder(tmp_path, "all").classes == ["cat", "dog"]
 
 
 def test_a_subfolder_called_test_is_no_split_by_itself(tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
-from asterism.data.sources.segmented import VOID, SegmentedSource, nearest_multiple, segmented_batches, square
+from asterism.data.sources.segmented import SegmentedSource, nearest_multiple, segmented_batches, square
 from asterism.data.sources.segmented_layouts import open_segmented
 from asterism.data.sources.stamp import stamp
 from asterism.errors import UserError
+from asterism.images.masks import VOID
 from tests.evals.segmented_samples import halves, write_camvid
 
 
@@ -59,6 +60,18 @@ def test_voc(tmp_path: Path) -> None:
     assert source[0].semantic.unique().tolist() == [20, VOID]
     with pytest.raises(UserError, match=r"image .*b\.jpg is missing"):
         open_segmented(tmp_path, "val")
+
+
+def test_the_augmented_training_images_of_voc(tmp_path: Path) -> None:
+    (tmp_path / "JPEGImages").mkdir()
+    (tmp_path / "ImageSets/Segmentation").mkdir(parents=True)
+    halves(0)[0].save(tmp_path / "JPEGImages/a.jpg")
+    _save(tmp_path / "SegmentationClassAug/a.png", np.where(halves(0)[1] == 1, 255, 7))
+    (tmp_path / "ImageSets/Segmentation/trainaug.txt").write_text("a\n")
+    (tmp_path / "ImageSets/Segmentation/train.txt").write_text("a\n")
+    assert open_segmented(tmp_path, "trainaug")[0].semantic.unique().tolist() == [7, VOID]
+    with pytest.raises(UserError, match=r"SegmentationClass/a\.png is missing"):
+        open_segmented(tmp_path)
 
 
 def test_ade20k_labels_begin_at_one(tmp_path: Path) -> None:
@@ -144,8 +157,9 @@ def test_masks_of_another_size_are_refused(tmp_path: Path) -> None:
 
 
 def test_labels_beyond_the_classes_are_refused(tmp_path: Path) -> None:
-    write_camvid(tmp_path, {"train": 1})
+    write_camvid(tmp_path, {"train": 2})
     _save(tmp_path / "trainannot" / "000.png", np.full((16, 24), 12))
+    _save(tmp_path / "trainannot" / "001.png", np.full((16, 24), 11))
     with pytest.raises(UserError, match=r"label 12; .* labels 0 … 11 and 255"):
         open_segmented(tmp_path)[0]
 
@@ -153,7 +167,7 @@ def test_labels_beyond_the_classes_are_refused(tmp_path: Path) -> None:
 def test_missing_and_coloured_masks_are_refused(tmp_path: Path) -> None:
     write_camvid(tmp_path, {"train": 2})
     halves(0)[0].save(tmp_path / "trainannot" / "000.png")
-    with pytest.raises(UserError, match="colour image"):
+    with pytest.raises(UserError, match="384 different values"):
         open_segmented(tmp_path)[0]
     (tmp_path / "trainannot" / "001.png").unlink()
     with pytest.raises(UserError, match=r"1 images of .* have no mask.*001\.png"):
@@ -190,6 +204,7 @@ def test_batches_share_a_size_and_name_bad_images_in_order(tmp_path: Path) -> No
 def test_sizes() -> None:
     assert nearest_multiple(16)(360, 480) == (352, 480)  # 22.5 patches round to the even number
     assert nearest_multiple(16, 240)(360, 480) == (176, 240)
+    assert nearest_multiple(16, 960)(360, 480) == (352, 480), "images are reduced, never enlarged"
     assert nearest_multiple(16)(3, 5) == (16, 16)
 
 

@@ -6,11 +6,10 @@ import pytest
 
 from asterism.data import Subset, open_source
 from asterism.data.evaluation.labelled import DataChoice, labels_of
-from asterism.data.sources.keys import keys_of
 from asterism.errors import UserError
 from asterism.evals.linear import Linear, LinearConfig
 from asterism.evals.settings.few_labels import FewLabelsConfig, labelled_part, listed_places
-from asterism.nn.pixel_encoder import PixelEncoder
+from asterism.nn.pixels import pixel_encoder
 from tests.evals.samples import write_colours
 
 
@@ -30,10 +29,10 @@ def _list(folder: Path, *names: str) -> Path:
 def test_keys_are_those_of_the_samples(folder: Path) -> None:
     source = open_source(str(folder), "train")
     part = Subset(source, [3, 1, 20])
-    assert keys_of(source) == [source[i].key for i in range(len(source))]
-    assert keys_of(part) == [part[i].key for i in range(3)]
+    assert source.keys() == [source[i].key for i in range(len(source))]
+    assert part.keys() == [part[i].key for i in range(3)]
     scenes = open_source("scenes:size=16,count=3")
-    assert keys_of(scenes) == [scenes[i].key for i in range(3)]
+    assert scenes.keys() == [scenes[i].key for i in range(3)]
 
 
 def test_a_share_is_the_same_for_everyone_and_balanced(folder: Path) -> None:
@@ -54,7 +53,7 @@ def test_lists_name_images_with_or_without_folders_and_endings(folder: Path) -> 
         Linear.open_parts(LinearConfig(), _data(folder)),
     )
     assert len(evaluation.parts.train) == 3
-    assert evaluation.constants(PixelEncoder())["label_list"] == str(file)
+    assert evaluation.constants(pixel_encoder())["label_list"] == str(file)
 
 
 def _data(folder: Path) -> DataChoice:

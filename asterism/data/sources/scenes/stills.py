@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -80,6 +81,12 @@ class Scenes:
 
     def label(self, index: int) -> int:
         return dominant_kind(self._key(index))
+
+    def keys(self) -> list[str]:
+        return [str(index) for index in range(self.count)]
+
+    def files(self) -> tuple[Path, ...]:
+        return ()
 
     def _key(self, index: int) -> int:
         if not 0 <= index < self.count:
