@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def method_names() -> list[str]:
     """Names of all methods, from the files of this folder; none of them is imported."""
-    return sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name != "base" and not m.name.startswith("_"))
+    return sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in ("base", "parts"))
 
 
 def method_class(name: str) -> type[Method]:

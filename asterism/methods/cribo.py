@@ -41,17 +41,17 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from asterism.methods._colors import ColorsConfig
-from asterism.methods._labelled_objects import labelled_objects, object_meanings
-from asterism.methods._object_pictures import corner_views, draw_objects
-from asterism.methods._self_distillation import (
+from asterism.methods.base import MethodConfig
+from asterism.methods.parts.colors import ColorsConfig
+from asterism.methods.parts.labelled_objects import labelled_objects, object_meanings
+from asterism.methods.parts.object_pictures import corner_views, draw_objects
+from asterism.methods.parts.self_distillation import (
     PrototypeDistillation,
     PrototypeHeadConfig,
     leveled_prototype_head,
     prototype_entropies,
 )
-from asterism.methods._view_sizes import check_view_size
-from asterism.methods.base import MethodConfig
+from asterism.methods.parts.view_sizes import check_view_size
 from asterism.nn.backbone import BackboneConfig, encode_views
 from asterism.nn.center import Center
 from asterism.nn.heads import LeveledPrototypeHead, image_tokens

@@ -20,14 +20,14 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from asterism.methods._multi_crop import GLOBAL_VIEWS, MultiCropConfig, multi_crop_views
-from asterism.methods._self_distillation import (
+from asterism.methods.base import MethodConfig
+from asterism.methods.parts.multi_crop import GLOBAL_VIEWS, MultiCropConfig, multi_crop_views
+from asterism.methods.parts.self_distillation import (
     PrototypeDistillation,
     PrototypeHeadConfig,
     prototype_entropies,
     prototype_head,
 )
-from asterism.methods.base import MethodConfig
 from asterism.nn.backbone import BackboneConfig, encode_views
 from asterism.nn.center import Center
 from asterism.nn.heads import PrototypeHead, image_tokens

@@ -35,11 +35,11 @@ from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from asterism.methods._colors import ColorsConfig
-from asterism.methods._flsl_checks import check_windows, warn_of_collapse, without_class_token
-from asterism.methods._multi_crop import usual_local_size
-from asterism.methods._self_distillation import PrototypeDistillation, PrototypeHeadConfig, prototype_head
 from asterism.methods.base import MethodConfig
+from asterism.methods.parts.colors import ColorsConfig
+from asterism.methods.parts.flsl_checks import check_windows, warn_of_collapse, without_class_token
+from asterism.methods.parts.multi_crop import usual_local_size
+from asterism.methods.parts.self_distillation import PrototypeDistillation, PrototypeHeadConfig, prototype_head
 from asterism.nn.backbone import BackboneConfig, encode_views
 from asterism.nn.heads import PrototypeHead
 from asterism.ops.cluster_prior import Prior, check_prior, prior_shares

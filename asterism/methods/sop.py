@@ -35,9 +35,9 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from asterism.errors import UserError
-from asterism.methods._multi_crop import GLOBAL_VIEWS, MultiCropConfig, draw_view_masks, multi_crop_views
-from asterism.methods._self_distillation import SelfDistillation, TeacherConfig
 from asterism.methods.base import MethodConfig
+from asterism.methods.parts.multi_crop import GLOBAL_VIEWS, MultiCropConfig, draw_view_masks, multi_crop_views
+from asterism.methods.parts.self_distillation import SelfDistillation, TeacherConfig
 from asterism.nn.backbone import BackboneConfig, encode_views
 from asterism.nn.heads import ProjectionHead, image_tokens
 from asterism.nn.organizer import Anchors, Organizer, PatchPrototypesConfig, PrototypesConfig

@@ -40,11 +40,15 @@ from pydantic import Field
 from torch import Tensor
 
 from asterism.config import Config
-from asterism.methods._colors import ColorsConfig
-from asterism.methods._multi_crop import usual_local_size
-from asterism.methods._stellar_refusals import refuse_a_single_image, refuse_other_registers, refuse_what_cannot_work
-from asterism.methods._stellar_terms import Weights, needs_of
 from asterism.methods.base import Method, MethodConfig
+from asterism.methods.parts.colors import ColorsConfig
+from asterism.methods.parts.multi_crop import usual_local_size
+from asterism.methods.parts.stellar_refusals import (
+    refuse_a_single_image,
+    refuse_other_registers,
+    refuse_what_cannot_work,
+)
+from asterism.methods.parts.stellar_terms import Weights, needs_of
 from asterism.nn.backbone import BackboneConfig, encode_views
 from asterism.nn.concepts import ConceptEncoder, build_reconstruction
 from asterism.nn.encoder import Encoder

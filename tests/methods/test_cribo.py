@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from asterism.errors import UserError
-from asterism.methods._object_pictures import corner_views
 from asterism.methods.cribo import Cribo, CriboConfig
+from asterism.methods.parts.object_pictures import corner_views
 from asterism.nn.object_bank import BankConfig
 from asterism.ops import collectives
 from asterism.ops.clustering import ClusteringConfig, cluster, draw_seeds

@@ -1,6 +1,6 @@
 import torch
 
-from asterism.methods._object_pictures import (
+from asterism.methods.parts.object_pictures import (
     corner_views,
     least_typical_objects,
     nearest_in_another_image,

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asterism.methods._self_distillation import SelfDistillation
+from asterism.methods.parts.self_distillation import SelfDistillation
 from asterism.nn.backbone import BackboneConfig
 from asterism.train.optim import OptimConfig
 from asterism.types import Batch, Progress

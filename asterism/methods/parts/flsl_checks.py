@@ -6,7 +6,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from asterism.errors import UserError
-from asterism.methods._view_sizes import check_view_size
+from asterism.methods.parts.view_sizes import check_view_size
 from asterism.nn.backbone import BackboneConfig
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor
 
 from asterism.errors import UserError
-from asterism.methods._colors import ColorsConfig
+from asterism.methods.parts.colors import ColorsConfig
 from asterism.nn.backbone import Backbone
 from asterism.ops.block_masks import MaskConfig, draw_masks
 from asterism.ops.random import fold_each
