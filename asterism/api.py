@@ -26,7 +26,7 @@ from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
 from asterism.nn.pixels import pixel_encoder
 from asterism.nn.weights.load import load_encoder
-from asterism.ops.collectives import join_processes, on_first_process
+from asterism.ops.collectives import join_processes, on_first_process, rank
 from asterism.tools.output_folder import check_folder
 from asterism.train.run import Run, open_run
 from asterism.types import Model
@@ -60,7 +60,7 @@ def pretrain(
     (`overrides=["optim.lr=3e-4"]`).
     """
     from asterism.train import loop  # brings Lightning Fabric, which nothing else here needs
-    from asterism.train.recipe import load_recipe
+    from asterism.train.recipe import load_recipe, takes_small_form
 
     name, changes = _words(method, data, recipe, overrides, settings)
     if resume is not None:
@@ -73,6 +73,8 @@ def pretrain(
         raise _no_recipe()
     folder = Path(out) if out is not None else Path("runs") / Path(name).stem
     weights = None if init is None else os.fspath(init)
+    if takes_small_form(name, changes) and rank() == 0:
+        print(f"There is no GPU here, so this is the small form of {name!r}; --dry-run shows what the run takes")
     return loop.pretrain(load_recipe(name, changes), folder, overwrite=overwrite, init=weights)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from asterism.config import Config
@@ -22,6 +23,7 @@ class OptimConfig(Config):
     min_lr: float = 1e-6  # at the end, absolute
     schedule: Literal["cosine", "constant"] = "cosine"  # after the warm-up: down to min_lr, or peak throughout
     warmup_epochs: float = 10.0
+    warmup_share: float | None = Field(default=None, ge=0, le=1)  # of the run's steps, instead: for runs of any length
     warmup_peak: Literal["last", "next"] = "last"  # first step at the peak: the last of the warm-up, or (MAE) the next
     decay: Literal["matrices", "all"] = "matrices"  # biases and 1-D parameters have none, or (STELLAR) the same
     weight_decay: float = 0.04
@@ -61,7 +63,9 @@ def learning_rate(config: OptimConfig, progress: Progress, batch_size: int) -> f
     """Of this step."""
     peak = config.peak_lr(batch_size)
     final = config.min_lr if config.schedule == "cosine" else peak
-    warmup = min(round(config.warmup_epochs * progress.steps_per_epoch), progress.steps)
+    share, epochs = config.warmup_share, config.warmup_epochs
+    warmup = round(epochs * progress.steps_per_epoch if share is None else share * progress.steps)
+    warmup = min(warmup, progress.steps)
     return warmup_cosine(progress.step, progress.steps, peak, final, warmup, first_peak=config.warmup_peak)
 
 

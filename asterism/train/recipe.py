@@ -76,8 +76,8 @@ def load_recipe(name: str, overrides: Sequence[str] = (), values: Mapping[str, A
     A recipe may have a section `on_cpu` with changes for machines without a GPU: a run that ends there in minutes.
     """
     written = read_yaml(find_recipe(name))
-    small = written.pop("on_cpu", None) or {}
-    if small and _trains_on_cpu(with_overrides(values or {}, overrides)):
+    small = written.pop("on_cpu", {})
+    if takes_small_form(name, overrides, values):
         written = _merge(written, small)
     merged = with_overrides(_merge(written, values or {}), overrides)
     if "path" not in merged.get("data", {}):
@@ -85,9 +85,11 @@ def load_recipe(name: str, overrides: Sequence[str] = (), values: Mapping[str, A
     return Recipe.parse(merged)
 
 
-def _trains_on_cpu(values: Mapping[str, Any]) -> bool:
-    """Whether a run with these settings would train on the CPU of this machine."""
-    trainer = values.get("trainer")
+def takes_small_form(name: str, overrides: Sequence[str] = (), values: Mapping[str, Any] | None = None) -> bool:
+    """Whether the recipe has changes for the CPU, and would train on the CPU of this machine."""
+    if "on_cpu" not in read_yaml(find_recipe(name)):
+        return False
+    trainer = with_overrides(values or {}, overrides).get("trainer")
     chosen = trainer.get("accelerator", "auto") if isinstance(trainer, Mapping) else "auto"
     has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
     return chosen == "cpu" or (chosen == "auto" and not has_gpu)

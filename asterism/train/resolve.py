@@ -9,6 +9,7 @@ from rich.table import Table
 
 from asterism.data.workers import cores
 from asterism.errors import UserError
+from asterism.nn.backbone import BackboneConfig
 from asterism.nn.initialisation import Init
 from asterism.train.recipe import Recipe
 
@@ -80,9 +81,8 @@ def describe(recipe: Recipe, images: int, parameters: int, device: torch.device,
     epochs = trainer.steps / (images // trainer.batch_size)
     table = Table.grid(padding=(0, 2))
     table.add_row("method", recipe.method.name)
-    table.add_row(
-        "backbone", f"{recipe.backbone.name}, {parameters / 1e6:.1f} M trained parameters, init {recipe.backbone.init}"
-    )
+    table.add_row("backbone", f"{_shape(recipe.backbone)}, init {recipe.backbone.init}")
+    table.add_row("parameters", f"{parameters / 1e6:.1f} M trained")
     table.add_row("data", f"{recipe.data.path}, {images:,} images")
     table.add_row("length", f"{trainer.steps:,} steps of {trainer.batch_size} images ({epochs:.1f} epochs)")
     table.add_row("learning rate", f"{recipe.optim.peak_lr(trainer.batch_size):.3g} at its peak")
@@ -90,6 +90,17 @@ def describe(recipe: Recipe, images: int, parameters: int, device: torch.device,
         "device", f"{world} × {device.type}, precision {trainer.precision}, {recipe.data.workers} data workers"
     )
     return table
+
+
+def _shape(config: BackboneConfig) -> str:
+    """The timm model and what the recipe changes of it."""
+    changes = {
+        "{} px": config.image_size,
+        "patch {}": config.patch_size,
+        "width {}": config.dim,
+        "depth {}": config.depth,
+    }
+    return ", ".join([config.name, *(form.format(value) for form, value in changes.items() if value is not None)])
 
 
 def _steps(epochs: float | str, per_epoch: int) -> int:

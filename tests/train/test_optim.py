@@ -83,3 +83,10 @@ def test_global_clip_keeps_the_direction_and_zero_leaves_alone():
     clip_gradients(module.parameters(), OptimConfig(clip=0))
     for old, parameter in zip(before, (p for p in module.parameters() if p.grad is not None), strict=True):
         assert torch.equal(old, parameter.grad)
+
+
+def test_warm_up_as_a_share_of_the_run():
+    config = OptimConfig(lr=1e-3, lr_scaling="none", warmup_share=0.1)
+    assert learning_rate(config, Progress(0, 50, 1000), 64) == 0
+    assert learning_rate(config, Progress(4, 50, 1000), 64) == pytest.approx(1e-3)
+    assert learning_rate(config, Progress(30, 50, 1000), 64) < 1e-3

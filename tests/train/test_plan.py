@@ -89,6 +89,16 @@ def test_a_machine_without_gpu_gets_the_small_form(monkeypatch: pytest.MonkeyPat
     assert backbone("trainer.accelerator=cpu") == (2, 64)
 
 
+@pytest.mark.parametrize("name", [*METHODS, "sove", "massl"])
+def test_every_method_has_a_small_form(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    recipe = load_recipe(name, ["data.path=scenes"])
+    assert recipe.trainer.minutes is not None
+    method = loop.build_method(recipe)
+    assert sum(p.numel() for p in method.parameters() if p.requires_grad) < 4e6
+    assert max(view.size for view in method.views) <= 64
+
+
 def test_times_and_sizes_as_people_say_them() -> None:
     said = {
         0.21: "0.2 s",
