@@ -4,7 +4,7 @@
 
     run = asterism.pretrain(method="dino", data="photos/", out="runs/first")
     encoder = asterism.load("runs/first")
-    features = encoder.encode(images)
+    features = encoder.encode(["a.jpg", "b.png"])
     asterism.evaluate("runs/first", data="labelled/", protocols=["knn"])
 
 The names are loaded when first used, so that `import asterism` takes no time.
@@ -16,6 +16,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from asterism import ops
     from asterism.api import (
         concepts,
         embed,
@@ -29,15 +30,34 @@ if TYPE_CHECKING:
         segment,
         track,
     )
+    from asterism.errors import UserError
+    from asterism.evals.result import Result
+    from asterism.nn.encoder import Encoder
+    from asterism.train.run import Run
+    from asterism.types import Features
 
     __version__: str
 
+_HOMES = {  # of what is not in `asterism.api`
+    "Encoder": "nn.encoder",
+    "Features": "types",
+    "Result": "evals.result",
+    "Run": "train.run",
+    "UserError": "errors",
+}
+
 __all__ = [
+    "Encoder",
+    "Features",
+    "Result",
+    "Run",
+    "UserError",
     "__version__",
     "concepts",
     "embed",
     "evaluate",
     "load",
+    "ops",
     "plan",
     "pretrain",
     "reconstruct",
@@ -53,8 +73,10 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("asterism")
+    if name == "ops":
+        return importlib.import_module("asterism.ops")
     if name in __all__:
-        return getattr(importlib.import_module("asterism.api"), name)
+        return getattr(importlib.import_module(f"asterism.{_HOMES.get(name, 'api')}"), name)
     raise AttributeError(f"module 'asterism' has no attribute {name!r}")
 
 

@@ -7,7 +7,7 @@ k prototypes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -66,6 +66,14 @@ class View:
     geometry: CropGeometry
     segments: Int[Tensor, "b h w"] | None = None  # labels cut like the pixels, −1 where unknown; if they were asked for
 
+    @classmethod
+    def whole(cls, pixels: Float[Tensor, "b 3 h w"]) -> View:
+        """A view that shows all of each image, neither cut nor flipped."""
+        images, _, height, width = pixels.shape
+        nowhere = pixels.new_zeros(images, dtype=torch.float32)
+        tall, wide = nowhere + height, nowhere + width
+        return cls(pixels, CropGeometry(nowhere, nowhere, tall, wide, tall, wide, nowhere.bool()))
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -74,6 +82,20 @@ class Batch:
     views: tuple[View, ...]
     index: Int[Tensor, " b"]  # place of each image in its source
     keys: Int[Tensor, " b"]  # random key of each image: a function of (seed, epoch, index), see ops.random
+
+    @classmethod
+    def of(
+        cls,
+        views: Sequence[Float[Tensor, "b 3 _ _"]],
+        keys: Int[Tensor, " b"],
+        index: Int[Tensor, " b"] | None = None,
+    ) -> Batch:
+        """A batch of finished views, in the order of the method's view specifications, each taken as whole images.
+
+        keys: any integers that differ between images and between steps; masks and dropped paths are drawn from them.
+        """
+        places = torch.arange(len(keys), device=keys.device) if index is None else index
+        return cls(tuple(View.whole(pixels) for pixels in views), places, keys)
 
 
 @dataclass(frozen=True)

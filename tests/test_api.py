@@ -54,6 +54,33 @@ def test_the_readme_in_python(run: Run, labelled: Path) -> None:
     assert result.model.step == 2
 
 
+def test_the_names_for_own_code(run: Run) -> None:
+    from asterism import Encoder, Features, Result, Run, UserError, ops
+
+    assert isinstance(asterism.load(run), Encoder), "a run is as good as its path"
+    assert isinstance(asterism.load(run).encode(torch.rand(1, 3, 16, 16)), Features)
+    assert (Run, UserError, Result.__name__) == (type(run), api.UserError, "Result")
+    assert float(ops.koleo.koleo(torch.eye(3)[None])) < 0.7
+    with pytest.raises(AttributeError, match=r"no attribute 'nothing'; it has .*koleo"):
+        ops.nothing  # noqa: B018
+    assert set(asterism.__all__) <= set(dir(asterism))
+
+
+def test_everything_is_embedded_by_default(tmp_path: Path) -> None:
+    for split, each in (("train", 3), ("val", 2)):
+        write_colours(tmp_path / "photos" / split, each)
+    written = asterism.embed(small_encoder(), tmp_path / "photos", tmp_path / "all.npz")
+    assert (written.images, written.data) == (15, "photos/all")
+    file = np.load(tmp_path / "all.npz")
+    assert sum(key.startswith("val/") for key in file["keys"].tolist()) == 6
+    assert file["labels"].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 0, 0, 1, 1, 2, 2]
+    assert asterism.embed(small_encoder(), tmp_path / "photos", tmp_path / "v.npz", split="val").images == 6
+    query = tmp_path / "photos/val/red/000.png"
+    found = asterism.search(small_encoder(), tmp_path / "all.npz", query, tmp_path / "s.html", count=1)
+    assert found[query][0].key == "val/red/000.png"
+    assert asterism.embed(small_encoder(), "scenes:size=16,count=5", tmp_path / "s.npz").data == "scenes/train"
+
+
 def test_protocols_finished_before_an_interruption_are_kept(
     run: Run, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,4 +177,5 @@ def test_unknown_names_are_refused() -> None:
     with pytest.raises(AttributeError, match="no attribute 'pretrian'"):
         asterism.pretrian  # noqa: B018
     names = {"concepts", "embed", "evaluate", "load", "pretrain", "reconstruct", "report", "search", "segment", "track"}
-    assert set(asterism.__all__) == names | {"__version__"}
+    parts = {"Encoder", "Features", "Result", "Run", "UserError", "ops", "plan"}
+    assert set(asterism.__all__) == names | parts | {"__version__"}

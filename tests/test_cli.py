@@ -183,7 +183,7 @@ def test_pretrain_evaluate_embed_report(labelled: Path) -> None:
 
     embedded = call("embed", "run", "--data", labelled, "--out", "vectors.npz")
     assert embedded.exit_code == 0, embedded.output
-    assert "15 images × 16 numbers" in embedded.stdout
+    assert "15 images of labelled × 16 numbers" in embedded.stdout
 
     reported = call("report", "run")
     assert reported.exit_code == 0, reported.output

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from asterism.data.bad_images import BadImageLog
     from asterism.data.evaluation.batches import EvaluationBatch, evaluation_batches
     from asterism.data.loader import DataConfig, Loader, RawBatch, to_batch
+    from asterism.data.own_batch import make_batch
     from asterism.data.sources.catalog import dataset_names
     from asterism.data.sources.open import open_source
     from asterism.data.sources.scenes import Scenes
@@ -32,6 +33,7 @@ _HOMES = {
     "Views": "views",
     "dataset_names": "sources.catalog",
     "evaluation_batches": "evaluation.batches",
+    "make_batch": "own_batch",
     "open_source": "sources.open",
     "to_batch": "loader",
 }
@@ -49,6 +51,7 @@ __all__ = [
     "Views",
     "dataset_names",
     "evaluation_batches",
+    "make_batch",
     "open_source",
     "to_batch",
 ]

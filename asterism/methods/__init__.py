@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from asterism.errors import unknown
 
 if TYPE_CHECKING:
     from asterism.methods.base import Method
+    from asterism.nn.backbone import BackboneConfig
 
 
 def method_names() -> list[str]:
@@ -23,6 +25,18 @@ def method_class(name: str) -> type[Method]:
         raise unknown("method", name, method_names())
     module = importlib.import_module(f"{__name__}.{name}")
     return next(value for value in vars(module).values() if _is_method_of(value, module.__name__))
+
+
+def create_method(name: str, backbone: BackboneConfig | Mapping[str, Any] | None = None, **settings: Any) -> Method:
+    """A method with fresh weights, for a training loop of your own: its settings, and those of its backbone.
+
+    Seed torch before, if the weights should be the same every time.
+    """
+    from asterism.nn.backbone import BackboneConfig
+
+    kind = method_class(name)
+    network = backbone if isinstance(backbone, BackboneConfig) else BackboneConfig.parse(backbone or {}, "backbone")
+    return kind(kind.Config.parse({"name": name, **settings}, "method"), network)
 
 
 def _is_method_of(value: Any, module: str) -> bool:

@@ -9,12 +9,14 @@ import torch
 from torch import nn
 
 from asterism.features.fingerprint import encoder_fingerprint
+from asterism.methods import create_method
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
 from asterism.nn.pixels import pixel_patches
 from asterism.nn.weights.load import load_encoder
 from tests.concept_samples import concept_encoder
 from tests.evals.samples import small_encoder
+from tests.methods.batches import TINY
 from tests.nn.test_encoder import KINDS, tiny
 
 
@@ -104,4 +106,17 @@ def test_a_saved_encoder_with_concepts_keeps_its_fingerprint(tmp_path: Path) -> 
     encoder = concept_encoder()
     loaded = load_encoder(encoder.save(tmp_path / "encoder.safetensors"))
     assert isinstance(loaded, ConceptEncoder)
+    assert encoder_fingerprint(loaded) == encoder_fingerprint(encoder)
+
+
+SMALL_HEAD = {"out_dim": 16, "hidden_dim": 16, "bottleneck_dim": 8}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"), [("dino", SMALL_HEAD), ("ibot", SMALL_HEAD), ("mae", {}), ("stellar", {})]
+)
+def test_what_a_method_hands_out_keeps_its_fingerprint(name: str, settings: dict[str, int], tmp_path: Path) -> None:
+    backbone = TINY.model_copy(update={"drop_path": 0.1, "checkpointing": True})
+    encoder = create_method(name, backbone, **settings).encoder()
+    loaded = load_encoder(encoder.save(tmp_path / "encoder.safetensors"))
     assert encoder_fingerprint(loaded) == encoder_fingerprint(encoder)

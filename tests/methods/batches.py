@@ -9,7 +9,7 @@ import torch
 from asterism.methods.base import Method
 from asterism.nn.backbone import BackboneConfig
 from asterism.ops.random import fold, fold_each
-from asterism.types import Batch, CropGeometry, View
+from asterism.types import Batch, View
 
 TINY = BackboneConfig(name="vit_tiny_patch16_224", image_size=16, patch_size=4, dim=32, depth=2, heads=2)
 
@@ -17,13 +17,9 @@ TINY = BackboneConfig(name="vit_tiny_patch16_224", image_size=16, patch_size=4, 
 def random_batch(method: Method, images: int, seed: int = 0) -> Batch:
     """Views of noise, of the sizes the method asks for; every view is the whole image."""
     generator = torch.Generator().manual_seed(seed)
-    views = []
-    for spec in method.views:
-        zero, side = torch.zeros(images), torch.full((images,), float(spec.size))
-        geometry = CropGeometry(zero, zero, side, side, side, side, torch.zeros(images, dtype=torch.bool))
-        views.append(View(torch.randn(images, 3, spec.size, spec.size, generator=generator), geometry))
+    views = [torch.randn(images, 3, spec.size, spec.size, generator=generator) for spec in method.views]
     index = torch.arange(images)
-    return Batch(tuple(views), index, fold_each(index, seed, fold(seed, 1)))
+    return Batch.of(views, fold_each(index, seed, fold(seed, 1)), index)
 
 
 def rows(batch: Batch, part: slice) -> Batch:
