@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from asterism.api import (
+        compare,
         concepts,
         embed,
         evaluate,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "__version__",
+    "compare",
     "concepts",
     "embed",
     "evaluate",

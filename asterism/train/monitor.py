@@ -123,6 +123,7 @@ class _Window:
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
+        self._core = time.process_time()
         self._images = 0
         self._waited = 0.0
 
@@ -132,6 +133,11 @@ class _Window:
 
     def close(self) -> dict[str, float]:
         seconds = max(time.perf_counter() - self._start, 1e-9)
-        result = {"images_per_second": self._images / seconds, "data_wait_share": min(1.0, self._waited / seconds)}
+        result = {
+            "images_per_second": self._images / seconds,
+            "core_seconds": time.process_time()
+            - self._core,  # of all threads of this process, however busy the machine
+            "data_wait_share": min(1.0, self._waited / seconds),
+        }
         self.__init__()  # type: ignore[misc]
         return result
