@@ -67,7 +67,9 @@ def measure_matches(run: Run, data: str, *, batches: int = 16, batch_size: int =
             found.append(match_objects(bank, objects[:, valid], image, classes[valid]))
         bank.push(StoredObjects(objects.permute(1, 2, 0, 3), valid, classes, batch.index, batch.keys))
     return Matches(
-        *(torch.cat([getattr(part, name) for part in found]) for name in ("own", "found", "accepted")),
+        own=torch.cat([part.own for part in found]),
+        found=torch.cat([part.found for part in found]),
+        accepted=torch.cat([part.accepted for part in found]),
         bank=bank.meaning[bank.valid],
     )
 
