@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from asterism import ops
     from asterism.api import (
+        compare,
         concepts,
         embed,
         evaluate,
@@ -53,6 +54,7 @@ __all__ = [
     "Run",
     "UserError",
     "__version__",
+    "compare",
     "concepts",
     "embed",
     "evaluate",

@@ -16,8 +16,7 @@ from asterism.data import Source, open_source
 from asterism.data.evaluation.labelled import DataChoice
 from asterism.data.sources.splits import EVERYTHING, UnknownSplit
 from asterism.errors import UserError, unknown
-from asterism.evals import protocol_class
-from asterism.evals.base import ProtocolConfig
+from asterism.evals.chosen import chosen_protocols
 from asterism.evals.measure import run_protocol
 from asterism.evals.result import Result
 from asterism.images.pictures import Picture, Pictures, as_list
@@ -32,6 +31,7 @@ from asterism.train.run import Run, open_run
 from asterism.types import Model
 
 if TYPE_CHECKING:
+    from asterism.comparing.compare import Comparison
     from asterism.tools.search import Neighbour
     from asterism.tools.segment import SegmentedFolder
     from asterism.tools.track import Tracked
@@ -135,7 +135,8 @@ def evaluate(
     same shape are measured too. Processes that torchrun started share the extraction of features; the first writes.
     """
     join_processes()
-    configs = _protocol_settings([protocols] if isinstance(protocols, str) else protocols, settings, overrides)
+    names = [protocols] if isinstance(protocols, str) else protocols
+    configs = chosen_protocols(names, [*_as_overrides(settings), *overrides])
     subject = _subject(model, device)
     choice = DataChoice(_data_of(subject, data), train_split, test_split)
     folder = Path(out) if out is not None else subject.run and subject.run / "eval"
@@ -144,6 +145,27 @@ def evaluate(
         result = run_protocol(name, config, choice, subject.encoder, subject.model, baselines=baselines)
         results[name] = result if folder is None else _written(result, folder)
     return results
+
+
+def compare(
+    study: PathLike,
+    out: PathLike | None = None,
+    *,
+    data: PathLike | None = None,
+    only: Sequence[str] = (),
+    jobs: int | None = None,
+) -> Comparison:
+    """Train and evaluate the runs of a study, and write one table, one CSV file and one page about them.
+
+    study: a YAML file, or the name of a shipped study. out: its folder, by default studies/<name>; what is finished
+    there is not repeated, and an interrupted run is resumed. data: images to train on instead of the recipes' own.
+    only: some of the runs. jobs: trials at a time, by default one for each GPU, else one for each core.
+    """
+    from asterism.comparing.compare import carry_out_study, plan_study
+
+    place = None if out is None else Path(out)
+    planned = plan_study(os.fspath(study), place, None if data is None else os.fspath(data), only)
+    return carry_out_study(planned, jobs, print)
 
 
 def embed(
@@ -356,20 +378,6 @@ def _concept_encoder(
         f"{subject.model.name} ({kind}) has no concepts; train a model that has them by "
         "`asterism pretrain stellar --data DATA`, or name a STELLAR checkpoint"
     )
-
-
-def _protocol_settings(
-    names: Sequence[str], settings: Mapping[str, Any], overrides: Sequence[str]
-) -> dict[str, ProtocolConfig]:
-    """The settings of each protocol asked for; every name and key is checked before any work is done."""
-    if not names:
-        raise UserError("name at least one protocol, for example knn; see `asterism list protocols`")
-    kinds = {name: protocol_class(name) for name in names}
-    changes = with_overrides({}, [*_as_overrides(settings), *overrides])
-    for section in changes:
-        if section not in kinds:
-            raise unknown("section in a setting (it must be a protocol asked for):", section, kinds)
-    return {name: kind.Config.parse(changes.get(name, {}), section=name) for name, kind in kinds.items()}
 
 
 def _written(result: Result, folder: Path) -> Result:

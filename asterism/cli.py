@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from asterism.errors import Interrupted, UserError
+from asterism.errors import Interrupted, UserError, unknown
 
 if TYPE_CHECKING:
     from asterism.evals.result import Result
@@ -106,6 +106,7 @@ def about(
       asterism concepts runs/first photo.jpg --index photos.parquet
       asterism search runs/first --index photos.parquet --query a.jpg
       asterism report runs/first
+      asterism compare prototypes-scenes
     """
     if version:
         import asterism
@@ -485,9 +486,62 @@ def report(
     print(api.report(*runs))
 
 
+@app.command()
+def compare(
+    study: Annotated[
+        str, typer.Argument(metavar="STUDY|FILE.yaml", help="What to compare: see `asterism list studies`.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="The study's folder.  [default: studies/NAME]")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", "-d", metavar="DATA", help="Train on these images, not on the recipes' own.")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="RUN", help="Only this run; several times for more.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Trials at a time.  [default: one per GPU, else per core]")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its commands; do nothing.")] = False,
+    launch: Annotated[
+        str | None, typer.Option(metavar="torchrun|slurm", help="Write a script per trial instead of training here.")
+    ] = None,
+    devices: Annotated[int, typer.Option(min=1, help="GPUs per node, for --launch.")] = 8,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes per trial, for --launch slurm.")] = 1,
+) -> None:
+    """Train several settings alike, evaluate them, and write one table with curves.
+
+    A study is a YAML file with runs, seeds, a budget and evaluations: see docs/compare.md. What is finished is not
+    repeated, so the same command goes on after an interruption, and collects what --launch had started elsewhere.
+
+    \b
+    Examples:
+      asterism compare prototypes-scenes --out studies/prototypes
+      asterism compare study.yaml --out studies/mine --only dino --jobs 1
+      asterism compare sop-count-imagenet --dry-run
+      asterism compare sop-count-imagenet --out studies/count --launch slurm --devices 8
+    """
+    from asterism.comparing import compare as comparing
+    from asterism.comparing.launch import LAUNCHERS, Machines
+
+    planned = comparing.plan_study(study, out, data, only or [])
+    if launch is not None:
+        if launch not in LAUNCHERS:
+            raise unknown("launcher", launch, LAUNCHERS)
+        machines = Machines("slurm" if launch == "slurm" else "torchrun", devices, nodes)
+        print(f"Start with: bash {comparing.write_launch_scripts(planned, machines)}")
+        print(f"Collect by: asterism compare {study} --out {planned.place.folder}")
+    elif dry_run:
+        print(comparing.describe_plan(planned))
+    else:
+        found = comparing.carry_out_study(planned, jobs, print)
+        print(f"\n{found.table}\n{found.page}")
+
+
 @app.command("list")
 def list_entries(
-    kind: Annotated[str, typer.Argument(metavar="methods|recipes|datasets|protocols|models")],
+    kind: Annotated[str, typer.Argument(metavar="methods|recipes|studies|datasets|protocols|models")],
     wanted: Annotated[str, typer.Argument(metavar="[FILTER]", help="Part of the name.", show_default=False)] = "",
 ) -> None:
     """Show what there is to choose from.

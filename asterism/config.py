@@ -109,7 +109,9 @@ def _field_names(config: type[BaseModel], path: tuple[int | str, ...]) -> list[s
     """Field names of the settings group at `path`, for near matches."""
     fields = config.model_fields
     for part in path:
-        annotation = fields[part].annotation if part in fields else None
+        if part not in fields:  # a key of a mapping or a place in a list, whose values the fields describe already
+            continue
+        annotation = fields[part].annotation
         options = [annotation, *getattr(annotation, "__args__", ())]
         nested = next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), None)
         if nested is None:

@@ -20,7 +20,14 @@ from torch import Tensor
 
 from asterism.data import Scenes, Source, open_source
 from asterism.data.evaluation.labelled import DataChoice, Parts, labels_of
-from asterism.data.sources.imagenet9 import NONE, Variations, from_imagenet, open_imagenet9, scene_variations
+from asterism.data.sources.imagenet9 import (
+    NONE,
+    VARIATIONS,
+    Variations,
+    from_imagenet,
+    open_imagenet9,
+    scene_variations,
+)
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import concept_baselines
@@ -66,6 +73,10 @@ class Backgrounds(Evaluation):
             raise UserError(f"{choice.path} has no variations of its backgrounds; name an ImageNet-9 folder, or scenes")
         train = open_source(config.train_data or choice.path, choice.train_split)
         return Parts(train, scene_variations(scenes))
+
+    @classmethod
+    def value_names(cls, config: ProtocolConfig) -> list[str]:
+        return [*(f"top1_{name}" for name in VARIATIONS), "background_gap", "unreadable_images"]
 
     def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
         test = self.parts.test

@@ -42,6 +42,11 @@ class Evaluation(ABC):
         """What to learn from and what to test on. By default labelled images; other protocols open other data."""
         return open_labelled(choice, config.holdout, config.seed)
 
+    @classmethod
+    def value_names(cls, config: ProtocolConfig) -> list[str]:
+        """All values that `measure` may yield with these settings; empty where that is not known before."""
+        return []
+
     @abstractmethod
     def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
         """Named values, accuracies in percent."""

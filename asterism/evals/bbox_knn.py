@@ -54,6 +54,15 @@ class BboxKnn(Evaluation):
         parts = open_labelled(choice, config.holdout, config.seed)
         return Parts(with_boxes(parts.train, choice.path), with_boxes(parts.test, choice.path), parts.notes)
 
+    @classmethod
+    def value_names(cls, config: ProtocolConfig) -> list[str]:
+        assert isinstance(config, BboxKnnConfig)
+        return [
+            *(f"top{top}_k{k}" for k in config.k for top in (1, 5)),
+            "images_without_visible_box",
+            "unreadable_images",
+        ]
+
     def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
         bank, queries = (self._points(encoder, part) for part in (self.parts.train, self.parts.test))
         accuracy, _ = point_accuracy(*bank.seen, *queries.seen, self.config.k, self.config.temperature)

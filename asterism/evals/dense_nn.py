@@ -75,6 +75,12 @@ class DenseNn(Evaluation):
     def open_parts(cls, config: ProtocolConfig, choice: DataChoice) -> SegmentedParts:
         return open_segmented_parts(choice, config.holdout, config.seed)
 
+    @classmethod
+    def value_names(cls, config: ProtocolConfig) -> list[str]:
+        assert isinstance(config, DenseNnConfig)
+        found = [f"miou_{kind}{_suffix(share)}" for share in config.shares for kind in ("patches", "pixels")]
+        return [*found, "unreadable_images"]
+
     def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
         config = self.config
         resize = nearest_multiple(encoder.patch_size, config.longer_side)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from asterism.data.evaluation.labelled import Parts
-from asterism.evals.base import Evaluation
+from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import concept_baselines
 from asterism.evals.settings.cropped import PooledConfig, pooled_vectors
 from asterism.evals.settings.few_labels import FewLabelsConfig, labelled_part
@@ -38,6 +38,11 @@ class Knn(Evaluation):
 
     def __init__(self, config: KnnConfig, parts: Parts) -> None:
         super().__init__(config, replace(parts, train=labelled_part(parts.train, config)))
+
+    @classmethod
+    def value_names(cls, config: ProtocolConfig) -> list[str]:
+        assert isinstance(config, KnnConfig)
+        return [*(f"top{top}_k{k}" for k in config.k for top in (1, 5)), "unreadable_images"]
 
     def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
         bank, queries = (pooled_vectors(self.config, encoder, part) for part in (self.parts.train, self.parts.test))

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from asterism.data import Source
 from asterism.data.evaluation.labelled import Parts
-from asterism.evals.base import Evaluation
+from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.probes.classifier import GridConfig, Setting, check_classes, probe
 from asterism.evals.probes.heads import linear_layer
 from asterism.evals.settings.cropped import CroppedConfig
@@ -53,6 +53,10 @@ class Linear(Evaluation):
 
     def __init__(self, config: LinearConfig, parts: Parts) -> None:
         super().__init__(config, replace(parts, train=labelled_part(parts.train, config)))
+
+    @classmethod
+    def value_names(cls, config: ProtocolConfig) -> list[str]:
+        return ["top1", "top5", "top1_kept_aside", "chosen_learning_rate", "unreadable_images"]
 
     def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
         config = self.config

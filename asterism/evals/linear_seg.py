@@ -63,6 +63,10 @@ class LinearSeg(Evaluation):
     def open_parts(cls, config: ProtocolConfig, choice: DataChoice) -> SegmentedParts:
         return open_segmented_parts(choice, config.holdout, config.seed)
 
+    @classmethod
+    def value_names(cls, config: ProtocolConfig) -> list[str]:
+        return ["miou", "macc", "aacc", "chosen_learning_rate", "unreadable_images"]
+
     def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
         config, classes = self.config, len(self.parts.classes)
         train, test = (self._tokens(encoder, part) for part in (self.parts.train, self.parts.test))

@@ -17,7 +17,7 @@ from pydantic import Field, field_validator
 from torch import nn
 
 from asterism.data.evaluation.labelled import Parts
-from asterism.evals.base import Evaluation
+from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import concept_baselines
 from asterism.evals.probes.classifier import GridConfig, Setting, check_classes, probe
 from asterism.evals.probes.heads import linear_layer
@@ -51,6 +51,10 @@ class LinearSparse(Evaluation):
 
     def __init__(self, config: LinearSparseConfig, parts: Parts) -> None:
         super().__init__(config, replace(parts, train=labelled_part(parts.train, config)))
+
+    @classmethod
+    def value_names(cls, config: ProtocolConfig) -> list[str]:
+        return ["top1", "top5", "top1_kept_aside", "chosen_learning_rate", "chosen_batch", "unreadable_images"]
 
     def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
         config = self.config

@@ -27,7 +27,13 @@ from asterism.evals.settings.cropped import CroppedConfig
 from asterism.features.extract import helpers
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
-from asterism.nn.feature_networks import FeatureNetwork, NetworkName, feature_network
+from asterism.nn.feature_networks import (
+    FeatureNetwork,
+    Inception,
+    NetworkName,
+    RandomConvolutions,
+    feature_network,
+)
 from asterism.ops.frechet import Moments, frechet_distance
 from asterism.ops.psnr import psnr
 from asterism.ops.structural_similarity import SMALLEST_SIDE, ssim
@@ -60,6 +66,10 @@ class Reconstruction(Evaluation):
                 raise
             source = open_source(choice.path)
         return Parts(source, source, ("nothing is learnt: training and test images are the same",))
+
+    @classmethod
+    def value_names(cls, config: ProtocolConfig) -> list[str]:
+        return ["psnr", "ssim", *(f"frechet_{network.name}" for network in (Inception, RandomConvolutions)), "images"]
 
     def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
         concepts = _with_decoder(encoder)

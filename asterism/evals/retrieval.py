@@ -72,6 +72,12 @@ class Retrieval(Evaluation):
         truth = read_ground_truth(file)
         return RetrievalParts(*open_landmarks(file, truth), truth=truth)
 
+    @classmethod
+    def value_names(cls, config: ProtocolConfig) -> list[str]:
+        assert isinstance(config, RetrievalConfig)
+        kinds = ["map", *(f"mp{k}" for k in config.precision_at)]
+        return [f"{kind}{suffix}" for suffix in ("", "_medium", "_hard") for kind in kinds]
+
     def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
         database, queries = (self._vectors(encoder, part) for part in (self.parts.train, self.parts.test))
         for setting, (positives, ignored) in self._settings().items():

@@ -57,6 +57,10 @@ class Video(Evaluation):
             notes.append(f"{config.videos} videos were asked for, {frames.name} has {len(frames.clips)}")
         return Parts(given, frames, tuple(notes))
 
+    @classmethod
+    def value_names(cls, config: ProtocolConfig) -> list[str]:
+        return ["j_and_f", "j", "f", "j_recall", "f_recall", "j_and_f_first_mask_kept"]
+
     def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
         source = self.parts.test
         assert isinstance(source, VideoSource)

@@ -34,8 +34,12 @@ def methods() -> dict[str, str]:
 
 def recipes() -> dict[str, str]:
     """Shipped recipes; the first comment of each is its summary."""
-    files = {path.stem: path for path in (_PACKAGE / "recipes").glob("*.yaml")}
-    return {name: _first_comment(files[name]) for name in sorted(files)}
+    return _shipped("recipes")
+
+
+def studies() -> dict[str, str]:
+    """Shipped studies; the first comment of each is its summary."""
+    return _shipped("studies")
 
 
 def models() -> dict[str, str]:
@@ -52,6 +56,11 @@ def models() -> dict[str, str]:
     return found
 
 
+def _shipped(folder: str) -> dict[str, str]:
+    files = {path.stem: path for path in (_PACKAGE / folder).glob("*.yaml")}
+    return {name: _first_comment(files[name]) for name in sorted(files)}
+
+
 def _first_line(path: Path) -> str:
     return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
 
@@ -64,6 +73,7 @@ def _first_comment(path: Path) -> str:
 KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "methods": methods,
     "recipes": recipes,
+    "studies": studies,
     "datasets": dataset_names,
     "protocols": protocol_summaries,
     "models": models,

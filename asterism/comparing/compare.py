@@ -1,0 +1,117 @@
+"""Comparing runs: carry out a study and write its table, its numbers and its page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from asterism.comparing.checks import check_data, check_folder, check_settings
+from asterism.comparing.launch import Machines, write_scripts
+from asterism.comparing.outcome import Outcome, read_outcome
+from asterism.comparing.page import study_page
+from asterism.comparing.plan import Place, Trial, as_text, evaluate_command, plan_trials, pretrain_command
+from asterism.comparing.runner import Say, carry_out, slots
+from asterism.comparing.study import StudyConfig, load_study
+from asterism.comparing.table import Row, comma_separated, markdown, rows_of
+from asterism.config import write_yaml
+from asterism.files import write_text
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a study gave so far."""
+
+    path: Path  # its folder
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def page(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def table(self) -> str:
+        """As Markdown."""
+        return markdown(self.rows, self.columns)
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        return [outcome for row in self.rows for outcome in row.outcomes]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A study whose settings are checked, and its trials."""
+
+    name: str
+    study: StudyConfig
+    place: Place
+    trials: tuple[Trial, ...]
+    data: str | None  # to train on, instead of what the study says
+
+
+def plan_study(name: str, out: Path | None, data: str | None, only: Sequence[str]) -> Planned:
+    """Reads and checks everything but the data; writes nothing."""
+    study = load_study(name)
+    place = Place(out if out is not None else Path("studies") / Path(name).stem)
+    check_folder(place)
+    trials = plan_trials(study, place, only, data)
+    check_settings(study, trials)
+    return Planned(Path(name).stem, study, place, tuple(trials), data)
+
+
+def carry_out_study(planned: Planned, jobs: int | None, say: Say) -> Comparison:
+    """Train and evaluate what is missing, and write the results."""
+    study, place, trials = planned.study, planned.place, planned.trials
+    check_data(study, trials, check_settings(study, trials))
+    write_text(place.study, write_yaml(study))
+    carry_out(study, trials, place, slots(jobs), say)
+    return write_comparison(planned)
+
+
+def write_launch_scripts(planned: Planned, machines: Machines) -> Path:
+    """Scripts instead of results; whoever starts them collects by carrying out the study again."""
+    study, place, trials = planned.study, planned.place, planned.trials
+    start = write_scripts(study, trials, check_settings(study, trials), place, machines)
+    write_text(place.study, write_yaml(study))
+    return start
+
+
+def write_comparison(planned: Planned) -> Comparison:
+    """Table, numbers and page of what is in the folder, also of runs that `--only` left out now."""
+    study, place = planned.study, planned.place
+    all_trials = {trial.name: trial for trial in (*plan_trials(study, place, (), planned.data), *planned.trials)}
+    present = [trial for trial in all_trials.values() if trial in planned.trials or place.record(trial.name).is_file()]
+    order = {name: number for number, name in enumerate(study.runs)}
+    outcomes = [read_outcome(study, trial, place) for trial in sorted(present, key=lambda trial: order[trial.run])]
+    found = Comparison(place.folder, tuple(study.columns), tuple(rows_of(outcomes)))
+    write_text(place.folder / "table.md", found.table)
+    write_text(place.folder / "results.csv", comma_separated(found.outcomes, found.columns))
+    write_text(found.page, study_page(planned.name, study, found.rows, place))
+    return found
+
+
+def describe_plan(planned: Planned) -> str:
+    """Every trial with its length and its commands, as the user would type them."""
+    study, place = planned.study, planned.place
+    recipes = check_settings(study, planned.trials)
+    lines = [f"{len(planned.trials)} trials in {place.folder}"]
+    for trial in planned.trials:
+        lines += ["", f"{trial.name}: {_length(trial)}{f', after {trial.after}' if trial.after else ''}"]
+        if trial.is_trained:
+            known = trial.budget is not None and not trial.budget.is_measured
+            length = trial.budget.overrides(recipes[trial.run]) if known and trial.budget else []
+            lines.append(f"  {as_text(pretrain_command(trial, place, length))}")
+        lines += [f"  {as_text(evaluate_command(trial, place, part))}" for part in study.evaluations]
+    return "\n".join(lines)
+
+
+def _length(trial: Trial) -> str:
+    if not trial.is_trained:
+        return "not trained"
+    if trial.untrained:
+        return "untrained"
+    if trial.budget is None:
+        return "as long as the recipe says"
+    return trial.budget.label + (", in steps as measured at its start" if trial.budget.is_measured else "")

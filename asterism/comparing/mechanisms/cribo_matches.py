@@ -1,0 +1,125 @@
+"""CrIBo's matches: how often an object and its neighbour in another image show the same class.
+
+Objects of an image's two views are searched in a bank of other images, as in training. Of the pairs that the cycle
+accepts, of all pairs, and of pairs at random, the share of the same true class is counted; an object has the class of
+most of its patches. The background is a class that fills half of the patches, so that the shares are also counted for
+objects that are not background.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from asterism.data import Loader, Views, to_batch
+from asterism.data.sources.segmented_layouts import open_segmented
+from asterism.errors import UserError
+from asterism.methods.cribo import Cribo, segment_labels
+from asterism.nn.backbone import encode_views
+from asterism.nn.object_bank import ObjectBank, StoredObjects, close_cycles
+from asterism.ops.clustering import mean_tokens, present_in_all
+from asterism.ops.purity import chance_of_equals, same_share
+from asterism.train.loop import load_method
+from asterism.train.recipe import Recipe
+from asterism.train.run import Run
+from asterism.types import Batch
+
+VIEWS = 2
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Objects that asked the bank, and what they found: one entry per object and view."""
+
+    own: Int[Tensor, " n"]  # class, −1 if unknown
+    found: Int[Tensor, " n"]  # class of the neighbour
+    accepted: Bool[Tensor, " n"]  # by the cycle
+    bank: Int[Tensor, " s"]  # classes of all objects of the bank
+
+    def shares(self, without: int | None = None) -> dict[str, float]:
+        """Percent of the pairs with equal classes; `without`: a class whose objects do not ask."""
+        asking = torch.ones_like(self.accepted) if without is None else self.own != without
+        return {
+            "cycle": 100 * same_share(self.own, self.found, asking & self.accepted),
+            "all": 100 * same_share(self.own, self.found, asking),
+            "random": 100 * chance_of_equals(self.own[asking], self.bank),
+            "accepted": 100 * self.accepted[asking].double().mean().item(),
+        }
+
+
+def measure_matches(run: Run, data: str, *, batches: int = 16, batch_size: int = 32) -> Matches:
+    """Matches of the trained model on images with masks; the first half of the batches only fills the bank."""
+    method = load_method(run)
+    if not isinstance(method, Cribo):
+        raise UserError(f"{run.path} is a run of {run.config['method']['name']}; matches are found by cribo")
+    recipe = Recipe.parse(run.config)
+    clusters = method.config.objects.clusters
+    bank = ObjectBank(batches * batch_size, clusters, method.backbone.dim, torch.float32)
+    found: list[Matches] = []
+    for number, batch in enumerate(_labelled_batches(method, recipe, data, batches, batch_size)):
+        objects, valid, classes = objects_and_classes(method, batch)
+        if 2 * number >= batches:
+            image = batch.index[:, None].expand_as(valid)[valid]
+            found.append(match_objects(bank, objects[:, valid], image, classes[valid]))
+        bank.push(StoredObjects(objects.permute(1, 2, 0, 3), valid, classes, batch.index, batch.keys))
+    return Matches(
+        own=torch.cat([part.own for part in found]),
+        found=torch.cat([part.found for part in found]),
+        accepted=torch.cat([part.accepted for part in found]),
+        bank=bank.meaning[bank.valid],
+    )
+
+
+@torch.no_grad()
+def objects_and_classes(
+    method: Cribo, batch: Batch
+) -> tuple[Float[Tensor, "v b k d"], Bool[Tensor, "b k"], Int[Tensor, "b k"]]:
+    """The teacher's objects, which of them both views show, and the true class of each."""
+    seen = encode_views(method.teacher_backbone, [view.pixels for view in batch.views])
+    labels = method.find_objects(batch.views, seen, batch.keys)
+    clusters = method.config.objects.clusters
+    objects = mean_tokens(torch.stack([view.patches for view in seen]), labels, clusters)
+    return (
+        objects,
+        present_in_all(labels, clusters),
+        object_classes(labels, segment_labels(batch.views, seen), clusters),
+    )
+
+
+def object_classes(labels: Int[Tensor, "v b n"], segments: Int[Tensor, "v b n"], clusters: int) -> Int[Tensor, "b k"]:
+    """The most frequent class of each object's patches in all views, the smallest of equals; −1 if none is known."""
+    classes = int(segments.max().clamp_min(0)) + 1
+    counts = torch.zeros(labels.shape[1], clusters, classes + 1, dtype=torch.int64)
+    image = torch.arange(labels.shape[1])[:, None].expand_as(labels[0])
+    for objects, truth in zip(labels, segments, strict=True):
+        member = objects >= 0
+        places = (image[member], objects[member], torch.where(truth < 0, classes, truth)[member])
+        counts.index_put_(places, torch.ones(len(places[0]), dtype=torch.int64), accumulate=True)
+    known = counts[..., :classes]
+    return torch.where(known.sum(-1) > 0, known.argmax(-1), -1)
+
+
+@torch.no_grad()
+def match_objects(
+    bank: ObjectBank, objects: Float[Tensor, "v m d"], image: Int[Tensor, " m"], classes: Int[Tensor, " m"]
+) -> Matches:
+    """What objects find in the bank, whose `meaning` holds the classes of its objects."""
+    slots = bank.nearest(objects, image)
+    accepted = close_cycles(bank, slots, objects, torch.arange(len(image)))
+    found = torch.where(slots >= 0, bank.meaning.flatten()[slots.clamp_min(0)], -1)
+    return Matches(classes.repeat(VIEWS), found.flatten(), accepted.flatten(), bank.meaning[bank.valid])
+
+
+def _labelled_batches(method: Cribo, recipe: Recipe, data: str, batches: int, batch_size: int) -> Iterator[Batch]:
+    source = open_segmented(data)
+    if len(source) < batches * batch_size:
+        raise UserError(f"{data} has {len(source)} images; {batches} batches of {batch_size} need more")
+    views = Views(tuple(view.model_copy(update={"segments": True}) for view in method.views))
+    config = recipe.data.model_copy(update={"workers": 0})
+    loader = Loader(source, views, config, batch_size=batch_size, seed=recipe.trainer.seed, steps=batches)
+    for raw in loader:
+        yield to_batch(raw, torch.device("cpu"), recipe.data.mean, recipe.data.std)

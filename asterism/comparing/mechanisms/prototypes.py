@@ -1,0 +1,116 @@
+"""Prototypes: how many are in use, how pure they are, and how far they move, learnt (DINO, iBOT) or drawn (SOP)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from asterism.data import Source, evaluation_batches, open_source
+from asterism.data.evaluation.labelled import labels_of
+from asterism.data.sources.subset import Subset
+from asterism.errors import UserError
+from asterism.methods.base import Method
+from asterism.methods.sop import Sop
+from asterism.nn.heads import PrototypeHead
+from asterism.nn.teacher import Teacher
+from asterism.ops.prototypes import log_probabilities
+from asterism.ops.purity import effective_count, group_counts, largest_share, purity
+from asterism.train import checkpoint
+from asterism.train.loop import build_method, load_method
+from asterism.train.recipe import Recipe
+from asterism.train.run import Run
+from asterism.types import Progress
+
+_IMAGE_ANCHORS = 0x52  # any draw serves
+
+
+@dataclass(frozen=True)
+class PrototypeUse:
+    """How images are spread over K prototypes, each image to the one it prefers."""
+
+    prototypes: int
+    used: float  # share that some image prefers, in percent
+    effective: float  # number that equal use would need for the same entropy
+    purity: float  # share of the images that belong to the main class of their prototype, in percent
+    purity_of_one: float  # what a single prototype would reach
+
+    def values(self) -> dict[str, float]:
+        return {
+            "prototypes": float(self.prototypes),
+            "used": self.used,
+            "effective": self.effective,
+            "purity": self.purity,
+            "purity_of_one": self.purity_of_one,
+        }
+
+
+def measure_use(run: Run, data: str | None = None, images: int = 1000) -> PrototypeUse:
+    """Prototypes of the teacher, on images of the run's own data or others that have labels."""
+    method, recipe = load_method(run), Recipe.parse(run.config)
+    source = open_source(data or recipe.data.path, None if data else recipe.data.split)
+    labels_of(source)
+    part = Subset(source, list(range(min(images, len(source)))))
+    tokens, labels = _embedded(method, part)
+    return prototype_use(preferences(method, tokens), labels)
+
+
+def prototype_use(logits: Float[Tensor, "n k"], labels: Int[Tensor, " n"]) -> PrototypeUse:
+    count = logits.shape[1]
+    counts = group_counts(logits.argmax(1), labels, count, int(labels.max()) + 1)
+    sizes = counts.sum(1)
+    return PrototypeUse(
+        prototypes=count,
+        used=100 * (sizes > 0).double().mean().item(),
+        effective=effective_count(sizes).item(),
+        purity=100 * purity(counts).item(),
+        purity_of_one=100 * largest_share(counts).item(),
+    )
+
+
+@torch.no_grad()
+def preferences(method: Method, tokens: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
+    """What the teacher says about images, over its prototypes; SOP's are those of one draw."""
+    head = getattr(method, "teacher_head", None)
+    if isinstance(method, Sop) and method.images is not None:
+        drawn = next(iter(method.images.tasks(Progress(0, 1, 1), _IMAGE_ANCHORS)))
+        return log_probabilities(method.teacher_head(tokens), drawn, method.config.student_temp)
+    if isinstance(head, Teacher) and isinstance(head.network, PrototypeHead):
+        return head(tokens)
+    raise UserError(f"{type(method).__name__} has no prototypes of images; measure dino, ibot, sop or massl")
+
+
+def measure_drift(run: Run) -> dict[str, float]:
+    """How far learnt prototypes moved between the checkpoints that were kept: 1 − mean cosine, by the later step."""
+    steps = checkpoint.steps(run.checkpoints)
+    recipe = Recipe.parse(run.config)
+    if isinstance(build_method(recipe), Sop):
+        raise UserError(f"{run.path}: prototypes of sop are drawn anew at every step, so they do not drift")
+    found: list[Tensor] = []
+    for step in steps:
+        method = build_method(recipe)
+        method.load_state_dict(checkpoint.read(run.checkpoints / f"step-{step:08d}").method)
+        head = getattr(method, "teacher_head", None)
+        if not (isinstance(head, Teacher) and isinstance(head.network, PrototypeHead)):
+            raise UserError(f"{run.path} has no learnt prototypes of images")
+        found.append(head.network.last_layer.weight.detach())
+    return {str(step): drift(a, b) for step, a, b in zip(steps[1:], found, found[1:], strict=False)}
+
+
+def drift(before: Float[Tensor, "k d"], after: Float[Tensor, "k d"]) -> float:
+    """1 − mean cosine: 0 for prototypes that stay, 1 for those that end anywhere."""
+    return 1 - F.cosine_similarity(before, after, dim=1).mean().item()
+
+
+@torch.no_grad()
+def _embedded(method: Method, source: Source) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"]]:
+    encoder = method.encoder().eval()
+    rows, labels = [], []
+    for batch in evaluation_batches(source, encoder.image_size, batch_size=64):
+        assert batch.labels is not None
+        rows.append(encoder.encode(batch.images).cls.float())
+        labels.append(batch.labels)
+    return torch.cat(rows), torch.cat(labels)

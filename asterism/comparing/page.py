@@ -1,0 +1,54 @@
+"""A study as one self-contained page: the table, the curves, and how each row was made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from asterism.comparing.budget import steps_overrides
+from asterism.comparing.curves import charts
+from asterism.comparing.interval import EXPLANATION
+from asterism.comparing.plan import Place, Trial, as_text, evaluate_command, pretrain_command
+from asterism.comparing.study import StudyConfig
+from asterism.comparing.table import Row, cells, header
+from asterism.config import write_yaml
+from asterism.viz import page
+from asterism.viz.page import Section
+
+_CURVES = "Online k-NN is measured on held-out training images while training. The number is the last value of a run."
+
+
+def study_page(title: str, study: StudyConfig, rows: Sequence[Row], place: Place) -> str:
+    columns = study.columns
+    problems = [[row.name, problem] for row in rows for problem in row.problems]
+    return page.page(
+        study.title or title,
+        f"{len(rows)} rows, {len(study.seeds)} seed{'s' * (len(study.seeds) > 1)}, {_length(study)}",
+        [
+            Section("Results", page.table(header(columns), [cells(row, columns) for row in rows]), EXPLANATION),
+            Section("What is missing", page.table(["run", "why"], problems)),
+            Section("Learning curves", charts(rows), _CURVES),
+            Section("How each row was made", "".join(_provenance(study, row, place) for row in rows), folded=True),
+            Section("The study", page.text(write_yaml(study)), "As it was read, with all defaults.", folded=True),
+        ],
+    )
+
+
+def _length(study: StudyConfig) -> str:
+    budgets = ", ".join(budget.label for budget in study.budgets)
+    return f"{budgets} each" if budgets else "each as long as its recipe says"
+
+
+def _provenance(study: StudyConfig, row: Row, place: Place) -> str:
+    """Settings and commands of the first seed; the others differ in trainer.seed alone."""
+    outcome = row.outcomes[0]
+    trial = outcome.trial
+    lines = [] if trial.recipe is None else [as_text(pretrain_command(trial, place, _steps(trial, outcome.steps)))]
+    lines += [as_text(evaluate_command(trial, place, part)) for part in study.evaluations]
+    changes = [*study.runs[trial.run].settings] if trial.recipe else []
+    what = [f"recipe {trial.recipe}" if trial.recipe else f"model {trial.model}", *changes]
+    return page.heading(row.name) + page.note(", ".join(what)) + page.text("\n".join(lines))
+
+
+def _steps(trial: Trial, steps: int) -> list[str]:
+    """The length as it came out, so that the command gives the same run on another machine."""
+    return [] if trial.untrained or not steps else steps_overrides(steps)

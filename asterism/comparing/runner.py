@@ -1,0 +1,215 @@
+"""Carrying out a study: several trials at once, each in processes of its own, so that none can stop the others."""
+
+from __future__ import annotations
+
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+from asterism.comparing.budget import steps_overrides
+from asterism.comparing.plan import (
+    Command,
+    Place,
+    Trial,
+    evaluate_command,
+    is_evaluated,
+    is_finished,
+    pretrain_command,
+    resume_command,
+)
+from asterism.comparing.records import check_asked, write_record
+from asterism.comparing.speed import measured_speed
+from asterism.comparing.study import StudyConfig
+from asterism.data.workers import cores
+from asterism.errors import Interrupted
+from asterism.files import locked
+from asterism.train import checkpoint
+from asterism.train.run import Run
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A core or a GPU that a trial has for itself."""
+
+    environment: Mapping[str, str]
+    settings: tuple[str, ...]  # of every training there
+    reads_alone: bool  # evaluations have no workers that would take other trials' cores
+
+
+def slots(jobs: int | None) -> list[Slot]:
+    """One for each GPU, else one for each core; or as many as asked for."""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if gpus:
+        return [
+            Slot({"CUDA_VISIBLE_DEVICES": str(i % gpus)}, ("trainer.devices=1",), False) for i in range(jobs or gpus)
+        ]
+    one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    return [Slot(one_thread, ("data.workers=0",), True) for _ in range(jobs or cores())]
+
+
+class TrialFailed(Exception):
+    """A command of a trial ended with an error; the message is what a reader of the table needs."""
+
+
+def carry_out(study: StudyConfig, trials: Sequence[Trial], place: Place, places: Sequence[Slot], say: Say) -> None:
+    """Train and evaluate what is not there yet. A trial that fails leaves a reason; the others go on."""
+    check_asked(trials, place)
+    workers = _Workers(study, place, places, say)
+    with ThreadPoolExecutor(len(places)) as pool, workers.stopped_on_signals(pool):
+        tasks: dict[str, Future[None]] = {}
+        for trial in trials:
+            before = tasks.get(trial.after) if trial.after else None
+            tasks[trial.name] = pool.submit(workers.trial, trial, before)
+        wait(tasks.values())
+    for task in tasks.values():
+        if not task.cancelled():
+            task.result()  # a bug of ours is not hidden
+
+
+class _Workers:
+    """Threads that wait for the processes of their trial."""
+
+    def __init__(self, study: StudyConfig, place: Place, places: Sequence[Slot], say: Say) -> None:
+        self._study, self._place, self._say = study, place, say
+        self._free: queue.SimpleQueue[Slot] = queue.SimpleQueue()
+        for slot in places:
+            self._free.put(slot)
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+        self._stopping = False
+
+    def trial(self, trial: Trial, before: Future[None] | None) -> None:
+        if before is not None:
+            wait([before])
+        if self._stopping:
+            return
+        slot = self._free.get()
+        try:
+            with locked(self._place.record(trial.name).with_suffix(".lock")):
+                self._trial(trial, slot)
+        finally:
+            self._free.put(slot)
+
+    def _trial(self, trial: Trial, slot: Slot) -> None:
+        failures: dict[str, str] = {}
+        write_record(self._place, trial, failures)
+        try:
+            if trial.is_trained and not is_finished(self._place, trial.name):
+                self._train(trial, slot)
+        except TrialFailed as error:
+            failures["training"] = str(error)
+            self._report(trial, failures)
+            return
+        for part in self._study.evaluations:
+            if self._stopping or is_evaluated(trial, self._place, part):
+                continue
+            try:
+                alone = [f"{protocol}.workers=0" for protocol in part.protocols] if slot.reads_alone else []
+                self._execute(trial, slot, evaluate_command(trial, self._place, part, alone))
+            except TrialFailed as error:
+                failures[self._place.results(trial.name, part).name] = str(error)
+        self._report(trial, failures)
+
+    def _train(self, trial: Trial, slot: Slot) -> None:
+        if trial.after and not is_finished(self._place, trial.after):
+            raise TrialFailed(f"not started: {trial.after}, whose weights it needs, is not finished")
+        run = Run(self._place.run(trial.name))
+        if checkpoint.steps(run.checkpoints):
+            self._execute(trial, slot, resume_command(trial, self._place))
+            return
+        for stale in (run.path, self._place.folder / "evaluations" / trial.name):
+            shutil.rmtree(stale, ignore_errors=True)
+        self._execute(trial, slot, pretrain_command(trial, self._place, self._length(trial, slot), slot.settings))
+
+    def _length(self, trial: Trial, slot: Slot) -> list[str]:
+        if trial.budget is None:
+            return []
+        if not trial.budget.is_measured:
+            return trial.budget.overrides(self._study.recipe(trial.run, trial.seed, trial.data))
+        speed = measured_speed(
+            trial, self._place, lambda command: self._execute(trial, slot, command), list(slot.settings)
+        )
+        return steps_overrides(speed.steps(trial.budget))
+
+    def _execute(self, trial: Trial, slot: Slot, command: Command) -> None:
+        """Run a command to its end, with what it prints in the trial's log."""
+        log = self._place.log(trial.name)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as file:
+            file.write(f"\n$ asterism {' '.join(command)}\n".encode())
+            file.flush()
+            start = file.tell()
+            with self._lock:
+                if self._stopping:
+                    raise TrialFailed("stopped")
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "asterism", *command],
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                    env={**os.environ, **slot.environment},
+                    start_new_session=True,  # Ctrl-C reaches this process, which passes it on once
+                )
+                self._running.add(process)
+            code = process.wait()
+            with self._lock:
+                self._running.discard(process)
+        if code:
+            raise TrialFailed("stopped" if self._stopping else reason(log, start, code))
+
+    def _report(self, trial: Trial, failures: Mapping[str, str]) -> None:
+        if self._stopping:
+            return
+        write_record(self._place, trial, failures)
+        problems = "; ".join(dict.fromkeys(failures.values()))
+        self._say(f"{trial.name}: {problems or 'done'}")
+
+    @contextmanager
+    def stopped_on_signals(self, pool: ThreadPoolExecutor) -> Iterator[None]:
+        """Ctrl-C and SIGTERM let every process save what it has, and then end the study."""
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            raise Interrupted("stopped; the same command goes on from there", number)
+
+        before = {}
+        if threading.current_thread() is threading.main_thread():
+            before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        except BaseException:
+            with self._lock:
+                self._stopping = True
+                for process in self._running:
+                    process.terminate()
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def reason(log: Path, start: int, code: int) -> str:
+    """Why a command failed: its error message, else its last words."""
+    with log.open("rb") as file:
+        file.seek(start)
+        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    errors = [place for place, line in enumerate(lines) if line.startswith("Error: ")]
+    if errors:
+        return " ".join(lines[errors[-1] :]).removeprefix("Error: ")
+    if code < 0:
+        return f"killed by signal {-code} ({signal.Signals(-code).name}); out of memory?"
+    return f"exit code {code}: {lines[-1] if lines else 'no message'}; see {log}"

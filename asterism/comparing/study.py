@@ -1,0 +1,220 @@
+"""A study: which runs are compared, how long each trains, and what is measured of them afterwards.
+
+core_minutes: 4.5           # or steps, epochs, images, gpu_hours; several values make several rows
+seeds: [0, 1, 2]
+settings: [trainer.batch_size=64]                   # changes of every run
+runs:
+  pixels: {model: pixels}                           # no network
+  untrained: {recipe: sop-cifar10, untrained: true}
+  mae: {recipe: mae-cifar10}
+  sop: {recipe: sop-cifar10, settings: [method.images.count=256]}
+  stellar: {recipe: stellar-cifar10, after: mae}    # starts from the weights of another run
+evaluations:
+  - {protocols: [knn], settings: [knn.k=20], columns: {k-NN: knn.top1_k20}}
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, field_validator, model_validator
+
+from asterism.comparing.budget import Budget, LengthConfig, steps_overrides
+from asterism.config import Config, read_yaml
+from asterism.errors import UserError, unknown
+from asterism.evals import protocol_class
+from asterism.evals.chosen import chosen_protocols
+from asterism.train.recipe import Recipe, load_recipe
+
+_NAME = re.compile(r"\w[\w.+=-]*")
+_OF_TRAINING = ("settings", "init", "after", "untrained")
+
+
+class RunConfig(LengthConfig):
+    """One row of the table, for every length. Either a recipe that is trained, or a model as it is."""
+
+    recipe: str | None = None  # a shipped recipe, a method or a YAML file
+    settings: tuple[str, ...] = ()  # section.key=value, after those of the study
+    data: str | None = None  # images to train on, instead of the study's and the recipe's
+    init: str | None = None  # weights to start from: a run folder, a file, a timm name
+    after: str | None = None  # another run of this study, whose weights to start from
+    untrained: bool = False  # the network as it was drawn
+    model: str | None = None  # instead of a recipe: a run, a weights file, a timm name, or "pixels"
+
+    @model_validator(mode="after")
+    def _trained_or_not(self) -> RunConfig:
+        if (self.recipe is None) == (self.model is None):
+            raise ValueError("give one of recipe, which is trained, and model, which is only evaluated")
+        idle = [name for name in (*_OF_TRAINING, "data") if getattr(self, name)]
+        if self.model is not None and (idle or self.budgets):
+            raise ValueError(f"a model is not trained, so {', '.join(idle) or 'a budget'} has no use; leave it out")
+        if self.untrained and (self.init or self.after or self.budgets):
+            raise ValueError("an untrained network has no init, after or budget; leave them out")
+        if self.init and self.after:
+            raise ValueError("give init (weights) or after (a run of this study), not both")
+        return self
+
+
+class EvaluationConfig(Config):
+    """What is measured after training."""
+
+    protocols: tuple[str, ...] = Field(min_length=1)
+    columns: dict[str, str] = Field(min_length=1)  # protocol.value by the title of its column; or a list of values
+    name: str | None = None  # put before the titles
+    data: str | None = None  # None: what the run was trained on
+    settings: tuple[str, ...] = ()  # protocol.constant=value
+
+    @field_validator("columns", mode="before")
+    @classmethod
+    def _titles(cls, value: Any) -> Any:
+        return {each: each for each in value} if isinstance(value, list | tuple) else value
+
+    @property
+    def titled(self) -> dict[str, tuple[str, str]]:
+        """Protocol and value by the full title of their column."""
+        before = f"{self.name} " if self.name else ""
+        return {f"{before}{title}": _split(value) for title, value in self.columns.items()}
+
+
+class StudyConfig(LengthConfig):
+    """Runs that are compared."""
+
+    title: str | None = None
+    seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
+    data: str | None = None  # images to train on, instead of the recipes' own
+    settings: tuple[str, ...] = ()  # of every run that is trained
+    runs: dict[str, RunConfig]
+    evaluations: tuple[EvaluationConfig, ...] = ()
+
+    @field_validator("runs")
+    @classmethod
+    def _names(cls, value: dict[str, RunConfig]) -> dict[str, RunConfig]:
+        if not value:
+            raise ValueError("a study needs at least one run, for example `dino: {recipe: dino-scenes}`")
+        for name in value:
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"the name {name!r} cannot be a folder's; use letters, digits and . + = - _")
+        return value
+
+    @field_validator("seeds")
+    @classmethod
+    def _different(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError("a seed stands twice; the same run would be counted twice")
+        return value
+
+    @model_validator(mode="after")
+    def _starts(self) -> StudyConfig:
+        for name, run in self.runs.items():
+            seen = [name]
+            while run.after is not None:
+                if run.after not in self.runs:
+                    raise unknown(f"run in runs.{seen[-1]}.after", run.after, self.runs)
+                if run.after in seen:
+                    raise ValueError(f"runs start from each other in a circle: {' → '.join([*seen, run.after])}")
+                seen.append(run.after)
+                run = self.runs[run.after]
+                if run.model is not None:
+                    raise ValueError(f"{seen[-1]} is not trained here; give it to runs.{name} as init: {run.model}")
+        return self
+
+    @model_validator(mode="after")
+    def _columns_differ(self) -> StudyConfig:
+        titles = [title for part in self.evaluations for title in part.titled]
+        twice = sorted({title for title in titles if titles.count(title) > 1})
+        if twice:
+            raise ValueError(f"two columns are called {twice[0]!r}; give each evaluation a name of its own")
+        return self
+
+    @property
+    def columns(self) -> list[str]:
+        return [title for part in self.evaluations for title in part.titled]
+
+    def lengths(self, name: str) -> list[Budget | None]:
+        """Budgets of a run: its own, else the study's; [None] where the recipe decides."""
+        run = self.runs[name]
+        if run.model is not None or run.untrained:
+            return [None]
+        return list(run.budgets or self.budgets) or [None]
+
+    def changes(self, name: str, seed: int) -> list[str]:
+        """Settings of a run, all but its length."""
+        run = self.runs[name]
+        still = ["optim.lr=0", "optim.min_lr=0", *steps_overrides(1)] if run.untrained else []
+        return [*self.settings, *run.settings, f"trainer.seed={seed}", *still]
+
+    def recipe(self, name: str, seed: int, data: str | None = None) -> Recipe:
+        """What a run is, with every setting checked."""
+        run = self.runs[name]
+        assert run.recipe is not None
+        path = data or run.data or self.data
+        return load_recipe(run.recipe, self.changes(name, seed), {"data": {"path": path}} if path else None)
+
+
+def load_study(name: str) -> StudyConfig:
+    """A study from a YAML file or a shipped one by its name; every key is checked, and what the runs and evaluations
+    refer to."""
+    study = StudyConfig.parse(read_yaml(find_study(name)))
+    for part in study.evaluations:
+        _check_columns(part)
+    return study
+
+
+def find_study(name: str) -> Path:
+    if name.endswith((".yaml", ".yml")):
+        return Path(name)
+    path = study_folder() / f"{name}.yaml"
+    if not path.is_file():
+        raise unknown("study", name, study_names())
+    return path
+
+
+def study_names() -> list[str]:
+    return sorted(path.stem for path in study_folder().glob("*.yaml"))
+
+
+def study_folder() -> Path:
+    return Path(str(resources.files("asterism") / "studies"))
+
+
+def chosen_runs(study: StudyConfig, only: Iterable[str]) -> list[str]:
+    """The runs asked for, all by default, and those they start from, in the order of the study."""
+    wanted = list(only)
+    for name in wanted:
+        if name not in study.runs:
+            raise unknown("run in --only", name, study.runs)
+    kept: set[str] = set()
+    for name in wanted or study.runs:
+        before: str | None = name
+        while before is not None:
+            kept.add(before)
+            before = study.runs[before].after
+    return [name for name in study.runs if name in kept]
+
+
+def missing_value(protocol: str, value: str, values: Iterable[str]) -> UserError:
+    """The error for a column that a protocol does not have."""
+    names: Mapping[str, None] = dict.fromkeys(values)
+    return UserError(f"{protocol} has no value {value!r}; with these settings it gives: {', '.join(names)}")
+
+
+def _check_columns(part: EvaluationConfig) -> None:
+    """Every protocol, constant and value exists; values that depend on the data are found missing later."""
+    configs = chosen_protocols(part.protocols, part.settings)
+    for protocol, value in part.titled.values():
+        if protocol not in configs:
+            raise unknown("protocol in a column (it must be one of the evaluation's):", protocol, configs)
+        known = protocol_class(protocol).value_names(configs[protocol])
+        if known and value not in known:
+            raise missing_value(protocol, value, known)
+
+
+def _split(column: str) -> tuple[str, str]:
+    protocol, separator, value = column.partition(".")
+    if not separator:
+        raise UserError(f"the column {column!r} must be written protocol.value, for example knn.top1_k20")
+    return protocol, value

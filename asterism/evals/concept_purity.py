@@ -1,0 +1,91 @@
+"""Concepts against true masks: whether every concept of an image covers one thing.
+
+The share of the pixels that belong to the largest class of the concept they are given to, in percent, mean over images:
+each patch is divided among concepts as its map says, and among classes as its pixels are. `purity_of_one` is what a
+single concept for the whole image would reach, the share of its largest class; `purity_gain` is the part of the way
+from there to 100. `concepts_in_use` says how many concepts of equal size would have the same entropy. Void pixels count
+nowhere. Nothing is learnt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor
+
+from asterism.data.evaluation.labelled import DataChoice
+from asterism.data.evaluation.segmented import SegmentedParts, open_segmented_parts
+from asterism.data.sources.segmented import VOID, SegmentedBatch, nearest_multiple, segmented_batches
+from asterism.errors import UserError
+from asterism.evals.base import Evaluation, ProtocolConfig
+from asterism.evals.baselines import concept_baselines
+from asterism.features.extract import helpers
+from asterism.nn.encoder import Encoder
+from asterism.nn.pixel_encoder import patch_side
+from asterism.ops.patch_labels import class_counts
+from asterism.ops.purity import effective_count, largest_share, purity
+from asterism.viz.bar import Bar
+
+
+class ConceptPurityConfig(ProtocolConfig):
+    """Constants of the protocol."""
+
+    longer_side: int | None = Field(None, ge=8)  # pixels of the images; None: as they are
+    batch_size: int = Field(32, ge=1)  # images encoded at a time; does not change the result
+
+
+class ConceptPurity(Evaluation):
+    """Purity of concepts and what to compare it with."""
+
+    Config = ConceptPurityConfig
+    config: ConceptPurityConfig
+    parts: SegmentedParts
+
+    @classmethod
+    def open_parts(cls, config: ProtocolConfig, choice: DataChoice) -> SegmentedParts:
+        return open_segmented_parts(choice, config.holdout, config.seed)
+
+    @classmethod
+    def value_names(cls, config: ProtocolConfig) -> list[str]:
+        return ["purity", "purity_of_one", "purity_gain", "concepts_in_use"]
+
+    def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
+        source = self.parts.test
+        found = []
+        batches = segmented_batches(
+            source,
+            nearest_multiple(patch_side(encoder), self.config.longer_side),
+            batch_size=self.config.batch_size,
+            workers=helpers(self.config.workers, len(source)),
+        )
+        with Bar("concept-purity", len(source)) as bar:
+            for batch in batches:
+                if batch.keys:
+                    found.append(concept_mass(encoder, batch, len(self.parts.classes)))
+                bar.advance(len(batch.keys) + len(batch.bad))
+        mass = torch.cat(found) if found else torch.zeros(0, 1, 1)
+        mass = mass[mass.sum((1, 2)) > 0]
+        if not len(mass):
+            raise UserError(f"every pixel of {source.name} is void; there is nothing to compare concepts with")
+        reached, least = purity(mass).mean().item(), largest_share(mass).mean().item()
+        yield "purity", 100 * reached
+        yield "purity_of_one", 100 * least
+        yield "purity_gain", 100 * (reached - least) / (1 - least) if least < 1 else 0.0
+        yield "concepts_in_use", effective_count(mass.sum(2)).mean().item()
+
+    def baselines(self, encoder: Encoder) -> dict[str, Encoder]:
+        return concept_baselines(encoder)
+
+
+def concept_mass(encoder: Encoder, batch: SegmentedBatch, classes: int) -> Float[Tensor, "b r c"]:
+    """Pixels of every class that each concept covers; a patch is divided as its map says."""
+    features = encoder.encode(batch.images)
+    if features.where is None:
+        raise UserError("this encoder has no concepts; evaluate a run of stellar, or a STELLAR checkpoint")
+    rows, columns = features.grid
+    height, width = batch.masks.shape[1:]
+    counts = class_counts(batch.masks, (height // rows, width // columns), classes, VOID)[..., :-1]
+    return torch.einsum("brhw,bhwc->brc", features.where.double().cpu(), counts.double())

@@ -1,0 +1,146 @@
+"""Concepts of moved images: whether *what* stays and *where* moves along when images are shifted, mirrored, zoomed.
+
+STELLAR's claim: concepts S are invariant, their maps L equivariant. Concepts of the image and of the moved image are
+matched one to one by their cosines. `concepts_*` is the mean cosine of the pairs in percent, beside that with another
+image (`concepts_other`). `where_*` is the share of a cell that the two maps give to the same concepts, after the first
+map was moved like the image; `where_*_still` is the same for the map as it was, which maps that are tied to the frame
+instead of to things would reach. Nothing is learnt, and no labels are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from jaxtyping import Float, UInt8
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from asterism.data import evaluation_batches
+from asterism.data.evaluation.labelled import DataChoice, Parts
+from asterism.errors import UserError
+from asterism.evals.base import Evaluation, ProtocolConfig
+from asterism.evals.baselines import concept_baselines
+from asterism.evals.reconstruction import Reconstruction
+from asterism.features.extract import helpers
+from asterism.nn.encoder import Encoder
+from asterism.nn.pixel_encoder import patch_side
+from asterism.ops.assignment import hungarian
+from asterism.ops.moved_maps import MIRROR, Motion, moved, overlap, shift, zoom
+from asterism.types import Features
+from asterism.viz.bar import Bar
+
+_MOVES = ("shift", "mirror", "zoom")
+
+
+class EquivarianceConfig(ProtocolConfig):
+    """How far images are moved."""
+
+    cells: int = Field(2, ge=1)  # patches by which the window is shifted, down and right
+    zoom: float = Field(2.0, gt=1)
+    images: int | None = Field(500, ge=2)  # only the first so many; None: all
+    batch_size: int = Field(64, ge=2)  # images at a time; changes which other image `concepts_other` compares with
+
+
+@dataclass(frozen=True)
+class _Moved:
+    """An image and what became of it."""
+
+    pixels: UInt8[Tensor, "b 3 s s"]
+    motion: Motion
+
+
+class Equivariance(Evaluation):
+    """Agreement of concepts and of their maps for every move, in percent."""
+
+    Config = EquivarianceConfig
+    config: EquivarianceConfig
+
+    @classmethod
+    def open_parts(cls, config: ProtocolConfig, choice: DataChoice) -> Parts:
+        return Reconstruction.open_parts(config, choice)
+
+    @classmethod
+    def value_names(cls, config: ProtocolConfig) -> list[str]:
+        kinds = [f"{kind}_{move}" for kind in ("concepts", "where") for move in _MOVES]
+        return [*kinds, *(f"where_{move}_still" for move in _MOVES), "concepts_other", "images"]
+
+    def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
+        sums: dict[str, float] = {}
+        patch, seen = patch_side(encoder), 0
+        large = encoder.image_size + self.config.cells * patch
+        source = self.parts.test
+        total = min(len(source), self.config.images or len(source))
+        batches = evaluation_batches(
+            source,
+            large,
+            resize=large,
+            batch_size=self.config.batch_size,
+            workers=helpers(self.config.workers, len(source)),
+        )
+        with Bar("equivariance", total) as bar:
+            for batch in batches:
+                images = batch.images[: total - seen]
+                if not len(images):
+                    break
+                for name, values in self._compared(encoder, images, self.config.cells * patch).items():
+                    sums[name] = sums.get(name, 0.0) + float(values.double().sum())
+                seen += len(images)
+                bar.advance(len(images))
+        if not seen:
+            raise UserError(f"{source.name} has no readable images")
+        yield from ((name, 100 * value / seen) for name, value in sums.items())
+        yield "images", float(seen)
+
+    def baselines(self, encoder: Encoder) -> dict[str, Encoder]:
+        return concept_baselines(encoder)
+
+    def constants(self, encoder: Encoder) -> dict[str, Any]:
+        return super().constants(encoder) | {
+            "crop": encoder.image_size,
+            "shift": self.config.cells * patch_side(encoder),
+        }
+
+    def _compared(self, encoder: Encoder, large: UInt8[Tensor, "b 3 l l"], step: int) -> dict[str, Float[Tensor, " b"]]:
+        """Every value for each image of a batch; `step` is the shift in pixels."""
+        size = encoder.image_size
+        first = large[..., :size, :size]
+        still, where = _concepts(encoder.encode(first))
+        values: dict[str, Tensor] = {}
+        for name, each in self._moves(large, first, step).items():
+            concepts, maps = _concepts(encoder.encode(each.pixels))
+            cosine, partner = matched(still, concepts)
+            maps = maps.gather(1, partner[..., None, None].expand_as(maps))
+            expected, counted = moved(where, each.motion)
+            values[f"concepts_{name}"] = cosine
+            values[f"where_{name}"] = overlap(expected, maps, counted)
+            values[f"where_{name}_still"] = overlap(where, maps, counted)
+        values["concepts_other"] = matched(still, still.roll(1, dims=0))[0]
+        return values
+
+    def _moves(self, large: UInt8[Tensor, "b 3 l l"], first: UInt8[Tensor, "b 3 s s"], step: int) -> dict[str, _Moved]:
+        size = first.shape[-1]
+        inner = round(size / self.config.zoom)
+        edge = (size - inner) // 2
+        middle = first[..., edge : edge + inner, edge : edge + inner]
+        enlarged = F.interpolate(middle, (size, size), mode="bicubic", antialias=True)
+        return {
+            "shift": _Moved(large[..., step:, step:], shift(step / size, step / size)),
+            "mirror": _Moved(first.flip(-1), MIRROR),
+            "zoom": _Moved(enlarged, zoom(size / inner)),
+        }
+
+
+def matched(first: Float[Tensor, "b r d"], second: Float[Tensor, "b r d"]) -> tuple[Float[Tensor, " b"], Tensor]:
+    """Mean cosine of the pairs that agree best, one to one, and the partner of each of the first."""
+    cosine = F.normalize(first.float(), dim=-1) @ F.normalize(second.float(), dim=-1).mT
+    partner = hungarian(-cosine)
+    return cosine.gather(2, partner[..., None])[..., 0].mean(1), partner
+
+
+def _concepts(features: Features) -> tuple[Float[Tensor, "b r d"], Float[Tensor, "b r h w"]]:
+    if features.sparse is None or features.where is None:
+        raise UserError("this encoder has no concepts; evaluate a run of stellar, or a STELLAR checkpoint")
+    return features.sparse.float(), features.where.float()

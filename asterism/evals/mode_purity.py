@@ -1,0 +1,102 @@
+"""Modes of patch tokens against true masks: whether mean-shift inside an image gathers patches of one thing.
+
+FLSL's first level: every patch looks at all patches of its image with softmax(τ z·z'), τ = scale/√d, and moves to
+their mean. `same_class` is the weight that falls on patches of the patch's own class, `chance` what equal weights would
+give, `gain` the part of the way from there to 100. `nearest` is the share of patches whose most similar other patch is
+of their class. `entropy` is that of the weights, in percent of ln n: near 100 the modes are all alike. Patches take the
+majority class of their pixels; void ones count nowhere. Nothing is learnt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from asterism.data.evaluation.labelled import DataChoice
+from asterism.data.evaluation.segmented import SegmentedParts, open_segmented_parts
+from asterism.data.sources.segmented import VOID, nearest_multiple, segmented_batches
+from asterism.errors import UserError
+from asterism.evals.base import Evaluation, ProtocolConfig
+from asterism.evals.baselines import patch_baselines
+from asterism.features.extract import helpers
+from asterism.nn.encoder import Encoder
+from asterism.nn.pixel_encoder import patch_side
+from asterism.ops.patch_labels import class_counts, majority_labels
+from asterism.viz.bar import Bar
+
+_NAMES = ("same_class", "chance", "nearest", "entropy")
+
+
+class ModePurityConfig(ProtocolConfig):
+    """Constants of the protocol."""
+
+    scale: float = Field(0.1, gt=0)  # of dot products, in units of 1/√d; FLSL's own inside a view is 0.1
+    longer_side: int | None = Field(None, ge=8)  # pixels of the images; None: as they are
+    batch_size: int = Field(32, ge=1)  # images encoded at a time; does not change the result
+
+
+class ModePurity(Evaluation):
+    """What the modes of patches gather, in percent."""
+
+    Config = ModePurityConfig
+    config: ModePurityConfig
+    parts: SegmentedParts
+
+    @classmethod
+    def open_parts(cls, config: ProtocolConfig, choice: DataChoice) -> SegmentedParts:
+        return open_segmented_parts(choice, config.holdout, config.seed)
+
+    @classmethod
+    def value_names(cls, config: ProtocolConfig) -> list[str]:
+        return [*_NAMES, "gain"]
+
+    def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
+        source, classes = self.parts.test, len(self.parts.classes)
+        sums, patches = torch.zeros(len(_NAMES), dtype=torch.float64), 0
+        batches = segmented_batches(
+            source,
+            nearest_multiple(patch_side(encoder), self.config.longer_side),
+            batch_size=self.config.batch_size,
+            workers=helpers(self.config.workers, len(source)),
+        )
+        with Bar("mode-purity", len(source)) as bar:
+            for batch in batches:
+                bar.advance(len(batch.keys) + len(batch.bad))
+                if not batch.keys:
+                    continue
+                features = encoder.encode(batch.images)
+                rows, columns = features.grid
+                cell = (batch.masks.shape[1] // rows, batch.masks.shape[2] // columns)
+                labels = majority_labels(class_counts(batch.masks, cell, classes, VOID), VOID).flatten(1)
+                for tokens, own in zip(features.patches.float().cpu(), labels, strict=True):
+                    known = own != VOID
+                    if known.sum() > 1:
+                        found = mode_agreement(tokens[known], own[known], self.config.scale)
+                        sums += found.double().sum(0)
+                        patches += len(found)
+        if not patches:
+            raise UserError(f"no image of {source.name} has two patches of known classes")
+        values = dict(zip(_NAMES, (100 * sums / patches).tolist(), strict=True))
+        yield from values.items()
+        room = 100 - values["chance"]
+        yield "gain", 100 * (values["same_class"] - values["chance"]) / room if room > 0 else 0.0
+
+    def baselines(self, encoder: Encoder) -> dict[str, Encoder]:
+        return patch_baselines(encoder)
+
+
+def mode_agreement(tokens: Float[Tensor, "n d"], labels: Int[Tensor, " n"], scale: float) -> Float[Tensor, "n 4"]:
+    """For each token: weight on its class, share of its class, whether its nearest is of its class, entropy/ln n."""
+    n, d = tokens.shape
+    logits = tokens @ tokens.mT * (scale / d**0.5)
+    weights = torch.softmax(logits, dim=1)
+    same = (labels[:, None] == labels).float()
+    unit = F.normalize(tokens, dim=1)
+    nearest = (unit @ unit.mT).fill_diagonal_(-2).argmax(1)
+    entropy = torch.special.entr(weights).sum(1) / torch.tensor(float(n)).log()
+    return torch.stack([(weights * same).sum(1), same.mean(1), same[torch.arange(n), nearest], entropy], dim=1)
