@@ -59,7 +59,7 @@ def pretrain(
     (`optim={"lr": 3e-4}`), by dotted key (`**{"optim.lr": 3e-4}`) or as on the command line
     (`overrides=["optim.lr=3e-4"]`).
     """
-    from asterism.train import loop  # brings Lightning Fabric, which nothing else here needs
+    from asterism.train import start  # brings Lightning Fabric, which nothing else here needs
     from asterism.train.recipe import load_recipe, takes_small_form
 
     name, changes = _words(method, data, recipe, overrides, settings)
@@ -68,14 +68,14 @@ def pretrain(
             raise UserError(
                 "--resume continues a run as it is; leave out the method or recipe, --out, --init and --overwrite"
             )
-        return loop.resume(Path(resume), tuple(changes))
+        return start.resume(Path(resume), tuple(changes))
     if name is None:
         raise _no_recipe()
     folder = Path(out) if out is not None else Path("runs") / Path(name).stem
     weights = None if init is None else os.fspath(init)
     if takes_small_form(name, changes) and rank() == 0:
         print(f"There is no GPU here, so this is the small form of {name!r}; --dry-run shows what the run takes")
-    return loop.pretrain(load_recipe(name, changes), folder, overwrite=overwrite, init=weights)
+    return start.pretrain(load_recipe(name, changes), folder, overwrite=overwrite, init=weights)
 
 
 def plan(
@@ -87,13 +87,13 @@ def plan(
     **settings: Any,
 ) -> Plan:
     """What `pretrain` with the same words would take on this machine: arithmetic, memory, time and disk."""
-    from asterism.train import loop
+    from asterism.train import start
     from asterism.train.recipe import load_recipe
 
     name, changes = _words(method, data, recipe, overrides, settings)
     if name is None:
         raise _no_recipe()
-    return loop.plan(load_recipe(name, changes))
+    return start.plan(load_recipe(name, changes))
 
 
 def load(

@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from asterism.methods.base import Method
 from asterism.ops.random import fold_each
-from asterism.train.loop import build_method
+from asterism.train.building import build_method
 from asterism.train.optim import build_optimizer, clip_gradients, set_schedules
 from asterism.train.recipe import Recipe, load_recipe
 from asterism.types import Batch, CropGeometry, Progress, View

@@ -17,7 +17,7 @@ from asterism.errors import UserError
 from asterism.evals.linear import Linear
 from asterism.evals.result import read_results
 from asterism.nn.encoder import Encoder
-from asterism.train import loop
+from asterism.train import start
 from asterism.train.recipe import Recipe
 from asterism.train.run import Run
 from tests import distributed
@@ -134,7 +134,7 @@ def test_settings_in_three_forms_mean_the_same(monkeypatch: pytest.MonkeyPatch) 
         seen.append((recipe, out))
         return Run(out)
 
-    monkeypatch.setattr(loop, "pretrain", remember)
+    monkeypatch.setattr(start, "pretrain", remember)
     api.pretrain("dino", "photos", optim={"lr": 1e-3})
     api.pretrain("dino", "photos", **{"optim.lr": 1e-3})
     api.pretrain("dino", "photos", overrides=["optim.lr=1e-3"])

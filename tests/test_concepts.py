@@ -18,7 +18,7 @@ from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.weights.load import load_encoder
 from asterism.ops import factors
 from asterism.tools.reconstruct import Edit, Move, edited
-from asterism.train.loop import pretrain
+from asterism.train.start import pretrain
 from asterism.types import Features
 from tests.concept_samples import TOKENS, concept_encoder, write_photos
 from tests.evals.samples import small_encoder

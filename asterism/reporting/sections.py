@@ -33,7 +33,7 @@ from asterism.reporting.pictures import (
     similarity,
     tracking,
 )
-from asterism.train.loop import load_method
+from asterism.train.building import load_method
 from asterism.train.recipe import Recipe
 from asterism.train.run import Run
 from asterism.viz import affinity, charts, concepts, page, pictures, token_space

@@ -140,7 +140,7 @@ def _end(others: list[subprocess.Popen[bytes]], patience: float) -> None:
 
 def _main() -> None:
     """One of the others. What the first process tells the user need not be said twice."""
-    from asterism.train.loop import carry_out
+    from asterism.train.start import carry_out
 
     values = json.load(sys.stdin)
     order, place = Order(**values["order"]), Place(**values["place"])

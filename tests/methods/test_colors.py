@@ -6,7 +6,7 @@ import pytest
 
 from asterism.methods import method_class, method_names
 from asterism.methods.parts.colors import ColorsConfig
-from asterism.train.loop import build_method
+from asterism.train.building import build_method
 from asterism.types import ColorJitter
 from tests.train.tiny import tiny_recipe
 

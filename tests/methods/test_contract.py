@@ -14,7 +14,7 @@ from torch import Tensor
 from asterism.methods import method_names
 from asterism.methods.base import Method
 from asterism.ops import collectives
-from asterism.train.loop import build_method
+from asterism.train.building import build_method
 from asterism.train.optim import build_optimizer, clip_gradients, set_schedules
 from asterism.types import Batch, Losses, Progress
 from tests.distributed import run

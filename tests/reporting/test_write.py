@@ -9,7 +9,7 @@ from asterism import api
 from asterism.errors import UserError
 from asterism.evals.result import DataUsed, read_results
 from asterism.reporting.write import write_report
-from asterism.train.loop import pretrain
+from asterism.train.start import pretrain
 from tests.browser import CHROMIUM, measured, printed
 from tests.train.tiny import tiny_recipe
 

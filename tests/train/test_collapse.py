@@ -6,7 +6,7 @@ import torch
 
 from asterism.ops.spread import SpreadWindow, effective_rank
 from asterism.train.collapse import CollapseWatch
-from asterism.train.loop import pretrain
+from asterism.train.start import pretrain
 from tests.train.tiny import METHODS, tiny_recipe
 
 UNIFORM = {"cls": math.log(1024), "patch": math.log(64)}

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from asterism.config import write_yaml
 from asterism.errors import UserError
-from asterism.train import loop, processes
+from asterism.train import loop, processes, start
 from asterism.train.cores import SMALL, process_count, starts_processes, thread_count
 from asterism.train.recipe import TrainerConfig
 from tests.train.tiny import tiny_recipe
@@ -73,9 +73,9 @@ def test_processes_that_others_started_are_left_to_them(monkeypatch: pytest.Monk
 @pytest.mark.slow
 def test_two_processes_leave_the_same_run_and_resume_it(tmp_path: Path) -> None:
     """Started twice from one process, which is alone again in between and afterwards."""
-    alone = loop.pretrain(tiny_recipe("dino"), tmp_path / "alone")
+    alone = start.pretrain(tiny_recipe("dino"), tmp_path / "alone")
     settings = {"devices": 2, "steps": 6}
-    both = loop.pretrain(tiny_recipe("dino", trainer=settings, checkpoint={"every_steps": 3}), tmp_path / "both")
+    both = start.pretrain(tiny_recipe("dino", trainer=settings, checkpoint={"every_steps": 3}), tmp_path / "both")
     expected, found = ([record["loss"] for record in run.metrics() if "loss" in record] for run in (alone, both))
     assert found == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
@@ -84,7 +84,7 @@ def test_two_processes_leave_the_same_run_and_resume_it(tmp_path: Path) -> None:
         path.unlink()
     (both.checkpoints / "step-00000006").rmdir()
     whole = load_file(both.weights)
-    again = loop.resume(both.path)
+    again = start.resume(both.path)
     assert all(value.equal(whole[name]) for name, value in load_file(again.weights).items())
 
 
@@ -93,16 +93,16 @@ def test_a_process_that_dies_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     started: list[subprocess.Popen[bytes]] = []
     start = processes._start
     monkeypatch.setattr(processes, "_start", lambda *values: started.append(start(*values)) or started[-1])
-    update = loop._Training._update
+    update = loop.Training._update
 
-    def kill_the_other(self: loop._Training, *values: object) -> None:
+    def kill_the_other(self: loop.Training, *values: object) -> None:
         started[0].send_signal(signal.SIGKILL)
         started[0].wait()
         update(self, *values)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(loop._Training, "_update", kill_the_other)
+    monkeypatch.setattr(loop.Training, "_update", kill_the_other)
     with pytest.raises(UserError, match=r"a training process died \(killed by SIGKILL\)"):
-        loop.pretrain(tiny_recipe("dino", trainer={"devices": 2}), tmp_path / "run")
+        start.pretrain(tiny_recipe("dino", trainer={"devices": 2}), tmp_path / "run")
 
 
 @pytest.mark.slow

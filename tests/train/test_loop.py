@@ -15,9 +15,11 @@ from safetensors.torch import load_file
 
 from asterism.config import write_yaml
 from asterism.errors import Interrupted, UserError
+from asterism.methods import method_class
 from asterism.methods.dino import Dino
-from asterism.train import checkpoint, loop
-from asterism.train.loop import pretrain, resume
+from asterism.nn.weights.load import load_weights_into
+from asterism.train import building, checkpoint
+from asterism.train.start import pretrain, resume
 from tests.train.tiny import METHODS, tiny_recipe
 
 
@@ -67,7 +69,7 @@ def test_resuming_equals_never_having_stopped(tmp_path, method, monkeypatch):
     recipe = tiny_recipe(method, checkpoint={"every_steps": 2, "keep_last": 5})
     whole = pretrain(recipe, tmp_path / "whole")
 
-    kind = loop.method_class(method)
+    kind = method_class(method)
     loss, after_update = kind.loss, kind.after_update
 
     def stopped(self, batch, progress):
@@ -139,7 +141,7 @@ def test_the_frozen_last_layer_stays_and_then_moves(tmp_path):
         method={"freeze_last_layer": 1}, checkpoint={"every_steps": 5, "keep_last": 5}, optim={"weight_decay": 0.0}
     )
     run = pretrain(recipe, tmp_path / "run")  # 5 steps per epoch
-    start = loop.build_method(recipe).head.last_layer.weight_v
+    start = building.build_method(recipe).head.last_layer.weight_v
     first = load_file(run.checkpoints / "step-00000005" / "method.safetensors")["head.last_layer.weight_v"]
     second = load_file(run.checkpoints / "step-00000006" / "method.safetensors")["head.last_layer.weight_v"]
     assert torch.equal(first, start)
@@ -177,8 +179,8 @@ def test_a_collapse_is_named_in_the_metrics(tmp_path, monkeypatch):
 def test_init_starts_student_and_teacher_from_the_weights(tmp_path):
     source = pretrain(tiny_recipe("mae"), tmp_path / "mae")
     weights = load_file(source.weights)
-    method = loop.build_method(tiny_recipe())
-    loop.load_weights_into(method.backbone, source.weights)
+    method = building.build_method(tiny_recipe())
+    load_weights_into(method.backbone, source.weights)
     method.backbone_was_loaded()
     blocks = [name for name in weights if name.startswith("blocks")]
     assert blocks

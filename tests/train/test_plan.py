@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from asterism.errors import UserError
-from asterism.train import loop
+from asterism.train import building, start
 from asterism.train.cost import step_cost
 from asterism.train.pace import Pace
 from asterism.train.recipe import Recipe, load_recipe
@@ -18,7 +18,7 @@ from tests.train.tiny import METHODS, tiny_recipe
 @pytest.mark.parametrize("name", ["mae", "dino", "cribo", "stellar"])
 def test_the_cost_of_a_step_grows_with_its_images_and_leaves_the_method_as_it_was(name: str) -> None:
     assert name in METHODS
-    method = loop.build_method(tiny_recipe(name))
+    method = building.build_method(tiny_recipe(name))
     before = {key: value.clone() for key, value in method.state_dict().items()}
     small, large = step_cost(method, 8), step_cost(method, 80)
     assert all(value.equal(before[key]) for key, value in method.state_dict().items())
@@ -34,7 +34,7 @@ def test_flops_are_those_of_the_matrices() -> None:
     recipe = tiny_recipe(
         "mae", method={"decoder_depth": 1, "mask_ratio": 0.75}, backbone={"depth": 1, "drop_path": 0.0}
     )
-    method = loop.build_method(recipe)
+    method = building.build_method(recipe)
     matrices = {name: p for name, p in method.named_parameters() if p.ndim >= 2 and "weight" in name}
     visible, patches, images = 4 + 1, 16 + 1, 10
     rows = {name: visible if name.startswith("backbone") else patches for name in matrices}
@@ -44,13 +44,13 @@ def test_flops_are_those_of_the_matrices() -> None:
 
 
 def test_memory_covers_what_torch_keeps() -> None:
-    method = loop.build_method(tiny_recipe("dino"))
+    method = building.build_method(tiny_recipe("dino"))
     weights = sum(p.numel() * p.element_size() for p in method.parameters() if p.requires_grad)
     assert step_cost(method, 4).memory > 4 * weights  # weights, gradients, two moments, and a teacher
 
 
 def test_a_plan_says_what_a_run_takes() -> None:
-    plan = loop.plan(tiny_recipe("mae"))
+    plan = start.plan(tiny_recipe("mae"))
     assert (plan.images, plan.steps, plan.processes) == (40, 6, 1)
     assert plan.hours == pytest.approx(6 * plan.cost.seconds / 3600)
     assert plan.disk == 3 * plan.cost.checkpoint
@@ -60,7 +60,7 @@ def test_a_plan_says_what_a_run_takes() -> None:
 
 def test_minutes_become_steps_and_stay_when_resumed(tmp_path: Path) -> None:
     recipe = tiny_recipe("mae", trainer={"steps": None, "minutes": 0.05})
-    run = loop.pretrain(recipe, tmp_path / "run")
+    run = start.pretrain(recipe, tmp_path / "run")
     trainer = run.config["trainer"]
     assert trainer["minutes"] is None
     assert trainer["steps"] >= 1
@@ -94,7 +94,7 @@ def test_every_method_has_a_small_form(name: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     recipe = load_recipe(name, ["data.path=scenes"])
     assert recipe.trainer.minutes is not None
-    method = loop.build_method(recipe)
+    method = building.build_method(recipe)
     assert sum(p.numel() for p in method.parameters() if p.requires_grad) < 4e6
     assert max(view.size for view in method.views) <= 64
 
@@ -143,7 +143,7 @@ def test_runs_without_labels_watch_the_retrieval_of_views(tmp_path: Path) -> Non
     for file in photos.glob("*/*.png"):
         file.rename(photos / f"{file.parent.name}-{file.name}")
     settings = {"data": {"path": str(photos), "workers": 0}, "monitor": {"knn": {}, "tensorboard": False}}
-    run = loop.pretrain(tiny_recipe("mae", **settings), tmp_path / "run")
+    run = start.pretrain(tiny_recipe("mae", **settings), tmp_path / "run")
     records = [record for record in run.metrics() if "view_retrieval" in record]
     assert [record["step"] for record in records] == [0, 1, 2, 3, 4, 5, 6]
     assert "view_retrieval_pixels" in records[0]

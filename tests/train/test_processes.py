@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from asterism.train.loop import pretrain
+from asterism.train.start import pretrain
 from tests import distributed
 from tests.train.tiny import METHODS, tiny_recipe
 

@@ -23,7 +23,7 @@ from asterism.nn.backbone import encode_views
 from asterism.nn.object_bank import ObjectBank, StoredObjects, close_cycles
 from asterism.ops.clustering import mean_tokens, present_in_all
 from asterism.ops.purity import chance_of_equals, same_share
-from asterism.train.loop import load_method
+from asterism.train.building import load_method
 from asterism.train.recipe import Recipe
 from asterism.train.run import Run
 from asterism.types import Batch

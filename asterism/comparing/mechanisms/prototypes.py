@@ -20,7 +20,7 @@ from asterism.nn.teacher import Teacher
 from asterism.ops.prototypes import log_probabilities
 from asterism.ops.purity import effective_count, group_counts, largest_share, purity
 from asterism.train import checkpoint
-from asterism.train.loop import build_method, load_method
+from asterism.train.building import build_method, load_method
 from asterism.train.recipe import Recipe
 from asterism.train.run import Run
 from asterism.types import Progress

@@ -7,7 +7,7 @@ import torch
 
 from asterism.comparing.mechanisms.prototypes import drift, measure_drift, measure_use, prototype_use
 from asterism.errors import UserError
-from asterism.train import loop
+from asterism.train import start
 from tests.train.tiny import tiny_recipe
 
 LABELS = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])
@@ -33,7 +33,7 @@ def test_prototypes_that_stay_do_not_drift_and_turned_ones_do() -> None:
 
 @pytest.mark.parametrize("method", ["dino", "sop"])
 def test_the_prototypes_of_a_run_are_measured(method: str, tmp_path: Path) -> None:
-    run = loop.pretrain(tiny_recipe(method, trainer={"steps": 2}), tmp_path / "run")
+    run = start.pretrain(tiny_recipe(method, trainer={"steps": 2}), tmp_path / "run")
     use = measure_use(run, images=32)
     assert use.prototypes == {"dino": 32, "sop": 12}[method]
     assert use.purity_of_one <= use.purity <= 100
@@ -41,8 +41,8 @@ def test_the_prototypes_of_a_run_are_measured(method: str, tmp_path: Path) -> No
 
 def test_drift_needs_learnt_prototypes(tmp_path: Path) -> None:
     kept = {"every_steps": 1, "keep_last": 3}
-    learnt = loop.pretrain(tiny_recipe("dino", trainer={"steps": 3}, checkpoint=kept), tmp_path / "dino")
+    learnt = start.pretrain(tiny_recipe("dino", trainer={"steps": 3}, checkpoint=kept), tmp_path / "dino")
     assert list(measure_drift(learnt)) == ["2", "3"]
-    drawn = loop.pretrain(tiny_recipe("sop", trainer={"steps": 1}), tmp_path / "sop")
+    drawn = start.pretrain(tiny_recipe("sop", trainer={"steps": 1}), tmp_path / "sop")
     with pytest.raises(UserError, match="drawn anew"):
         measure_drift(drawn)

@@ -1,0 +1,32 @@
+"""A method from a recipe, with fresh weights or those of a checkpoint."""
+
+from __future__ import annotations
+
+import torch
+
+from asterism.methods import method_class
+from asterism.methods.base import Method
+from asterism.train import checkpoint
+from asterism.train.recipe import Recipe
+from asterism.train.run import Run
+
+
+def trained_parameters(method: Method) -> int:
+    return sum(parameter.numel() for parameter in method.parameters() if parameter.requires_grad)
+
+
+def build_method(recipe: Recipe) -> Method:
+    """The method with the initial weights that its seed stands for."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.trainer.seed)
+        method = method_class(recipe.method.name)(recipe.method, recipe.backbone)
+    method.mean, method.std = recipe.data.mean, recipe.data.std
+    return method
+
+
+def load_method(run: Run) -> Method:
+    """The method as the last checkpoint left it, for what only it can show (reconstructions, matches)."""
+    recipe = Recipe.parse(run.config)
+    method = build_method(recipe)
+    method.load_state_dict(checkpoint.read(run.checkpoints).method)
+    return method.eval()
