@@ -33,7 +33,8 @@ def test_masks_that_do_not_fit(protocol: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"train/001.png has 24×16 pixels, but its mask 8×8"):
         dict(_evaluation(protocol, tmp_path).measure(small_encoder()))
     Image.fromarray(np.full((16, 24), 40, dtype=np.uint8)).save(mask)
-    with pytest.raises(UserError, match=r"the mask of train/001.png holds the label 40"):
+    (tmp_path / "classes.txt").write_text("sky\nroad\ntree\n")
+    with pytest.raises(UserError, match=r"classes\.txt names 3 classes, but masks hold the number 40"):
         dict(_evaluation(protocol, tmp_path).measure(small_encoder()))
     mask.unlink()
     with pytest.raises(UserError, match=r"001"):

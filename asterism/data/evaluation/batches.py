@@ -8,10 +8,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from jaxtyping import Int, UInt8
 from torch import Tensor
-from torch.utils.data import Dataset
 
+from asterism.data.reading import Entry, read_batches
 from asterism.data.sources.source import Source
-from asterism.data.workers import prepare
 from asterism.errors import UserError
 from asterism.images.bad_image import BadImage
 from asterism.images.square import center_square, usual_resize
@@ -39,31 +38,28 @@ def evaluation_batches(
     resize = usual_resize(size) if resize is None else resize
     if resize < size:
         raise UserError(f"resize = {resize} is smaller than the crop of {size}; give at least {size}")
-    requests = [range(start, min(start + batch_size, len(source))) for start in range(0, len(source), batch_size)]
-    tasks = _Batches(source, size, resize)
-    batches = prepare(tasks, requests, workers=workers, prefetch=2, pin_memory=False)
-    return _without_empty(batches)
+    return _without_empty(
+        read_batches(source, _MiddleSquares(source, size, resize), batch_size=batch_size, workers=workers)
+    )
 
 
-class _Batches(Dataset[EvaluationBatch | UserError]):
-    def __init__(self, source: Source, size: int, resize: int) -> None:
-        self._source = source
-        self._size = size
-        self._resize = resize
+@dataclass(frozen=True)
+class _MiddleSquares:
+    source: Source
+    size: int
+    resize: int
 
-    def __getitem__(self, places: range) -> EvaluationBatch:
+    def __call__(self, entries: Iterator[Entry]) -> EvaluationBatch:
         images, keys, index, bad = [], [], [], []
-        for place in places:
-            try:
-                sample = self._source[place]
-            except BadImage as error:
-                bad.append(error)
+        for place, found in entries:
+            if isinstance(found, BadImage):
+                bad.append(found)
                 continue
-            images.append(center_square(sample.image, self._size, self._resize))
-            keys.append(sample.key)
+            images.append(center_square(found.image, self.size, self.resize))
+            keys.append(found.key)
             index.append(place)
         return EvaluationBatch(
-            images=torch.stack(images) if images else torch.empty(0, 3, self._size, self._size, dtype=torch.uint8),
+            images=torch.stack(images) if images else torch.empty(0, 3, self.size, self.size, dtype=torch.uint8),
             labels=self._labels(index),
             keys=keys,
             index=torch.tensor(index, dtype=torch.int64),
@@ -71,9 +67,9 @@ class _Batches(Dataset[EvaluationBatch | UserError]):
         )
 
     def _labels(self, index: list[int]) -> Tensor | None:
-        if self._source.classes is None:
+        if self.source.classes is None:
             return None
-        return torch.tensor([self._source.label(place) for place in index], dtype=torch.int64)
+        return torch.tensor([self.source.label(place) for place in index], dtype=torch.int64)
 
 
 def _without_empty(batches: Iterator[EvaluationBatch]) -> Iterator[EvaluationBatch]:

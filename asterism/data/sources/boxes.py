@@ -19,10 +19,9 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Dataset
 
+from asterism.data.reading import Entry, read_batches
 from asterism.data.sources.source import Sample, Source
-from asterism.data.workers import prepare
 from asterism.errors import UserError
 from asterism.images.bad_image import BadImage
 from asterism.images.square import center_square
@@ -113,29 +112,28 @@ def boxed_batches(
     source: Source, size: int, *, resize: int, batch_size: int = 64, workers: int = 0
 ) -> Iterator[BoxedBatch]:
     """Every readable image in order: shorter side to `resize`, middle square of `size`."""
-    requests = [range(start, min(start + batch_size, len(source))) for start in range(0, len(source), batch_size)]
-    return prepare(_Batches(source, size, resize), requests, workers=workers, prefetch=2, pin_memory=False)
+    return read_batches(source, _BoxedSquares(source, size, resize), batch_size=batch_size, workers=workers)
 
 
-class _Batches(Dataset[BoxedBatch | UserError]):
-    def __init__(self, source: Source, size: int, resize: int) -> None:
-        self._source, self._size, self._resize = source, size, resize
+@dataclass(frozen=True)
+class _BoxedSquares:
+    source: Source
+    size: int
+    resize: int
 
-    def __getitem__(self, places: range) -> BoxedBatch:
+    def __call__(self, entries: Iterator[Entry]) -> BoxedBatch:
         images, labels, sizes, boxes, keys, bad = [], [], [], [], [], []
-        for place in places:
-            try:
-                sample = self._source[place]
-            except BadImage as error:
-                bad.append(error)
+        for place, found in entries:
+            if isinstance(found, BadImage):
+                bad.append(found)
                 continue
-            images.append(center_square(sample.image, self._size, self._resize))
-            labels.append(self._source.label(place))
-            sizes.append((sample.image.shape[1], sample.image.shape[2]))
-            boxes.append(boxes_of_label(sample))
-            keys.append(sample.key)
+            images.append(center_square(found.image, self.size, self.resize))
+            labels.append(self.source.label(place))
+            sizes.append((found.image.shape[1], found.image.shape[2]))
+            boxes.append(boxes_of_label(found))
+            keys.append(found.key)
         return BoxedBatch(
-            images=torch.stack(images) if images else torch.empty(0, 3, self._size, self._size, dtype=torch.uint8),
+            images=torch.stack(images) if images else torch.empty(0, 3, self.size, self.size, dtype=torch.uint8),
             labels=torch.tensor(labels, dtype=torch.int64),
             sizes=sizes,
             boxes=boxes,

@@ -15,11 +15,10 @@ import torch.nn.functional as F
 from jaxtyping import UInt8
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Dataset
 
+from asterism.data.reading import Entry, read_batches
 from asterism.data.sources.source import Sample, Source
 from asterism.data.sources.subset import Subset
-from asterism.data.workers import prepare
 from asterism.errors import UserError
 from asterism.images.bad_image import BadImage
 from asterism.images.decode import decode
@@ -194,8 +193,8 @@ def segmented_batches(
 
     The images of a batch and its bad ones always are those that follow the previous batch.
     """
-    requests = [range(i, min(i + batch_size, len(source))) for i in range(first, len(source), batch_size)]
-    for batches in prepare(_Batches(source, resize), requests, workers=workers, prefetch=2, pin_memory=False):
+    make = _OfOneSize(resize)
+    for batches in read_batches(source, make, batch_size=batch_size, workers=workers, first=first):
         yield from batches
 
 
@@ -219,34 +218,28 @@ class _Square:
         return self.side, self.side
 
 
-class _Batches(Dataset[list[SegmentedBatch] | UserError]):
-    def __init__(self, source: SegmentedSource, resize: Resize) -> None:
-        self._source, self._resize = source, resize
+@dataclass(frozen=True)
+class _OfOneSize:
+    """Neighbours of one size together."""
 
-    def __getitem__(self, places: range) -> list[SegmentedBatch] | UserError:
-        try:
-            return self._batches(places)
-        except UserError as error:  # given back, as an exception from a worker would arrive as a traceback
-            return error
+    resize: Resize
 
-    def _batches(self, places: range) -> list[SegmentedBatch]:
+    def __call__(self, entries: Iterator[Entry]) -> list[SegmentedBatch]:
         batches: list[SegmentedBatch] = []
         run: list[tuple[Tensor, Tensor, str]] = []
         bad: list[BadImage] = []
-        for place in places:
-            try:
-                sample = self._source[place]
-            except BadImage as error:
-                bad.append(error)
+        for _, found in entries:
+            if isinstance(found, BadImage):
+                bad.append(found)
                 continue
-            if sample.semantic is None:
-                raise UserError(f"{sample.key} of {self._source.name} has no mask; segmentation needs one per image")
-            size = self._resize(sample.image.shape[1], sample.image.shape[2])
-            image, mask = _resized(sample.image, size), sample.semantic.to(torch.uint8)
+            if found.semantic is None:
+                raise UserError(f"{found.key} has no mask; segmentation needs one per image")
+            size = self.resize(found.image.shape[1], found.image.shape[2])
+            image, mask = _resized(found.image, size), found.semantic.to(torch.uint8)
             if run and run[0][0].shape != image.shape:
                 batches.append(_collated(run, size=run[0][0].shape[1:], bad=bad))
                 run, bad = [], []
-            run.append((image, mask, sample.key))
+            run.append((image, mask, found.key))
         if run or bad:
             batches.append(_collated(run, size=run[0][0].shape[1:] if run else (0, 0), bad=bad))
         return batches
