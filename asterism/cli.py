@@ -513,7 +513,7 @@ def compare(
     """Train several settings alike, evaluate them, and write one table with curves.
 
     A study is a YAML file with runs, seeds, a budget and evaluations: see docs/compare.md. What is finished is not
-    repeated, so the same command goes on after an interruption, and collects what --launch had started elsewhere.
+    repeated, so the same command continues after an interruption, and collects what --launch had started elsewhere.
 
     \b
     Examples:

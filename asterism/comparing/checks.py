@@ -16,7 +16,7 @@ from asterism.train.recipe import Recipe
 
 
 def check_folder(place: Place) -> None:
-    """A study goes into a new folder, or goes on in its own."""
+    """A study goes into a new folder, or continues in its own."""
     folder = place.folder
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; choose another --out")

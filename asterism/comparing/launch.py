@@ -1,6 +1,6 @@
 """Scripts for trials that are too large for this machine: one per trial, for torchrun or SLURM.
 
-A script that is started again goes on with its run. When all are done, `asterism compare` on the same folder collects
+A script that is started again resumes its run. When all are done, `asterism compare` on the same folder collects
 the results.
 """
 

@@ -1,4 +1,4 @@
-"""What was asked of each trial and how it ended, kept beside the runs."""
+"""What was asked of each trial and how it ended, kept next to the runs."""
 
 from __future__ import annotations
 

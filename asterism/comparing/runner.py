@@ -66,7 +66,7 @@ class TrialFailed(Exception):
 
 
 def carry_out(study: StudyConfig, trials: Sequence[Trial], place: Place, places: Sequence[Slot], say: Say) -> None:
-    """Train and evaluate what is not there yet. A trial that fails leaves a reason; the others go on."""
+    """Train and evaluate what is not there yet. A trial that fails leaves a reason; the others are not affected."""
     check_asked(trials, place)
     workers = _Workers(study, place, places, say)
     with ThreadPoolExecutor(len(places)) as pool, workers.stopped_on_signals(pool):
@@ -183,7 +183,7 @@ class _Workers:
         """Ctrl-C and SIGTERM let every process save what it has, and then end the study."""
 
         def stop(number: int, frame: FrameType | None) -> None:
-            raise Interrupted("stopped; the same command goes on from there", number)
+            raise Interrupted("stopped; every run was saved, and the same command resumes them", number)
 
         before = {}
         if threading.current_thread() is threading.main_thread():

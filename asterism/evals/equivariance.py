@@ -1,9 +1,9 @@
 """Concepts of moved images: whether *what* stays and *where* moves along when images are shifted, mirrored, zoomed.
 
 STELLAR's claim: concepts S are invariant, their maps L equivariant. Concepts of the image and of the moved image are
-matched one to one by their cosines. `concepts_*` is the mean cosine of the pairs in percent, beside that with another
-image (`concepts_other`). `where_*` is the share of a cell that the two maps give to the same concepts, after the first
-map was moved like the image; `where_*_still` is the same for the map as it was, which maps that are tied to the frame
+matched one to one by their cosines. `concepts_*` is the mean cosine of the pairs in percent, `concepts_other` that of
+two different images. `where_*` is the share of a cell that the two maps give to the same concepts, after the first map
+was moved like the image; `where_*_still` is the same for the map as it was, which maps that are tied to the frame
 instead of to things would reach. Nothing is learnt, and no labels are needed.
 """
 

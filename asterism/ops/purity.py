@@ -1,4 +1,4 @@
-"""How well groups that nobody named agree with classes that people named, and how evenly groups are used."""
+"""How well unlabelled groups agree with true classes, and how evenly groups are used."""
 
 from __future__ import annotations
 
