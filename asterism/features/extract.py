@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Required, TypedDict, Unpack
 
 import torch
 from jaxtyping import Float, Int
@@ -48,28 +48,21 @@ class Extracted:
     unreadable: list[BadImage]
 
 
+class Extraction(TypedDict, total=False):
+    """How images reach the encoder, and how their vectors are kept."""
+
+    resize: Required[int]  # shorter side before the centre crop, in pixels
+    batch_size: Required[int]
+    workers: Workers
+    dtype: torch.dtype  # float16 halves the memory that millions of vectors need
+    layer: str | None  # names the vectors; under this name they are kept on disk and serve every protocol
+
+
 def extract(
-    encoder: Encoder,
-    source: Source,
-    vector: Callable[[Features], Tensor],
-    *,
-    resize: int,
-    batch_size: int,
-    workers: Workers = "auto",
-    dtype: torch.dtype = torch.float32,
-    layer: str | None = None,
+    encoder: Encoder, source: Source, vector: Callable[[Features], Tensor], **how: Unpack[Extraction]
 ) -> Extracted:
-    """One vector of every image of a labelled source; float16 halves the memory that millions of them need."""
-    return extract_from_images(
-        encoder,
-        source,
-        lambda images: vector(encoder.encode(images)),
-        resize=resize,
-        batch_size=batch_size,
-        workers=workers,
-        dtype=dtype,
-        layer=layer,
-    )
+    """One vector of every image of a labelled source, from its features."""
+    return extract_from_images(encoder, source, lambda images: vector(encoder.encode(images)), **how)
 
 
 def extract_from_images(
@@ -83,10 +76,7 @@ def extract_from_images(
     dtype: torch.dtype = torch.float32,
     layer: str | None = None,
 ) -> Extracted:
-    """One vector of every image of a labelled source, from images uint8 [b, 3, s, s].
-
-    `layer` names what `vectors` gives; under this name features are kept on disk and serve every protocol.
-    """
+    """One vector of every image of a labelled source, from images uint8 [b, 3, s, s]; settings as in `Extraction`."""
 
     def blocks(first: int, end: int) -> Iterator[Block]:
         for batch in _batches(source, encoder.image_size, resize, batch_size, workers, first, end):

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from asterism.data.reading import Entry, read_batches
 from asterism.data.sources.source import Sample, Source
+from asterism.data.sources.wrapped import Wrapped
 from asterism.errors import UserError
 from asterism.images.bad_image import BadImage
 from asterism.images.square import center_square
@@ -41,42 +41,22 @@ class BoxedBatch:
     bad: list[BadImage] = field(default_factory=list)
 
 
-class WithBoxes:
+class WithBoxes(Wrapped):
     """A source whose samples get boxes by their keys."""
 
     def __init__(self, source: Source, boxes: Mapping[str, NDArray[np.float64]]) -> None:
-        self.source = source
+        super().__init__(source)
         self._boxes = dict(boxes)
 
     @property
-    def name(self) -> str:
-        return self.source.name
-
-    @property
-    def classes(self) -> list[str] | None:
-        return self.source.classes
-
-    @cached_property
     def fingerprint(self) -> str:
         text = json.dumps({key: boxes.tolist() for key, boxes in sorted(self._boxes.items())})
         return hashlib.blake2b(f"{self.source.fingerprint} {text}".encode(), digest_size=8).hexdigest()
-
-    def __len__(self) -> int:
-        return len(self.source)
 
     def __getitem__(self, index: int) -> Sample:
         sample = self.source[index]
         boxes = self._boxes.get(sample.key)
         return sample if boxes is None else replace(sample, boxes=torch.from_numpy(boxes))
-
-    def label(self, index: int) -> int | None:
-        return self.source.label(index)
-
-    def keys(self) -> list[str]:
-        return self.source.keys()
-
-    def files(self) -> Iterable[Path]:
-        return self.source.files()
 
 
 def with_boxes(source: Source, path: str) -> Source:

@@ -19,6 +19,7 @@ from torch import Tensor
 from asterism.data.reading import Entry, read_batches
 from asterism.data.sources.source import Sample, Source
 from asterism.data.sources.subset import Subset
+from asterism.data.sources.wrapped import Wrapped
 from asterism.errors import UserError
 from asterism.images.bad_image import BadImage
 from asterism.images.decode import decode
@@ -116,37 +117,13 @@ class Segmented:
         return table[raw]
 
 
-class SegmentedScenes:
+class SegmentedScenes(Wrapped):
     """Built-in scenes with the background as a class of its own."""
 
     def __init__(self, scenes: Source) -> None:
+        super().__init__(scenes)
         assert scenes.classes is not None
-        self.source = scenes
-        self.classes = scenes.classes
         self.pixel_classes = ["background", *scenes.classes]
-
-    @property
-    def name(self) -> str:
-        return self.source.name
-
-    @property
-    def fingerprint(self) -> str:
-        return self.source.fingerprint
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, index: int) -> Sample:
-        return self.source[index]
-
-    def label(self, index: int) -> int | None:
-        return self.source.label(index)
-
-    def keys(self) -> list[str]:
-        return self.source.keys()
-
-    def files(self) -> Iterable[Path]:
-        return self.source.files()
 
 
 class SegmentedSubset(Subset):
