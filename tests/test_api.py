@@ -149,7 +149,7 @@ def test_words_that_do_not_go_together() -> None:
         api.pretrain(data="photos")
     with pytest.raises(UserError, match="name one method or recipe"):
         api.pretrain("dino", recipe="mae", data="photos")
-    with pytest.raises(UserError, match="--resume goes on with a run as it is"):
+    with pytest.raises(UserError, match="--resume continues a run as it is"):
         api.pretrain("dino", resume="runs/x")
 
 

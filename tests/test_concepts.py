@@ -181,7 +181,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
         "plain.safetensors (vit_tiny_patch16_224) has no concept",
     ),
     "how to get concepts": (("reconstruct", "plain.safetensors", ONE[1]), "asterism pretrain stellar --data DATA"),
-    "no network": (("concepts", "pixels", ONE[1]), "pixels (no network) has no concepts"),
+    "no network": (("concepts", "pixels", ONE[1]), "pixels (pixels) has no concepts"),
     "missing image": (("concepts", ONE[0], "nowhere.png"), "cannot read the image nowhere.png"),
     "broken image": (("concepts", *ONE, "broken.png"), "cannot read the image broken.png"),
     "broken image to reconstruct": (("reconstruct", *ONE, "broken.png"), "cannot read the image broken.png"),
