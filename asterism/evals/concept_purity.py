@@ -24,7 +24,6 @@ from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import concept_baselines
 from asterism.features.extract import helpers
 from asterism.nn.encoder import Encoder
-from asterism.nn.pixel_encoder import patch_side
 from asterism.ops.patch_labels import class_counts
 from asterism.ops.purity import effective_count, largest_share, purity
 from asterism.viz.bar import Bar
@@ -57,7 +56,7 @@ class ConceptPurity(Evaluation):
         found = []
         batches = segmented_batches(
             source,
-            nearest_multiple(patch_side(encoder), self.config.longer_side),
+            nearest_multiple(encoder.patch_size, self.config.longer_side),
             batch_size=self.config.batch_size,
             workers=helpers(self.config.workers, len(source)),
         )

@@ -26,7 +26,6 @@ from asterism.evals.baselines import concept_baselines
 from asterism.evals.reconstruction import Reconstruction
 from asterism.features.extract import helpers
 from asterism.nn.encoder import Encoder
-from asterism.nn.pixel_encoder import patch_side
 from asterism.ops.assignment import hungarian
 from asterism.ops.moved_maps import MIRROR, Motion, moved, overlap, shift, zoom
 from asterism.types import Features
@@ -69,7 +68,7 @@ class Equivariance(Evaluation):
 
     def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
         sums: dict[str, float] = {}
-        patch, seen = patch_side(encoder), 0
+        patch, seen = encoder.patch_size, 0
         large = encoder.image_size + self.config.cells * patch
         source = self.parts.test
         total = min(len(source), self.config.images or len(source))
@@ -100,7 +99,7 @@ class Equivariance(Evaluation):
     def constants(self, encoder: Encoder) -> dict[str, Any]:
         return super().constants(encoder) | {
             "crop": encoder.image_size,
-            "shift": self.config.cells * patch_side(encoder),
+            "shift": self.config.cells * encoder.patch_size,
         }
 
     def _compared(self, encoder: Encoder, large: UInt8[Tensor, "b 3 l l"], step: int) -> dict[str, Float[Tensor, " b"]]:

@@ -25,7 +25,6 @@ from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import patch_baselines
 from asterism.features.extract import helpers
 from asterism.nn.encoder import Encoder
-from asterism.nn.pixel_encoder import patch_side
 from asterism.ops.patch_labels import class_counts, majority_labels
 from asterism.viz.bar import Bar
 
@@ -60,7 +59,7 @@ class ModePurity(Evaluation):
         sums, patches = torch.zeros(len(_NAMES), dtype=torch.float64), 0
         batches = segmented_batches(
             source,
-            nearest_multiple(patch_side(encoder), self.config.longer_side),
+            nearest_multiple(encoder.patch_size, self.config.longer_side),
             batch_size=self.config.batch_size,
             workers=helpers(self.config.workers, len(source)),
         )

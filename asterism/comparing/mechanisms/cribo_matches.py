@@ -18,15 +18,17 @@ from torch import Tensor
 from asterism.data import Loader, Views, to_batch
 from asterism.data.sources.segmented_layouts import open_segmented
 from asterism.errors import UserError
-from asterism.methods.cribo import Cribo, segment_labels
+from asterism.methods.cribo import Cribo
+from asterism.methods.parts.labelled_objects import patch_labels
 from asterism.nn.backbone import encode_views
-from asterism.nn.object_bank import ObjectBank, StoredObjects, close_cycles
+from asterism.nn.object_bank import BankConfig, ObjectBank, StoredObjects
 from asterism.ops.clustering import mean_tokens, present_in_all
+from asterism.ops.cycle import closes_cycle
 from asterism.ops.purity import chance_of_equals, same_share
 from asterism.train.building import load_method
 from asterism.train.recipe import Recipe
 from asterism.train.run import Run
-from asterism.types import Batch
+from asterism.types import Batch, Progress
 
 VIEWS = 2
 
@@ -58,10 +60,12 @@ def measure_matches(run: Run, data: str, *, batches: int = 16, batch_size: int =
         raise UserError(f"{run.path} is a run of {run.config['method']['name']}; matches are found by cribo")
     recipe = Recipe.parse(run.config)
     clusters = method.config.objects.clusters
-    bank = ObjectBank(batches * batch_size, clusters, method.backbone.dim, torch.float32)
+    bank = ObjectBank(BankConfig(images=batches * batch_size, precision="full"), clusters, method.backbone.dim)
     found: list[Matches] = []
+    steps = recipe.trainer.steps or 1
+    end = Progress(steps - 1, steps, steps, recipe.trainer.seed)
     for number, batch in enumerate(_labelled_batches(method, recipe, data, batches, batch_size)):
-        objects, valid, classes = objects_and_classes(method, batch)
+        objects, valid, classes = objects_and_classes(method, batch, end)
         if 2 * number >= batches:
             image = batch.index[:, None].expand_as(valid)[valid]
             found.append(match_objects(bank, objects[:, valid], image, classes[valid]))
@@ -76,17 +80,17 @@ def measure_matches(run: Run, data: str, *, batches: int = 16, batch_size: int =
 
 @torch.no_grad()
 def objects_and_classes(
-    method: Cribo, batch: Batch
+    method: Cribo, batch: Batch, progress: Progress
 ) -> tuple[Float[Tensor, "v b k d"], Bool[Tensor, "b k"], Int[Tensor, "b k"]]:
     """The teacher's objects, which of them both views show, and the true class of each."""
     seen = encode_views(method.teacher_backbone, [view.pixels for view in batch.views])
-    labels = method.find_objects(batch.views, seen, batch.keys)
+    labels = method.find_objects(batch, seen, progress)
     clusters = method.config.objects.clusters
     objects = mean_tokens(torch.stack([view.patches for view in seen]), labels, clusters)
     return (
         objects,
         present_in_all(labels, clusters),
-        object_classes(labels, segment_labels(batch.views, seen), clusters),
+        object_classes(labels, patch_labels(batch.views, seen), clusters),
     )
 
 
@@ -109,7 +113,7 @@ def match_objects(
 ) -> Matches:
     """What objects find in the bank, whose `meaning` holds the classes of its objects."""
     slots = bank.nearest(objects, image)
-    accepted = close_cycles(bank, slots, objects, torch.arange(len(image)))
+    accepted = closes_cycle(slots, objects, bank.rows.flatten(1, 2))
     found = torch.where(slots >= 0, bank.meaning.flatten()[slots.clamp_min(0)], -1)
     return Matches(classes.repeat(VIEWS), found.flatten(), accepted.flatten(), bank.meaning[bank.valid])
 

@@ -76,7 +76,7 @@ def preferences(method: Method, tokens: Float[Tensor, "n d"]) -> Float[Tensor, "
     """What the teacher says about images, over its prototypes; SOP's are those of one draw."""
     head = getattr(method, "teacher_head", None)
     if isinstance(method, Sop) and method.images is not None:
-        drawn = next(iter(method.images.tasks(Progress(0, 1, 1), _IMAGE_ANCHORS)))
+        drawn = next(method.images.prototypes(method.images.draw(Progress(0, 1, 1), _IMAGE_ANCHORS)))
         return log_probabilities(method.teacher_head(tokens), drawn, method.config.student_temp)
     if isinstance(head, Teacher) and isinstance(head.network, PrototypeHead):
         return head(tokens)

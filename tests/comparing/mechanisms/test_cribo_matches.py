@@ -9,7 +9,7 @@ import torch
 
 from asterism.comparing.mechanisms.cribo_matches import Matches, match_objects, measure_matches, object_classes
 from asterism.errors import UserError
-from asterism.nn.object_bank import ObjectBank, StoredObjects
+from asterism.nn.object_bank import BankConfig, ObjectBank, StoredObjects
 from asterism.ops.random import generator
 from asterism.train import start
 from tests.train.tiny import tiny_recipe
@@ -67,7 +67,7 @@ def _matches(tell: float) -> Matches:
     classes = torch.randint(CLASSES, (2 * IMAGES, SLOTS), generator=draw)
     rows = torch.randn(2 * IMAGES, SLOTS, DIM, generator=draw) + tell * torch.eye(CLASSES, DIM)[classes]
     rows = rows[:, :, None].expand(-1, -1, 2, -1)
-    bank = ObjectBank(IMAGES, SLOTS, DIM, torch.float32)
+    bank = ObjectBank(BankConfig(images=IMAGES, precision="full"), SLOTS, DIM)
     valid = torch.ones(IMAGES, SLOTS, dtype=torch.bool)
     bank.push(StoredObjects(rows[:IMAGES], valid, classes[:IMAGES], torch.arange(IMAGES), torch.arange(IMAGES)))
     asking = rows[IMAGES:].permute(2, 0, 1, 3).flatten(1, 2)
