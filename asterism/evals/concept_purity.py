@@ -18,11 +18,12 @@ from torch import Tensor
 
 from asterism.data.evaluation.labelled import DataChoice
 from asterism.data.evaluation.segmented import SegmentedParts, open_segmented_parts
-from asterism.data.sources.segmented import VOID, SegmentedBatch, nearest_multiple, segmented_batches
+from asterism.data.sources.segmented import SegmentedBatch, nearest_multiple, segmented_batches
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import concept_baselines
 from asterism.features.extract import helpers
+from asterism.images.masks import VOID
 from asterism.nn.encoder import Encoder
 from asterism.ops.patch_labels import class_counts
 from asterism.ops.purity import effective_count, largest_share, purity

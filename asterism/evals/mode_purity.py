@@ -19,11 +19,12 @@ from torch.nn import functional as F
 
 from asterism.data.evaluation.labelled import DataChoice
 from asterism.data.evaluation.segmented import SegmentedParts, open_segmented_parts
-from asterism.data.sources.segmented import VOID, nearest_multiple, segmented_batches
+from asterism.data.sources.segmented import nearest_multiple, segmented_batches
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import patch_baselines
 from asterism.features.extract import helpers
+from asterism.images.masks import VOID
 from asterism.nn.encoder import Encoder
 from asterism.ops.patch_labels import class_counts, majority_labels
 from asterism.viz.bar import Bar
