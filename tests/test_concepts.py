@@ -188,9 +188,9 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
     "broken image to swap": (("reconstruct", *ONE, "--swap", "broken.png"), "cannot read the image broken.png"),
     "dropped concept out of range": (
         ("reconstruct", *ONE, "--drop", "1,3"),
-        "there is no concept 3; this model has 3, numbered from 0 to 2",
+        "concept 3 does not exist; this model has 3, numbered from 0 to 2",
     ),
-    "moved concept out of range": (("reconstruct", *ONE, "--move", "7:1,1"), "there is no concept 7"),
+    "moved concept out of range": (("reconstruct", *ONE, "--move", "7:1,1"), "concept 7 does not exist"),
     "everything dropped": (("reconstruct", *ONE, "--drop", "0,1,2"), "all 3 concepts would be dropped"),
     "unreadable drop": (("reconstruct", *ONE, "--drop", "sky"), "cannot read --drop sky; give numbers"),
     "unreadable move": (("reconstruct", *ONE, "--move", "1:2"), "cannot read --move 1:2; give TOKEN:DY,DX"),

@@ -1,4 +1,4 @@
-"""Who belongs to whom: balanced prototype targets (Sinkhorn and Knopp) and matchings between two sets of tokens."""
+"""Assignments: balanced prototype targets (Sinkhorn and Knopp) and matchings between two sets of tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CEILING = 50.0  # largest exponent: e^50 times any batch fits float32, and so d
 def sinkhorn_knopp(logits: Float[Tensor, "m k"], temperature: float, iterations: int) -> Float[Tensor, "m k"]:
     """Targets in which every prototype gets about the same share of the tokens of all processes.
 
-    Each row ends with sum 1, or 0 when its token lies so far below every prototype's best token that it underflows.
+    Each row ends with sum 1, or 0 when its token is so far below every prototype's best token that it underflows.
 
     >>> logits = torch.tensor([[2.0, 1.0], [3.0, 1.0]])  # both tokens prefer the first prototype
     >>> sinkhorn_knopp(logits, temperature=0.1, iterations=3).round().tolist()
@@ -53,19 +53,19 @@ def transport_plan(cost: Float[Tensor, "*b s t"], epsilon: float, iterations: in
 def match(
     source: Float[Tensor, "*b s d"], target: Float[Tensor, "*#b t d"], epsilon: float, iterations: int
 ) -> Int[Tensor, "*b s"]:
-    """The target token to which each source token sends most of its mass; need not be one-to-one."""
+    """The target token that receives most of each source token's mass; not necessarily one-to-one."""
     return transport_plan(distances(source, target), epsilon, iterations).argmax(dim=-1)
 
 
 @torch.no_grad()
 def hungarian(cost: Float[Tensor, "*b s t"]) -> Int[Tensor, "*b s"]:
-    """The exact one-to-one assignment of least total cost; solved on the CPU, one problem after another."""
+    """The exact one-to-one assignment of least total cost; solved on the CPU, one problem at a time."""
     try:
         from scipy.optimize import linear_sum_assignment
     except ImportError:
         raise MissingExtra("scipy", "matching") from None
     s, t = cost.shape[-2:]
-    assert s <= t, f"{s} sources cannot have {t} targets of their own"
+    assert s <= t, f"{s} sources cannot each have their own target: there are only {t}"
     problems = cost.reshape(-1, s, t).cpu().numpy()
     columns = np.array([linear_sum_assignment(problem)[1] for problem in problems]).reshape(*cost.shape[:-1])
     return torch.from_numpy(columns).to(cost.device)

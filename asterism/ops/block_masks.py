@@ -1,8 +1,8 @@
 """Masks for masked image modelling: rectangles (BEiT, iBOT) or scattered patches, drawn from random keys.
 
-Every image draws from its own key: its mask does not depend on its neighbours in the batch. Ratios are in double
-precision, so that int(ratio · patches) is what it is on paper; all of it happens on the CPU, because not every device
-has such numbers and because the loop over rectangles looks at its own result.
+Every image draws from its own key, so its mask does not depend on the rest of the batch. Ratios are in double
+precision, so that int(ratio · patches) has its exact value. Masks are drawn on the CPU, because not every device
+supports double precision and because the loop over rectangles depends on its own result.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from torch import Tensor
 from asterism.config import Config
 from asterism.ops.random import fold_each, uniform
 
-_TRIES = 10  # rectangles that may fail in a row before a mask is left as it is
+_TRIES = 10  # consecutive rectangles that may fail before a mask is left as it is
 _ASPECT = (0.3, 1 / 0.3)  # height over width, uniform in the logarithm
 
 
 class MaskConfig(Config):
-    """Which patches of the student's large views are hidden. Shares are of an image's patches."""
+    """Which patches of the student's large views are masked. Ratios are shares of an image's patches."""
 
     shape: Literal["block", "random"] = "block"
     ratios: tuple[float, ...] | None = None  # one is drawn per view; None: (0, 0.3) for blocks, 0.7 for random patches
     spreads: tuple[float, ...] | None = None  # drawn ratios vary by ± this; None: (0, 0.2) for blocks, 0 for random
-    start_epoch: int = Field(default=0, ge=0)  # before it nothing is hidden: 50 in iBOT's run of a Swin
+    start_epoch: int = Field(default=0, ge=0)  # nothing is masked before it; 50 in iBOT's Swin run
 
     @model_validator(mode="after")
     def _ranges_are_shares(self) -> MaskConfig:
         ratios, spreads = self.mixture
         if not ratios:
-            raise ValueError("ratios is empty; give at least one share of an image's patches, or leave it out")
+            raise ValueError("ratios is empty; give at least one share of an image's patches, or omit the setting")
         if len(ratios) != len(spreads):
             raise ValueError(f"{len(ratios)} ratios and {len(spreads)} spreads; give one spread for each ratio")
         for ratio, spread in zip(ratios, spreads, strict=True):
             if not 0 <= ratio - spread <= ratio + spread <= 1:
-                raise ValueError(f"a ratio of {ratio} ± {spread} leaves [0, 1]; give shares of an image's patches")
+                raise ValueError(f"a ratio of {ratio} ± {spread} is outside [0, 1]; give shares of an image's patches")
         return self
 
     @property
@@ -54,7 +54,7 @@ class MaskConfig(Config):
 def draw_masks(
     config: MaskConfig, keys: Int[Tensor, " b"], grid: tuple[int, int], epoch: int = 0
 ) -> Bool[Tensor, "b n"]:
-    """True where a patch is hidden.
+    """True where a patch is masked.
 
     >>> masks = draw_masks(MaskConfig(shape="random", ratios=(0.5,)), keys=torch.arange(3), grid=(4, 4))
     >>> masks.sum(dim=1).tolist()
@@ -70,7 +70,7 @@ def draw_masks(
 def draw_ratios(
     keys: Int[Tensor, " b"], ratios: tuple[float, ...], spreads: tuple[float, ...]
 ) -> Float64[Tensor, " b"]:
-    """The share to mask: one of `ratios` with equal chances, then uniform within ± its spread."""
+    """The share to mask: one of `ratios` with equal probability, then uniform within ± its spread."""
     which, within = uniform(keys.cpu(), 2).unbind(dim=1)
     index = (which * len(ratios)).to(torch.int64)
     centre, spread = (torch.tensor(values, dtype=torch.float64)[index] for values in (ratios, spreads))
@@ -86,10 +86,11 @@ def random_masks(keys: Int[Tensor, " b"], grid: tuple[int, int], ratios: Float64
 
 
 def block_masks(keys: Int[Tensor, " b"], grid: tuple[int, int], ratios: Float64[Tensor, " b"]) -> Bool[Tensor, "b n"]:
-    """Rectangles are added until ratio · patches are masked, or ten in a row did not fit.
+    """Add rectangles until ratio · patches are masked, or ten in a row did not fit.
 
-    A rectangle's area is uniform between (shorter side // 3)² and what is still missing (in this order or the other);
-    it must be smaller than the grid in both directions and add at least one patch, and no more than are missing.
+    A rectangle's area is uniform between (shorter side // 3)² and the number of patches still missing; either may be
+    the larger. A rectangle must be smaller than the grid in both directions, and add at least one patch but no more
+    than are missing.
     """
     device, keys = keys.device, keys.cpu()
     height, width = grid

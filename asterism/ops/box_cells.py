@@ -1,4 +1,4 @@
-"""Where the boxes of an image lie in the middle square that an evaluation sees, and which patches show their inside.
+"""The position of an image's boxes in the centre crop of an evaluation, and the patches inside a box.
 
 A box is left, top, right, bottom in pixels, edges included: the box of the whole image is (0, 0, width, height).
 """
@@ -10,16 +10,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 _INSIDE = 1e-3  # pixels by which a point on the last edge is moved into the last patch
-_SMALLEST = 1e-3  # square pixels; a box of less is not seen
+_SMALLEST = 1e-3  # square pixels; a smaller box counts as not visible
 
 
 def boxes_in_square(
     boxes: Float[Tensor, "m 4"], image: tuple[int, int], resize: int, crop: int
 ) -> Float[Tensor, "m 4"]:
-    """Boxes in pixels of the middle square of `crop`, after the shorter side of the image became `resize`.
+    """Boxes in pixels of a centre crop of side `crop`, after the image's shorter side was resized to `resize`.
 
-    `image` is its height and width. The longer side is truncated to whole pixels, as when the image is resized. What
-    lies outside of the square has coordinates beyond it.
+    `image` is its height and width. The longer side is truncated to whole pixels, as when the image is resized. Parts
+    of a box outside the square have coordinates beyond it.
     """
     shorter = min(image)
     height, width = (resize if side == shorter else int(resize * side / shorter) for side in image)
@@ -29,7 +29,7 @@ def boxes_in_square(
 def boxes_in_squashed_square(
     boxes: Float[Tensor, "m 4"], image: tuple[int, int], resize: int, crop: int
 ) -> Float[Tensor, "m 4"]:
-    """The same as if both sides had become `resize`, which is what FLSL's published evaluation takes for granted."""
+    """The same with both sides resized to `resize`, which is what FLSL's published evaluation assumes."""
     return _moved(boxes, image, (resize, resize), crop)
 
 
@@ -38,7 +38,7 @@ def largest_box_cells(
 ) -> tuple[Int[Tensor, " cells"], int, bool]:
     """The patches under points × points places spread evenly over the box with the largest part inside the square.
 
-    Returns their raster indices row by row, which box it is, and whether any of it can be seen at all.
+    Returns their raster indices row by row, the index of the box, and whether any of it is visible.
     """
     clipped = boxes.clamp(0, crop - _INSIDE)
     sides = clipped[:, 2:] - clipped[:, :2]

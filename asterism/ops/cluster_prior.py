@@ -1,4 +1,4 @@
-"""The prior π over clusters: which share of the data each of K clusters should hold (FLSL, equation 9).
+"""The prior π over clusters: the share of the data that each of K clusters should hold (FLSL, equation 9).
 
 >>> prior_shares(None, 4).tolist()
 [0.25, 0.25, 0.25, 0.25]
@@ -19,7 +19,7 @@ from asterism.config import Config
 
 
 class PowerLaw(Config):
-    """A prior whose k-th cluster has a share in proportion to k^(−exponent): few large clusters, many small ones."""
+    """A prior whose k-th cluster has a share proportional to k^(−exponent): few large clusters, many small ones."""
 
     exponent: float = Field(default=0.25, ge=0)
 
@@ -28,13 +28,13 @@ Prior = tuple[float, ...] | PowerLaw | None  # K shares that sum to 1, or a rule
 
 
 def check_prior(prior: Prior, clusters: int) -> None:
-    """Raises if the shares given are not a distribution over the clusters."""
+    """Raise if the given shares are not a distribution over the clusters."""
     if not isinstance(prior, tuple):
         return
     if len(prior) != clusters:
         raise ValueError(f"prior has {len(prior)} shares for out_dim = {clusters} clusters; give one each")
     if min(prior) <= 0:
-        raise ValueError(f"prior holds {min(prior)}; every cluster needs a share above 0")
+        raise ValueError(f"prior contains {min(prior)}; every cluster needs a share above 0")
     total = math.fsum(prior)
     if abs(total - 1) > 1e-4:
         raise ValueError(f"the shares of prior sum to {total:.6g}; they must sum to 1: divide each by {total:.6g}")

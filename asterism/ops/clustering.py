@@ -1,7 +1,7 @@
 """Objects that two views of an image share: joint clustering of their tokens, and the mean token of each cluster.
 
-The 2N tokens z of both views are sorted into K clusters by entropic transport (CrIBo, appendix B). With c the
-centroids, E the places of the patch centres in the original image and S the tokens of each cluster so far,
+The 2N tokens z of both views are assigned to K clusters by entropic transport (CrIBo, appendix B). With c the
+centroids, E the positions of the patch centres in the original image and S the current tokens of each cluster,
 
     T_sem[n, k] = −⟨c_k, z_n⟩ / (‖c_k‖ ‖z_n‖)                                     (eq. 12)
     T_pos[n, k] = min over l ∈ S_k of ‖E_n − E_l‖, in units of its maximum         (eq. 17)
@@ -9,7 +9,7 @@ centroids, E the places of the patch centres in the original image and S the tok
     Q = argmin ⟨Q, T⟩ − H(Q)/λ, rows summing to 1/2N and columns to the marginals  (eq. 13, 14)
     c_k = unit mean of the tokens whose largest entry of Q is in column k          (eq. 15)
 
-and all of it is repeated. Nothing here has a gradient except the means of given tokens.
+and these steps are repeated. Nothing here has a gradient except the means of given tokens.
 
 >>> z = torch.tensor([[[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]]])  # two tokens of view 1, two of view 2
 >>> E = torch.tensor([[[0.0, 0.0], [1.0, 0.0], [9.0, 9.0], [9.0, 8.0]]])
@@ -42,7 +42,7 @@ from asterism.ops.random import uniform
 from asterism.ops.schedules import ramp_per_epoch
 from asterism.types import Progress
 
-_TINY = 1e-12  # keeps costs that are all alike from dividing by zero
+_TINY = 1e-12  # avoids division by zero when all costs are equal
 
 
 class ClusteringConfig(Config):
@@ -53,31 +53,33 @@ class ClusteringConfig(Config):
     clusters: int = Field(default=32, ge=1)  # K; more of them than there are objects works best (table 4)
     position_weight: float = Field(default=1.0, ge=0)  # λ_pos
     final_position_weight: float | None = Field(default=None, ge=0)
-    # λ_pos of the last epoch, reached along a line in steps of one epoch; None: it stays what it is
+    # λ_pos of the last epoch, reached linearly in steps of one epoch; None: constant
     rounds: int = Field(default=5, ge=1)  # assignments, each followed by new centroids
     sharpness: float = Field(default=20.0, gt=0)  # λ: inverse weight of the entropy
     sinkhorn_iterations: int = Field(default=5, ge=1)
     marginals: Literal["estimated", "uniform"] = "estimated"
-    # of the columns, after the first round: sizes of the clusters so far, as in the published code, or 1/K (eq. 14)
-    marginal_offset: float = Field(default=0.01, gt=0)  # tokens added to each size, so that no cluster is out for good
+    # column marginals after the first round: current cluster sizes, as in the published code, or 1/K (eq. 14)
+    marginal_offset: float = Field(
+        default=0.01, gt=0
+    )  # tokens added to each size, so that an empty cluster can recover
     cost_range: Literal["image", "batch"] = "image"
-    # what is scaled to [0, 1] together: each image, or a process's whole (micro-)batch, as in the published code
+    # costs are scaled to [0, 1] over each image, or over a process's whole (micro-)batch, as in the published code
 
     def at(self, progress: Progress) -> ClusteringConfig:
-        """The settings of this epoch, in which λ_pos is a single number."""
+        """The settings of this epoch, with a single λ_pos."""
         if self.final_position_weight is None:
             return self
         weight = ramp_per_epoch(progress, progress.epochs, self.position_weight, self.final_position_weight)
         return self.model_copy(update={"position_weight": weight, "final_position_weight": None})
 
     def for_pictures(self, tokens: int) -> ClusteringConfig:
-        """The settings for images of so many tokens and without labels."""
+        """The settings for unlabelled images with this many tokens."""
         algorithm = "kmeans" if self.algorithm == "kmeans" else "sinkhorn"
         changes = {"algorithm": algorithm, "clusters": min(self.clusters, tokens), "final_position_weight": None}
         return self.model_copy(update=changes)
 
     def check_tokens(self, tokens: int) -> None:
-        """Every cluster starts from a token of its own."""
+        """Refuse more clusters than tokens: every cluster starts from a different token."""
         if self.clusters > tokens:
             raise UserError(
                 f"method.objects.clusters = {self.clusters} is more than the {tokens} tokens of an image's views; "
@@ -95,8 +97,8 @@ class Round:
 
 
 def draw_seeds(keys: Int[Tensor, " b"], tokens: int, clusters: int) -> Int[Tensor, "b {clusters}"]:
-    """Different tokens of each image, uniformly drawn."""
-    assert clusters <= tokens, f"{clusters} different seeds out of {tokens} tokens"
+    """Distinct tokens of each image, drawn uniformly."""
+    assert clusters <= tokens, f"cannot draw {clusters} distinct seeds from {tokens} tokens"
     return uniform(keys, tokens).argsort(dim=1)[:, :clusters]
 
 
@@ -107,12 +109,12 @@ def cluster(
     seeds: Int[Tensor, "b k"],
     config: ClusteringConfig,
 ) -> Int[Tensor, "b n"]:
-    """The cluster of each token; the first centroids are the tokens `seeds`."""
+    """The cluster of each token; the initial centroids are the tokens `seeds`."""
     with torch.autocast(tokens.device.type, enabled=False):
         unit = F.normalize(tokens.float(), dim=-1)
         if config.algorithm == "kmeans":
             return kmeans(unit, seeds, config.rounds)
-        assert config.algorithm == "sinkhorn", "labelled regions are given, not found"
+        assert config.algorithm == "sinkhorn", "labelled regions are read from the data, not clustered"
         *_, last = transport_rounds(unit, positions, seeds, config)
         return last.labels
 
@@ -124,7 +126,7 @@ def cluster(
 def transport_rounds(
     z: Float[Tensor, "b n d"], E: Float[Tensor, "b n 2"], seeds: Int[Tensor, "b k"], config: ClusteringConfig
 ) -> Iterator[Round]:
-    """The assignments of clustering by transport, one after another; `z` has unit rows."""
+    """The successive assignments of clustering by transport; `z` has unit rows."""
     assert config.final_position_weight is None, "choose an epoch first: config.at(progress)"
     K, λ_pos = seeds.shape[1], config.position_weight
     c = _rows(z, seeds)
@@ -140,13 +142,13 @@ def transport_rounds(
         S = Q.argmax(dim=-1)
         yield Round(T, Q, S)
         members = membership(S, K)
-        c = F.normalize(members.mT @ z, dim=-1)  # of an empty cluster: zero
+        c = F.normalize(members.mT @ z, dim=-1)  # zero for an empty cluster
         if config.marginals == "estimated":
             sizes = members.sum(dim=1) + config.marginal_offset
 
 
 def distances_to_others(positions: Float[Tensor, "b n 2"]) -> Float[Tensor, "b n n"]:
-    """Distance between any two places; infinite where they coincide, as every token does with itself."""
+    """Pairwise distances between positions; infinite where they coincide, so also between a token and itself."""
     distances = torch.cdist(positions, positions, compute_mode="donot_use_mm_for_euclid_dist")
     return distances.masked_fill_(distances == 0, torch.inf)
 
@@ -156,7 +158,7 @@ def positional_cost(
 ) -> Float[Tensor, "b n {clusters}"]:
     """T_pos: the distance to the nearest member of each cluster, divided by the largest of the image.
 
-    A cluster without a member at another place costs the image's mean, taken with zeros for such entries.
+    A cluster without a member at another position costs the image's mean, in which such entries count as zero.
     """
     nearest = nearest_member(distances, labels, clusters)
     alone = nearest.isinf()
@@ -170,19 +172,19 @@ def nearest_member(
 ) -> Float[Tensor, "b n {clusters}"]:
     """Distance from each token to the nearest member of each cluster, infinite where there is none.
 
-    Row j of the distances is folded by minimum into the row of j's cluster, so that n² numbers are read once and the
-    n × n × k tensor of distances to members is never made. Tokens with label −1 are members of nothing.
+    Row j of the distances is reduced by minimum into the row of j's cluster: n² numbers are read once, and the
+    n × n × k tensor of distances to members is never formed. Tokens with label −1 belong to no cluster.
     """
     b, n, _ = distances.shape
     bins = torch.where(labels < 0, clusters, labels) + (clusters + 1) * torch.arange(b, device=labels.device)[:, None]
     folded = distances.new_full((b * (clusters + 1), n), torch.inf)
-    # Rows of equal index along the first axis: the form for which torch has vectorised code.
+    # The index is constant along each row: torch vectorises this form.
     folded.scatter_reduce_(0, bins.reshape(-1, 1).expand(-1, n), distances.reshape(b * n, n), "amin")
     return folded.view(b, clusters + 1, n)[:, :clusters].mT
 
 
 def to_unit_range(cost: Float[Tensor, "b n k"], within: Literal["image", "batch"]) -> Float[Tensor, "b n k"]:
-    """Costs between 0 and 1, over each image or over the whole batch."""
+    """Costs scaled to [0, 1] over each image or over the whole batch."""
     axes = (1, 2) if within == "image" else (0, 1, 2)
     low, high = cost.amin(dim=axes, keepdim=True), cost.amax(dim=axes, keepdim=True)
     return (cost - low) / (high - low).clamp_min(_TINY)
@@ -191,7 +193,7 @@ def to_unit_range(cost: Float[Tensor, "b n k"], within: Literal["image", "batch"
 def sinkhorn_plan(
     cost: Float[Tensor, "b n k"], sharpness: float, sizes: Float[Tensor, "b k"], iterations: int
 ) -> Float[Tensor, "b n k"]:
-    """Q by Sinkhorn and Knopp: rows are scaled to sum to 1/n, then columns to their share of `sizes`, in turns.
+    """Q by Sinkhorn and Knopp: rows are scaled to sum to 1/n and columns to their share of `sizes`, alternately.
 
     Only two vectors change: u scales the rows of exp(−sharpness · cost), v its columns.
     """
@@ -209,7 +211,7 @@ def sinkhorn_plan(
 
 @torch.no_grad()
 def kmeans(unit: Float[Tensor, "b n d"], seeds: Int[Tensor, "b k"], rounds: int) -> Int[Tensor, "b n"]:
-    """Tokens go to the centroid of the largest cosine. A cluster that lost all its members keeps its centroid."""
+    """Assign each token to the centroid of largest cosine. A cluster that loses all its members keeps its centroid."""
     clusters = seeds.shape[1]
     centroids = _rows(unit, seeds)
     for _ in range(rounds):
@@ -249,7 +251,7 @@ def _rows(tokens: Float[Tensor, "b n d"], index: Int[Tensor, "b k"]) -> Float[Te
 
 
 def _only(seeds: Int[Tensor, "b k"], tokens: int) -> Int[Tensor, "b {tokens}"]:
-    """Labels by which each cluster has its seed as only member."""
+    """Labels that make each seed the only member of its cluster."""
     b, k = seeds.shape
     numbers = torch.arange(k, device=seeds.device).expand(b, k)
     return torch.full((b, tokens), -1, device=seeds.device).scatter_(1, seeds, numbers)

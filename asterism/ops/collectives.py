@@ -1,4 +1,4 @@
-"""Sums, gathers and broadcasts over the processes of a run; in a single process each of them changes nothing.
+"""Sums, gathers and broadcasts over the processes of a run; in a single process each is the identity.
 
 The only code that talks to `torch.distributed`. A collective must be called by every process, in the same order.
 """
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def world_size() -> int:
-    """How many processes train together."""
+    """The number of processes that train together."""
     return dist.get_world_size() if _distributed() else 1
 
 
@@ -53,7 +53,7 @@ def all_reduce_mean_with_grad(tensor: Float[Tensor, "*shape"]) -> Float[Tensor, 
 
 @torch.no_grad()
 def all_gather_rows(tensor: Shaped[Tensor, "rows ..."]) -> Shaped[Tensor, "all_rows ..."]:
-    """Rows of all processes in the order of ranks, without gradient. Every process brings equally many."""
+    """Rows of all processes in the order of ranks, without gradient. Every process contributes the same number."""
     if world_size() == 1:
         return tensor.detach()
     gathered = tensor.new_empty((world_size() * len(tensor), *tensor.shape[1:]))
@@ -63,7 +63,7 @@ def all_gather_rows(tensor: Shaped[Tensor, "rows ..."]) -> Shaped[Tensor, "all_r
 
 @torch.no_grad()
 def all_gather_ragged_rows(tensor: Shaped[Tensor, "rows ..."]) -> Shaped[Tensor, "all_rows ..."]:
-    """Like `all_gather_rows`, for numbers of rows (also none) that differ between processes."""
+    """Like `all_gather_rows`, but the number of rows (possibly 0) may differ between processes."""
     if world_size() == 1:
         return tensor.detach()
     counts = all_gather_rows(torch.tensor([len(tensor)], device=tensor.device)).tolist()
@@ -74,7 +74,7 @@ def all_gather_ragged_rows(tensor: Shaped[Tensor, "rows ..."]) -> Shaped[Tensor,
 
 
 def broadcast_object(value: T, source: int = 0) -> T:
-    """The value that process `source` holds; those of the others are dropped."""
+    """The value held by process `source`; the other processes' values are discarded."""
     if world_size() == 1:
         return value
     box = [value]
@@ -83,7 +83,7 @@ def broadcast_object(value: T, source: int = 0) -> T:
 
 
 def on_first_process(action: Callable[[], T]) -> T:
-    """Run `action` on process 0; its result, or its user error, reaches all, so that none waits for a dead one."""
+    """Run `action` on process 0 and send its result, or its user error, to all, so that none waits for a dead one."""
     outcome: tuple[bool, Any] = (True, None)
     if rank() == 0:
         try:
@@ -97,9 +97,9 @@ def on_first_process(action: Callable[[], T]) -> T:
 
 
 def on_every_process(action: Callable[[], T]) -> T:
-    """Run `action`, which must not communicate, on all processes; a user error of one is raised by all.
+    """Run `action`, which must not communicate, on all processes; a user error in one is raised in all.
 
-    Costs one small collective where all goes well.
+    Costs one small collective if no process fails.
     """
     if world_size() == 1:
         return action()
@@ -115,14 +115,14 @@ def on_every_process(action: Callable[[], T]) -> T:
 
 
 def join_processes() -> None:
-    """Join the processes that torchrun started beside this one, if it did. What they exchange here is small, so it
+    """Join the other processes that torchrun started, if any. The data exchanged here is small, so it
     goes through gloo, which needs no device."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and dist.is_available() and not dist.is_initialized():
         dist.init_process_group("gloo")
 
 
 def leave_processes() -> bool:
-    """Be alone again: nothing after this is exchanged. Whether there was anything to leave."""
+    """Leave the process group; no collective communicates afterwards. Returns whether there was a group to leave."""
     joined = _distributed()
     if joined:
         dist.destroy_process_group()
@@ -130,7 +130,7 @@ def leave_processes() -> bool:
 
 
 def barrier() -> None:
-    """Wait until every process has come here."""
+    """Wait until every process has reached this point."""
     if world_size() > 1:
         dist.barrier()
 
@@ -140,7 +140,7 @@ def _distributed() -> bool:
 
 
 def _device() -> torch.device:
-    """Where small tensors must lie to be exchanged."""
+    """The device on which small tensors must be to be exchanged."""
     return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
 
 

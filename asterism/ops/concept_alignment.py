@@ -1,10 +1,10 @@
 """STELLAR's concept alignment: balanced targets, the matching σ, and the two cross-entropies (equations 6 to 11).
 
-Concepts are sets of r tokens without an order. Those of one view teach: each is assigned to prototypes so that all
-prototypes are used equally often (q̃). Those of other views of the same image are matched with them (σ) and must
+Concepts are unordered sets of r tokens. Those of one view provide the targets: each is assigned to prototypes so that
+all prototypes are used equally often (q̃). Those of other views of the same image are matched with them (σ) and must
 predict the target of their match.
 
-    S, S'      tokens of the view that teaches, and of the views that learn
+    S, S'      tokens of the view that provides targets, and of the views that predict them
     h, C       projected tokens on the unit sphere, and prototypes of any length in the same space      (eq. 6)
     q          softmax(C h / τ), the prediction; never formed, see `ops.prototype_alignment`            (eq. 7)
     q̃          sinkhorn_knopp(C h / τ̃), the target                                                      (eq. 8)
@@ -48,18 +48,18 @@ class Concepts:
 
 @dataclass(frozen=True)
 class Alignment:
-    """Both losses, and what they were computed from."""
+    """Both losses, with the targets and matchings behind them."""
 
     cluster: Float[Tensor, ""]  # cross-entropy of the clean view (eq. 8)
     align: Float[Tensor, ""] | None  # cross-entropy of the masked views (eq. 11); None if there are none
     q_tilde: Float[Tensor, "b r k"]
-    sigma_clean: Int[Tensor, "b 1 r"]  # each concept itself, unless a teacher gave the targets
+    sigma_clean: Int[Tensor, "b 1 r"]  # each concept itself, unless a teacher provided the targets
     sigma: Int[Tensor, "b v r"] | None  # of the masked views
 
     @torch.no_grad()
     def usage(self) -> dict[str, Float[Tensor, ""]]:
-        """For monitoring: entropy of the targets in nats, how many different prototypes the tokens prefer, per token,
-        and the share of an image's concepts that some concept of a view was matched with, 1 when σ is one-to-one."""
+        """For monitoring: entropy of the targets in nats, the number of distinct prototypes preferred, per
+        token, and the share of an image's concepts matched by some concept of a view, 1 when σ is one-to-one."""
         preferred = self.q_tilde.argmax(dim=-1)
         distinct = len(torch.unique(preferred)) / preferred.numel()
         usage = {
@@ -81,8 +81,9 @@ def align_concepts(
 ) -> Alignment:
     """Cluster the concepts of clean views [b, r, ·], and align those of masked views [b, v, r, ·] with them.
 
-    A `teacher` (its concepts of the images and its own prototypes) takes over the targets; the clean view's concepts
-    are then matched with the teacher's too. Gradients reach h and C through both losses, never through q̃, σ or S.
+    With a `teacher` (its concepts of the images and its own prototypes), the targets come from it; the clean view's
+    concepts are then matched with the teacher's too. Gradients reach h and C through both losses, never through q̃, σ
+    or S.
 
     >>> import torch
     >>> from torch.nn.functional import normalize
@@ -119,8 +120,8 @@ def balanced_targets(
     C: Float[Tensor, "k p"],
     config: AlignmentConfig = AlignmentConfig(),  # noqa: B008
 ) -> Float[Tensor, "*rows k"]:
-    """q̃ of projected tokens: all rows of all processes share out the prototypes. No gradient (eq. 8)."""
-    with torch.autocast(h.device.type, enabled=False):  # rounded to bfloat16, 1.5 % of the largest logits move
+    """q̃ of projected tokens: prototypes are balanced over the rows of all processes. No gradient (eq. 8)."""
+    with torch.autocast(h.device.type, enabled=False):  # rounding to bfloat16 would change 1.5 % of the largest logits
         logits = h.float().flatten(0, -2) @ C.float().T
     q_tilde = assignment.sinkhorn_knopp(logits, config.target_temp, config.sinkhorn_iterations)
     return q_tilde.view(*h.shape[:-1], len(C))
@@ -132,7 +133,7 @@ def match_concepts(
     S: Float[Tensor, "b r d"],
     config: AlignmentConfig = AlignmentConfig(),  # noqa: B008
 ) -> Int[Tensor, "b v r"]:
-    """σ: for each token of each view the token of the same image that it stands for (eq. 9 and 10)."""
+    """σ: for each token of each view, the matching token of the same image (eq. 9 and 10)."""
     Theta = assignment.distances(S_masked, S[:, None])
     if config.matching == "hungarian":
         return assignment.hungarian(Theta)
@@ -150,7 +151,7 @@ def matched_cross_entropy(
 ) -> Float[Tensor, ""]:
     """Mean over images, views and tokens of −Σ_k q̃_σ(j),k log softmax(C h_j / τ)_k (eq. 8 and 11)."""
     images, tokens = q_tilde.shape[:2]
-    first_row = tokens * torch.arange(images, device=sigma.device)  # of each image in the table of all targets
+    first_row = tokens * torch.arange(images, device=sigma.device)  # of each image, in the table of all targets
     which = (first_row[:, None, None] + sigma).flatten()
     return prototype_cross_entropy(h.flatten(0, 2), C, q_tilde.flatten(0, 1), which, tau)
 

@@ -1,4 +1,4 @@
-"""Images nearest to a single concept: an image is as near as the nearest of its concepts."""
+"""Images nearest to a single concept: an image's distance is that of its nearest concept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Matches:
-    """The best images for each query, nearest first, and which of their concepts was meant."""
+    """The best images for each query, nearest first, and the matching concept of each."""
 
     similarity: Float[Tensor, "q k"]  # cosine
     image: Int[Tensor, "q k"]
@@ -20,7 +20,7 @@ class Matches:
 
 
 def no_matches(queries: int) -> Matches:
-    """Nothing found yet."""
+    """An empty result."""
     places = torch.empty(queries, 0, dtype=torch.int64)
     return Matches(torch.empty(queries, 0), places, places)
 
@@ -41,7 +41,7 @@ def nearest_by_concept(
 
 
 def merge(best: Matches, more: Matches, first: int, k: int) -> Matches:
-    """The k best of what was found so far and in a further part of a bank, whose first image has number `first`."""
+    """The k best of the matches so far and those in a further part of a bank, whose first image has number `first`."""
     similarity = torch.cat([best.similarity, more.similarity], dim=1)
     image = torch.cat([best.image, more.image + first], dim=1)
     token = torch.cat([best.token, more.token], dim=1)

@@ -1,8 +1,8 @@
-"""Neighbours across images that can be trusted: cycles through two aligned memories (CrIBo, equations 2 to 4).
+"""Reliable neighbours across images: cycles through two aligned memories (CrIBo, equations 2 to 4).
 
-Row s of the memories M_1 and M_2 is one object, as it was seen in two views of an image; row m of c_1 and c_2 is one
-object of the batch. From c_1^m, go to its nearest row of M_1, jump to the same row of M_2, and from there to the
-nearest of c_2: if that is object m again, the two objects are each other's neighbours, whatever the augmentations.
+Row s of the memories M_1 and M_2 is one object as seen in two views of an image; row m of c_1 and c_2 is one object of
+the batch. From c_1^m, go to its nearest row of M_1, jump to the same row of M_2, and from there to the nearest row of
+c_2. If that is object m again, the two objects are neighbours regardless of the augmentations.
 
 >>> M = torch.tensor([[[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, 1.0]]])  # the second object turns
 >>> c = torch.tensor([[[2.0, 0.1], [0.1, 2.0], [0.2, 3.0]], [[2.0, 0.1], [2.0, 1.5], [0.0, 3.0]]])
@@ -34,10 +34,10 @@ def closes_cycle(
     M: Float[Tensor, "2 s d"],
     start: Int[Tensor, " m"] | None = None,
 ) -> Bool[Tensor, "2 m"]:
-    """𝒪(c): whether each object is found again by way of the other view (eq. 4).
+    """𝒪(c): whether the cycle through the other view returns to each object (eq. 4).
 
     nn: the row of M that each object found in its own view; −1 where there is none, which never closes.
-    start: the place in c of the objects that searched; all of c in order, if not given.
+    start: the rows of c that searched; by default all of c, in order.
     """
     start = torch.arange(c.shape[1], device=c.device) if start is None else start
     closed = []

@@ -15,7 +15,7 @@ from asterism.errors import UserError
 
 
 def drop(where: Float[Tensor, "b r h w"], tokens: Sequence[int]) -> Float[Tensor, "b r h w"]:
-    """Maps without these concepts: their share of each cell goes to the others, in proportion to what those had."""
+    """Maps without these concepts: their share of each cell goes to the others, in proportion to their shares."""
     for token in tokens:
         _check(token, where.shape[1])
     gone = torch.zeros(where.shape[1], dtype=torch.bool, device=where.device)
@@ -26,22 +26,22 @@ def drop(where: Float[Tensor, "b r h w"], tokens: Sequence[int]) -> Float[Tensor
 
 
 def move(where: Float[Tensor, "b r h w"], token: int, down: int, right: int) -> Float[Tensor, "b r h w"]:
-    """Maps with one concept shifted by whole cells; what leaves the image is lost.
+    """Maps with one concept shifted by whole cells; parts shifted out of the image are lost.
 
-    In each cell the other concepts share what the moved one leaves, in proportion to what they had.
+    In each cell the other concepts divide the remainder in proportion to their previous shares.
     """
     _check(token, where.shape[1])
     moved = torch.zeros(where.shape[1], dtype=torch.bool, device=where.device)
     moved[token] = True
     if where.shape[1] == 1:
-        raise UserError("the only concept cannot be moved: nothing would be left where it was")
+        raise UserError("the only concept cannot be moved: nothing would be left in its place")
     fixed = torch.zeros_like(where)
     fixed[:, token] = shifted(where[:, token], down, right)
     return _fill(fixed, where, moved)
 
 
 def shifted(maps: Float[Tensor, "b h w"], down: int, right: int) -> Float[Tensor, "b h w"]:
-    """Maps shifted by whole cells; zeros enter."""
+    """Maps shifted by whole cells and padded with zeros."""
     result = torch.zeros_like(maps)
     rows, columns = maps.shape[1:]
     to_rows, from_rows = _overlap(rows, down)
@@ -53,10 +53,10 @@ def shifted(maps: Float[Tensor, "b h w"], down: int, right: int) -> Float[Tensor
 def _fill(
     fixed: Float[Tensor, "b r h w"], where: Float[Tensor, "b r h w"], chosen: Bool[Tensor, " r"]
 ) -> Float[Tensor, "b r h w"]:
-    """The chosen concepts as fixed; the others scaled, cell by cell, to what is left of 1."""
+    """Maps with the chosen concepts fixed and the others scaled, cell by cell, so that shares sum to 1."""
     others = where.masked_fill(chosen[:, None, None], 0.0)
     total = others.sum(dim=1, keepdim=True)
-    # Where the others had nothing at all, they share equally.
+    # Where the others had no share at all, they divide the remainder equally.
     even = (~chosen).to(where)[:, None, None] / (~chosen).sum()
     shares = torch.where(total > 0, others / total.clamp_min(torch.finfo(where.dtype).tiny), even)
     left = 1 - fixed.sum(dim=1, keepdim=True)
@@ -64,7 +64,7 @@ def _fill(
 
 
 def _overlap(length: int, shift: int) -> tuple[slice, slice]:
-    """Places that receive something, and the places it comes from."""
+    """The destination and source slices of a shift."""
     shift = max(-length, min(length, shift))
     if shift >= 0:
         return slice(shift, length), slice(0, length - shift)
@@ -73,4 +73,4 @@ def _overlap(length: int, shift: int) -> tuple[slice, slice]:
 
 def _check(token: int, count: int) -> None:
     if not 0 <= token < count:
-        raise UserError(f"there is no concept {token}; this model has {count}, numbered from 0 to {count - 1}")
+        raise UserError(f"concept {token} does not exist; this model has {count}, numbered from 0 to {count - 1}")

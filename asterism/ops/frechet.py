@@ -1,4 +1,4 @@
-"""The Fréchet distance between two sets of features, each taken for a Gaussian (Heusel et al., 2017), in float64."""
+"""The Fréchet distance between two sets of features, each modelled as a Gaussian (Heusel et al., 2017), in float64."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from torch import Tensor
 
 
 class Moments:
-    """Mean and covariance of features that come in batches; memory is one d × d matrix, whatever their number.
+    """Mean and covariance of features that arrive in batches, in the memory of one d × d matrix.
 
-    Sums are taken around the first batch's mean, so that a large common offset does not cost digits.
+    Sums are taken around the first batch's mean, so that a large common offset does not cost precision.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Where views lie in their images: the only code that interprets `CropGeometry`.
+"""The position of views in their images: the only code that interprets `CropGeometry`.
 
 Points are (x, y) in pixels of the original image, whose top-left pixel has its centre at (0, 0) and its corner at
 (−½, −½). Coordinates inside a view are (u, v) in [0, 1] from its own top-left corner, as the view is seen: after the
@@ -21,7 +21,7 @@ def geometry_from_rows(rows: Float[Tensor, "b 7"]) -> CropGeometry:
 
 
 def patch_centers(geometry: CropGeometry, grid: tuple[int, int]) -> Float[Tensor, "b n 2"]:
-    """The points of the original image under the centres of a view's patches; `grid` is its (rows, columns)."""
+    """The points of the original image at the centres of a view's patches; `grid` is its (rows, columns)."""
     rows, columns = grid
     device = geometry.top.device
     v = (torch.arange(rows, device=device) + 0.5) / rows
@@ -50,7 +50,7 @@ def to_view(geometry: CropGeometry, points: Float[Tensor, "b n 2"]) -> Float[Ten
 def locate(
     geometry: CropGeometry, points: Float[Tensor, "b n 2"], grid: tuple[int, int]
 ) -> tuple[Int[Tensor, "b n"], Bool[Tensor, "b n"]]:
-    """The patch of the view that shows each point, and whether one does; where none does, the nearest patch."""
+    """The patch of the view that contains each point (the nearest one if none does), and whether it is in view."""
     rows, columns = grid
     coordinates = to_view(geometry, points)
     u, v = coordinates.unbind(-1)
@@ -63,5 +63,5 @@ def locate(
 def project(
     source: CropGeometry, target: CropGeometry, source_grid: tuple[int, int], target_grid: tuple[int, int]
 ) -> tuple[Int[Tensor, "b n"], Bool[Tensor, "b n"]]:
-    """For each patch of the source view, the patch of the target view at the same place, and whether it is in view."""
+    """For each patch of the source view, the patch of the target view at the same point, and whether it is in view."""
     return locate(target, patch_centers(source, source_grid), target_grid)

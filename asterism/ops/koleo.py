@@ -1,4 +1,4 @@
-"""The Kozachenko–Leonenko spread loss: keeps tokens of one group apart (Sablayrolles et al., 2018)."""
+"""The Kozachenko–Leonenko (KoLeo) loss: keeps the tokens of a group apart (Sablayrolles et al., 2018)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def koleo(tokens: Float[Tensor, "b r d"], unit_of_length: float = 2.0) -> Float[
     """Mean over all tokens of −log(distance to the nearest other token of the same group), on the unit sphere.
 
     Distances are in units of `unit_of_length`: the diameter 2 as in STELLAR, or 1 as in MaSSL, which adds the constant
-    −ln 2. The choice of the neighbour carries no gradient, the distance carries it to both ends.
+    −ln 2. The choice of neighbour has no gradient; that of the distance reaches both tokens.
 
     >>> tokens = torch.tensor([[[1.0, 0.0], [-1.0, 0.0]]])  # as far apart as unit vectors can be
     >>> round(float(koleo(tokens)), 4) + 0.0, round(float(koleo(tokens, unit_of_length=1)), 4)

@@ -1,4 +1,4 @@
-"""Regions that people drew, as clusters of patches: what clustering would find if it were perfect.
+"""Annotated regions as clusters of patches: the result of a perfect clustering.
 
 >>> segments = torch.tensor([[[4, 4, 9, 9], [4, 4, 9, 9], [4, 4, 4, 4], [4, 4, 4, 4]]])
 >>> labels_of_patches(segments, (2, 2)).tolist()
@@ -17,7 +17,7 @@ from asterism.ops.random import fold_each
 
 
 def labels_of_patches(segments: Int[Tensor, "b h w"], grid: tuple[int, int]) -> Int[Tensor, "b n"]:
-    """The label under the middle of each patch."""
+    """The label at the centre of each patch."""
     _, height, width = segments.shape
     rows, columns = grid
     y = ((torch.arange(rows, device=segments.device) + 0.5) * height / rows).long()
@@ -28,11 +28,11 @@ def labels_of_patches(segments: Int[Tensor, "b h w"], grid: tuple[int, int]) -> 
 def largest_regions(labels: Int[Tensor, "b n"], clusters: int) -> Int[Tensor, "b n"]:
     """Any labels as 0 … clusters − 1: the largest regions of each image, largest first; −1 for the others.
 
-    Negative labels mean that nothing is known. Regions of equal size are ordered by their labels.
+    Negative labels mean unknown. Regions of equal size are ordered by their labels.
     """
     same = labels[:, :, None] == labels[:, None, :]
     size = same.sum(dim=-1) * (labels >= 0)
-    # A region comes before another if it is larger, or as large and of a smaller label; every region counts once.
+    # A region precedes another if it is larger, or of equal size with a smaller label; every region counts once.
     before = (size[:, None, :] > size[:, :, None]) | (
         (size[:, None, :] == size[:, :, None]) & (labels[:, None, :] < labels[:, :, None])
     )
@@ -44,7 +44,7 @@ def largest_regions(labels: Int[Tensor, "b n"], clusters: int) -> Int[Tensor, "b
 def label_sets(
     labels: Int[Tensor, "v b n"], patches: Int[Tensor, "v b n"], clusters: int
 ) -> Int[Tensor, "b {clusters}"]:
-    """A number for the set of labels that the patches of each cluster have, in all views: the same for equal sets."""
+    """A number for the set of labels of each cluster's patches, over all views; equal sets have equal numbers."""
     cluster_of, label = labels.transpose(0, 1).flatten(1), patches.transpose(0, 1).flatten(1)
     again = (cluster_of[:, :, None] == cluster_of[:, None]) & (label[:, :, None] == label[:, None])
     first = ~again.tril(diagonal=-1).any(dim=-1)  # so that every label counts once

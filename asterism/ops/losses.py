@@ -18,7 +18,7 @@ from asterism.ops.precision import at_least_float32
 def soft_targets(
     logits: Float[Tensor, "*rows k"], center: Float[Tensor, " k"], temperature: float
 ) -> Float[Tensor, "*rows k"]:
-    """softmax((logits − center)/temperature): what the teacher asks for. No gradient."""
+    """softmax((logits − center)/temperature): the teacher's targets. No gradient."""
     return ((at_least_float32(logits) - center) / temperature).softmax(dim=-1)
 
 
@@ -33,18 +33,18 @@ def cross_entropy(
 def cross_view_loss(
     targets: Float[Tensor, "t b k"], logits: Float[Tensor, "v b k"], temperature: float
 ) -> Float[Tensor, ""]:
-    """Mean cross-entropy over images and over all pairs of a teacher's view and a *different* student's view.
+    """Mean cross-entropy over images and over all pairs of a teacher view and a *different* student view.
 
     The first t of the v student views are those that the teacher saw. Instead of t(v − 1) cross-entropies of k numbers
     there is one logsumexp per student view, and one product of the summed targets with the summed logits, from which
-    the pairs of equal views are taken away:
+    the pairs of identical views are subtracted:
 
         Σ_{i≠j} CE(q_i, s_j) = Σ_j m_j logsumexp(s_j/τ) − (⟨Σ_i q_i, Σ_j s_j⟩ − Σ_i ⟨q_i, s_i⟩)/τ,
 
     where m_j is the number of teacher views other than j.
     """
     t, v = len(targets), len(logits)
-    assert v >= max(t, 2), "every teacher view needs a student view besides itself"
+    assert v >= max(t, 2), "every teacher view needs a different student view"
     scaled = at_least_float32(logits) / temperature
     others = torch.full((v, 1), float(t), device=logits.device)
     others[:t] -= 1
@@ -65,6 +65,6 @@ def masked_mean(values: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Floa
 
 
 def masked_rows_mean(values: Float[Tensor, " r"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, ""]:
-    """`masked_mean` of values that exist at masked patches only, in the order of `x[mask]`."""
+    """`masked_mean` of values given for masked patches only, in the order of `x[mask]`."""
     share = 1 / mask.sum(dim=1).clamp_min(1).to(values.dtype)
     return (values * share[:, None].expand_as(mask)[mask]).sum() / len(mask)

@@ -14,7 +14,7 @@ from asterism.ops.random import uniform
 
 
 def keep_count(patches: int, ratio: float) -> int:
-    """How many of `patches` stay when the share `ratio` is masked: truncated, in double precision."""
+    """The number of `patches` that remain when the share `ratio` is masked: truncated, in double precision."""
     return int(patches * (1 - ratio))
 
 
@@ -25,10 +25,10 @@ def keep_from_noise(noise: Float[Tensor, "b n"], ratio: float) -> Int[Tensor, "b
 
 
 def random_keep(keys: Int[Tensor, " b"], patches: int, ratio: float) -> Int[Tensor, "b m"]:
-    """Patches to keep, uniformly drawn for each image from its key.
+    """Patches to keep, drawn uniformly for each image from its key.
 
     >>> keep = random_keep(torch.arange(2), patches=16, ratio=0.75)
-    >>> mask_from_keep(keep, patches=16).sum(dim=1).tolist()  # of the removed
+    >>> mask_from_keep(keep, patches=16).sum(dim=1).tolist()  # removed patches
     [12, 12]
     """
     return keep_from_noise(uniform(keys, patches), ratio)
@@ -41,24 +41,24 @@ def mask_from_keep(keep: Int[Tensor, "b m"], patches: int) -> Bool[Tensor, "b {p
 
 
 class FocusConfig(Config):
-    """Masks that leave neighbouring patches visible more often."""
+    """Masks that are more likely to leave neighbouring patches visible."""
 
     probability: float = Field(default=0.5, ge=0, le=1)
-    sigma: tuple[float, float] = (0.1, 0.5)  # width of the bell as a share of the grid's side
+    sigma: tuple[float, float] = (0.1, 0.5)  # width of the Gaussian as a share of the grid's longer side
 
     @model_validator(mode="after")
     def _a_range(self) -> FocusConfig:
         if not 0 < self.sigma[0] <= self.sigma[1]:
-            raise ValueError(f"sigma = {list(self.sigma)} must be two rising numbers above 0")
+            raise ValueError(f"sigma = {list(self.sigma)} must be two increasing numbers above 0")
         return self
 
 
 @dataclass(frozen=True)
 class Focus:
-    """A bell around a cell of the patch grid, inside which patches are kept more often."""
+    """A Gaussian around a cell of the patch grid, inside which patches are kept more often."""
 
     centre: Int[Tensor, "b 2"]  # row, column
-    sigma: Float[Tensor, " b"]  # width of the bell as a share of the grid's longer side
+    sigma: Float[Tensor, " b"]  # width of the Gaussian as a share of the grid's longer side
     active: Bool[Tensor, " b"]  # images whose noise is changed at all
 
 
@@ -81,7 +81,7 @@ def focus_noise(noise: Float[Tensor, "b n"], grid: tuple[int, int], focus: Focus
 
 @dataclass(frozen=True)
 class MaskDraw:
-    """The random numbers behind one view's masks; which patches stay follows from them and the ratio."""
+    """The random numbers behind one view's masks; with the ratio they determine which patches stay."""
 
     noise: Float[Tensor, "b n"]
     focus: Focus | None

@@ -1,4 +1,4 @@
-"""Mean-shift among tokens: attention without projections, which moves a token to the mode of the cluster it lies in.
+"""Mean-shift among tokens: attention without projections, which moves a token to the mode of its cluster.
 
 With keys Z and the inverse temperature τ (FLSL, equation 4), one step is
 
@@ -28,7 +28,7 @@ def mean_shift(
 ) -> Float[Tensor, "b q d"]:
     """The queries after some steps towards the modes of the keys; `scale` is τ and multiplies dot products.
 
-    Queries from several views of an image belong side by side on the query axis: then the keys are there only once.
+    Concatenate queries from several views of an image along the query axis, so that the keys are stored only once.
     """
     source, modes = keys[:, None], queries[:, None]
     for _ in range(steps):
@@ -37,10 +37,10 @@ def mean_shift(
 
 
 def take(tokens: Float[Tensor, "b n d"], places: Int[Tensor, "b q"]) -> Float[Tensor, "b q d"]:
-    """The tokens at these places of each image."""
+    """The tokens at these positions of each image."""
     return tokens.gather(1, places[..., None].expand(-1, -1, tokens.shape[-1]))
 
 
 def mode_distance(tokens: Float[Tensor, "n d"], modes: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
-    """Mean squared distance of tokens to their modes, both brought to unit length: 2 − 2 · mean cosine."""
+    """Mean squared distance of tokens to their modes, both normalised to unit length: 2 − 2 · mean cosine."""
     return 2 - 2 * F.cosine_similarity(tokens.float(), modes.float(), dim=-1, eps=1e-12).mean()

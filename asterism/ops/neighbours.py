@@ -1,7 +1,7 @@
 """Nearest neighbours by cosine similarity, and the weighted vote among them (Wu et al., 2018).
 
-Both sides are visited in chunks, so memory is `_QUERIES × _BANK` similarities plus k neighbours per query, whatever the
-number of rows. The votes are scattered straight into [queries, classes]; a one-hot tensor of k × classes is never made.
+Both sides are processed in chunks, so memory is `_QUERIES × _BANK` similarities plus k neighbours per query for any
+number of rows. Votes are scattered directly into [queries, classes]; no one-hot tensor of k × classes is formed.
 
 >>> bank, labels = torch.tensor([[1.0, 0.0], [2.0, 0.2], [0.0, 1.0]]), torch.tensor([0, 0, 1])
 >>> similarity, rows = nearest(torch.tensor([[3.0, 0.0], [0.0, 3.0]]), bank, k=2)
@@ -22,17 +22,17 @@ from torch.nn import functional as F
 
 _QUERIES = 1024  # rows per chunk; 1024 × 16384 similarities are 64 MB
 _BANK = 16384
-_GROUP, _WORTH_GROUPS = 16, 4  # rows per group; groups per neighbour from which on grouping pays
+_GROUP, _WORTH_GROUPS = 16, 4  # rows per group; groups per neighbour above which grouping pays off
 
-Searched = Callable[[int], None]  # is told how many more rows of the bank were searched
+Searched = Callable[[int], None]  # called with the number of additional rows of the bank searched
 
 
-def _nobody(rows: int) -> None:
-    """Nobody wants to know."""
+def _no_progress(rows: int) -> None:
+    """Report nothing."""
 
 
 def nearest(
-    queries: Float[Tensor, "q d"], bank: Float[Tensor, "n d"], k: int, searched: Searched = _nobody
+    queries: Float[Tensor, "q d"], bank: Float[Tensor, "n d"], k: int, searched: Searched = _no_progress
 ) -> tuple[Float[Tensor, "q {k}"], Int[Tensor, "q {k}"]]:
     """Cosine similarity and row of the k nearest rows of the bank, nearest first."""
     assert 1 <= k <= len(bank), f"k = {k} of {len(bank)} rows"
@@ -44,10 +44,10 @@ def nearest_in_parts(
     bank: Float[Tensor, "n d"],
     parts: Sequence[Sequence[range]],
     k: int,
-    searched: Searched = _nobody,
+    searched: Searched = _no_progress,
 ) -> list[tuple[Float[Tensor, "q _"], Int[Tensor, "q _"]]]:
-    """For each part of the bank, given as ascending runs of rows, what `nearest` finds there; the whole part if it has
-    less than k rows. Parts may overlap: every similarity is worked out once."""
+    """The result of `nearest` in each part of the bank, given as ascending runs of rows; the whole part if it has
+    fewer than k rows. Parts may overlap: every similarity is computed once."""
     similarity = [queries.new_full((len(queries), 0), 0.0, dtype=torch.float32) for _ in parts]
     index = [torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device) for _ in parts]
     for start, keys in _chunks(bank, _BANK):
@@ -82,11 +82,11 @@ def knn_accuracy(
     k: int | Sequence[int],
     temperature: float,
     classes: int,
-    searched: Searched = _nobody,
+    searched: Searched = _no_progress,
 ) -> dict[str, float]:
     """Top-1 and (above five classes) top-5 accuracy in percent for every k, as {"top1_k20": …}.
 
-    A k above the number of training rows becomes that number. A class without a single vote is never counted as right.
+    A k above the number of training rows becomes that number. A class without a single vote never counts as correct.
     """
     ks = clip_neighbours([k] if isinstance(k, int) else k, len(train_features))
     similarity, index = nearest(test_features, train_features, ks[-1], searched)
@@ -106,7 +106,7 @@ def knn_accuracy(
 
 
 def clip_neighbours(ks: Sequence[int], rows: int) -> list[int]:
-    """The numbers of neighbours that `rows` rows allow, ascending."""
+    """The numbers of neighbours, each limited to `rows`, in ascending order without repeats."""
     return sorted({min(k, rows) for k in ks})
 
 
@@ -117,7 +117,7 @@ def _chunks(rows: Float[Tensor, "n d"], size: int) -> Iterator[tuple[int, Float[
 
 
 def _inside(runs: Sequence[range], start: int, end: int) -> list[range]:
-    """What of the runs lies in start … end."""
+    """The parts of the runs within start … end."""
     cut = (range(max(run.start, start), min(run.stop, end)) for run in runs)
     return [run for run in cut if run]
 
@@ -149,8 +149,8 @@ def _keep_largest(
 
 
 def _largest(values: Float[Tensor, "q m"], k: int) -> tuple[Float[Tensor, "q {k}"], Int[Tensor, "q {k}"]]:
-    """`values.topk(k)`. The k largest lie in those k of m / 16 groups of columns whose maxima are the largest: two
-    short searches and a maximum, which runs at the speed of memory, instead of a long one."""
+    """`values.topk(k)`. The k largest are in the k of m / 16 groups of columns with the largest maxima. So one long
+    search becomes two short ones and a maximum, which runs at memory speed."""
     width = values.shape[1] // _GROUP
     if width < _WORTH_GROUPS * k:
         return values.topk(k)

@@ -1,4 +1,4 @@
-"""What objects of one view teach those of the other, and what neighbours in other images teach (CrIBo, section 3.2.3).
+"""Object losses: targets from the other view, and from neighbours in other images (CrIBo, section 3.2.3).
 
 With h the projections of objects, W the prototypes and H the cross-entropy,
 
@@ -6,7 +6,7 @@ With h the projections of objects, W the prototypes and H the cross-entropy,
     L_cv = ½ · 1/K Σ_k H(p_{1,t}^k, p_{2,s}^k) + H(p_{2,t}^k, p_{1,s}^k)                           (eq. 6, halved)
     L_ci = ½ · 1/Z_1 Σ_k 1_O H(p̃_{1,t}^k, p_{2,s}^k) + ½ · 1/Z_2 Σ_k 1_O H(p̃_{2,t}^k, p_{1,s}^k)  (eq. 8, halved)
 
-where p̃ is p_t of an object's neighbour and Z_i counts the objects of view i whose neighbour teaches.
+where p̃ is p_t of an object's neighbour and Z_i counts the objects of view i whose neighbour is accepted.
 
 >>> W, centre = torch.eye(3), torch.zeros(3)
 >>> p = ObjectSoftmax(W, W, centre, τ_s=0.1, τ_t=0.05)
@@ -56,7 +56,7 @@ class ObjectSoftmax:
 def object_loss(
     p: ObjectSoftmax, h_s: Float[Tensor, "2 m p"], h_t: Float[Tensor, "2 m p"], batch: ObjectBatch = "process"
 ) -> Comparison:
-    """L_cv: views 1, 2 of the student against views 2, 1 of the teacher; and the mean entropies of both."""
+    """L_cv: views 1, 2 of the student against views 2, 1 of the teacher, with the mean entropies of both."""
     H = summed_agreement(p.student(h_s.flatten(0, 1)), p.teacher(h_t.flip(0).flatten(0, 1)))
     K = objects_in_batch(torch.tensor(h_s.shape[1], device=h_s.device), batch)
     return Comparison(
@@ -74,7 +74,7 @@ def neighbour_loss(
     batch: ObjectBatch = "process",
     counts: Counts = "own",
 ) -> Float[Tensor, ""]:
-    """L_ci; `h_nn` are the projections of those neighbours of each view that are accepted: O."""
+    """L_ci; `h_nn` are the projections of the accepted neighbours (O) of each view."""
     O_1, O_2 = accepted
     H_1 = summed_agreement(p.student(h_s[1][O_1]), p.teacher(h_nn[0])).cross_entropy
     H_2 = summed_agreement(p.student(h_s[0][O_2]), p.teacher(h_nn[1])).cross_entropy

@@ -1,7 +1,7 @@
 """Means over objects, whose number differs from image to image.
 
 A batch is divided over processes and micro-batches, and the losses of the parts are averaged. "process": the mean of
-each part's own objects. "all": the mean over the objects of all processes, however the images are divided.
+each part's own objects. "all": the mean over the objects of all processes, regardless of how the images are divided.
 
 >>> totals, count = torch.tensor(6.0), torch.tensor(4)
 >>> float(mean_of_objects(totals, objects_in_batch(count, "all"), "all"))
@@ -29,9 +29,9 @@ def objects_in_batch(counts: Int[Tensor, "*n"], batch: ObjectBatch) -> Int[Tenso
 
 
 def mean_of_objects(total: Float[Tensor, ""], count: Int[Tensor, ""], batch: ObjectBatch) -> Float[Tensor, ""]:
-    """This process's total over the count of the batch; zero where there is nothing to count.
+    """This process's total divided by the count of the batch; zero if the count is zero.
 
-    Where the count is that of all processes, the result is a multiple, so that the average over processes is the mean.
+    If the count is over all processes, the result is scaled so that its average over processes is the mean.
     """
     processes = world_size() if batch == "all" else 1
     return total * (count > 0) * processes / count.clamp_min(1)
@@ -40,7 +40,7 @@ def mean_of_objects(total: Float[Tensor, ""], count: Int[Tensor, ""], batch: Obj
 def gather_objects(
     objects: Float[Tensor, "v m d"], batch: ObjectBatch
 ) -> tuple[Float[Tensor, "v n d"], Int[Tensor, " m"]]:
-    """The objects of the batch, without gradient, and the places among them of this process's own."""
+    """The objects of the batch, without gradient, and the indices of this process's own objects in them."""
     own = torch.arange(objects.shape[1], device=objects.device)
     if batch == "process":
         return objects.detach(), own

@@ -1,4 +1,4 @@
-"""One label per patch from labels per pixel, and the vote of labelled patches about others."""
+"""One label per patch from labels per pixel, and labels of patches from their labelled neighbours."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def class_counts(
 
 
 def majority_labels(counts: Int[Tensor, "*patch c"], void: int) -> Int[Tensor, "*patch"]:
-    """The most frequent class of the pixels that are not void, the smallest of equals; void where nothing else is."""
+    """The most frequent class of the pixels that are not void, the smallest on ties; void if all pixels are void."""
     known = counts[..., :-1]
     return torch.where(known.sum(-1) > 0, _first_largest(known), void)
 
 
 def mode_labels(counts: Int[Tensor, "*patch c"], void: int) -> Int[Tensor, "*patch"]:
-    """The most frequent label, void being one like the others and the largest."""
+    """The most frequent label; void counts like any other label and is the largest."""
     found = _first_largest(counts)
     return torch.where(found == counts.shape[-1] - 1, void, found)
 
@@ -52,6 +52,6 @@ def mean_of_neighbours(
 
 
 def _first_largest(counts: Int[Tensor, "*patch c"]) -> Int[Tensor, "*patch"]:
-    """The place of the largest count, the first of equals: argmax alone leaves open which of them it takes."""
+    """The index of the largest count, the first on ties: argmax alone does not specify which one it returns."""
     classes = counts.shape[-1]
     return (counts * classes - torch.arange(classes, device=counts.device)).argmax(-1)

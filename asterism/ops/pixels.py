@@ -1,4 +1,4 @@
-"""Pixels as people see them, in [0, 1], and as networks do: minus a mean and divided by a deviation, per channel."""
+"""Conversion between pixels in [0, 1] and a network's input: minus a mean, divided by a deviation, per channel."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor
 def normalise(
     images: Float[Tensor, "b c h w"], mean: Sequence[float], std: Sequence[float]
 ) -> Float[Tensor, "b c h w"]:
-    """From [0, 1] to what a network sees."""
+    """From [0, 1] to a network's input."""
     return (images - _channels(mean, images)) / _channels(std, images)
 
 
 def denormalise(
     pixels: Float[Tensor, "b c h w"], mean: Sequence[float], std: Sequence[float]
 ) -> Float[Tensor, "b c h w"]:
-    """From what a network sees back to [0, 1]."""
+    """From a network's input back to [0, 1]."""
     return pixels * _channels(std, pixels) + _channels(mean, pixels)
 
 

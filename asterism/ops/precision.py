@@ -1,4 +1,4 @@
-"""Arithmetic that half precision would spoil."""
+"""Promotion for arithmetic that half precision would make inaccurate."""
 
 from __future__ import annotations
 

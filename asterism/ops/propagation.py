@@ -1,8 +1,8 @@
-"""Carrying a mask through a video by the similarity of patch features.
+"""Propagating a mask through a video by the similarity of patch features.
 
-A patch of a new frame looks at the patches within `radius` of its place, in the first frame and in the last few ones.
-The `topk` most similar of them all together give it their masks, weighted by exp(cosine / temperature). Masks stay
-soft from frame to frame; they are made hard only to be looked at.
+A patch of a new frame is compared with the patches within `radius` of its position in the first frame and in the last
+few frames. The `topk` most similar over all these frames give it their masks, weighted by exp(cosine / temperature).
+Masks stay soft from frame to frame; they are made hard only for output.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def propagate(
     radius: int,
     temperature: float,
 ) -> Iterator[Float[Tensor, "c h w"]]:
-    """The soft mask of every frame after the first, one at a time: `context` frames are kept beside the first."""
+    """Yield the soft mask of every frame after the first; `context` frames are kept in addition to the first."""
     remaining = iter(frames)
     first = _unit(next(remaining))
     recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=context)
@@ -51,8 +51,8 @@ def carry_mask(
 ) -> Float[Tensor, "c h w"]:
     """The mask of one frame from those of its context; features have unit length.
 
-    Patches as similar as the last of the `topk` count too. Only the rows of the grid that a band of queries can see
-    are compared with it, so that memory does not grow with the square of the grid.
+    Patches tied with the last of the `topk` count too. A band of queries is compared only with the rows of the grid
+    within its radius, so that memory does not grow with the square of the grid.
     """
     frames, classes, height, width = masks.shape
     features = keys.reshape(frames, height, width, -1)
@@ -78,9 +78,9 @@ def carry_mask(
 def hard_labels(
     mask: Float[Tensor, "c h w"], size: tuple[int, int], output: tuple[int, int] | None = None
 ) -> Int[Tensor, "H W"]:
-    """The class of every pixel: bilinear to `size`, each class stretched to [0, 1], the largest wins.
+    """The class of every pixel: resize to `size` (bilinear), stretch each class to [0, 1], take the largest.
 
-    `output` is the size of the original frame where that is another; labels are repeated or dropped to reach it.
+    `output` is the size of the original frame if it differs; labels are resized to it by nearest neighbour.
     """
     smooth = F.interpolate(mask[None], size, mode="bilinear", align_corners=False)[0]
     low, high = smooth.amin(dim=(1, 2), keepdim=True), smooth.amax(dim=(1, 2), keepdim=True)
@@ -90,7 +90,7 @@ def hard_labels(
 
 
 def resize_labels(labels: Integer[Tensor, "h w"], size: tuple[int, int]) -> Integer[Tensor, "H W"]:
-    """Labels at another size; each takes that of the nearest centre."""
+    """Labels at another size: each pixel takes the label of the nearest pixel centre."""
     rows, columns = (
         ((torch.arange(new, device=labels.device) * 2 + 1) * old // (2 * new))
         for old, new in zip(labels.shape, size, strict=True)
@@ -105,9 +105,9 @@ def one_hot_masks(labels: Integer[Tensor, "h w"], classes: int) -> Float[Tensor,
 def class_shares(
     labels: Integer[Tensor, "h w"], classes: int, grid: tuple[int, int]
 ) -> Float[Tensor, "{classes} rows columns"]:
-    """The share of every class in every cell of the grid, so that things smaller than a cell do not vanish.
+    """The share of every class in every cell of the grid, so that objects smaller than a cell do not vanish.
 
-    Labels of `classes` and above are void: they count for nothing.
+    Labels of `classes` and above are void and ignored.
     """
     shares = [F.adaptive_avg_pool2d((labels == c).float()[None], grid)[0] for c in range(classes)]
     return torch.stack(shares)

@@ -1,13 +1,13 @@
 """Cross-entropy of embeddings against prototype targets that many rows share, without prototype-wide gathered targets.
 
-For a row with embedding h, whose target q̃ is row σ of a small table, and prototypes C (one per line),
+For a row with embedding h, whose target q̃ is row σ of a small table, and prototypes C (one per row),
 
     −Σ_k q̃_k log softmax(C h / τ)_k = |q̃| · logsumexp(C h / τ) − ⟨q̃ C, h⟩ / τ        with |q̃| = Σ_k q̃_k.
 
-So the table is multiplied with C once, to as many columns as an embedding has, and *that* is gathered by σ. Likewise
-the gradient of the second term with respect to C is the table times the sum of the embeddings that share each of its
-rows. The logits serve only the logsumexp; they live in one buffer of a few rows, where they become probabilities and,
-because the result is a single number, at once the gradients of that number.
+So the table is multiplied by C once, which leaves one column per embedding channel, and the *product* is gathered by
+σ. Likewise the gradient of the second term with respect to C is the table times the sum of the embeddings that share
+each of its rows. Logits are needed only for the logsumexp. They are held in one buffer of a few rows and overwritten by
+probabilities. The result is a scalar, so these give its gradients at once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-_BUFFER = 1 << 22  # numbers in the logits buffer: 16 MiB, few enough for caches and many enough for matrix products
+_BUFFER = (
+    1 << 22
+)  # numbers in the logits buffer: 16 MiB, small enough for caches, large enough for efficient matrix products
 
 
 def prototype_cross_entropy(
@@ -30,7 +32,7 @@ def prototype_cross_entropy(
 ) -> Float[Tensor, ""]:
     """Mean over rows of the cross-entropy of softmax(prototypes · embedding / temperature) against targets[which].
 
-    Gradients reach embeddings and prototypes; targets and their choice are constants. All in float32.
+    Gradients reach embeddings and prototypes; targets and `which` are constants. All in float32.
     """
     with torch.autocast(embeddings.device.type, enabled=False):
         return _PrototypeCrossEntropy.apply(embeddings.float(), prototypes.float(), targets.float(), which, temperature)

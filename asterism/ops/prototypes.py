@@ -1,11 +1,11 @@
-"""Self-organizing prototypes: groups of remembered embeddings that vote together (SOP, SOVE, MaSSL).
+"""Self-organizing prototypes: groups of stored embeddings that vote together (SOP, SOVE, MaSSL).
 
 A prototype is an anchor row of a memory with its nearest rows, its members. Member j of prototype i gives w_j of its
 vote to i and, in most forms, spreads the rest over the other K − 1 prototypes; with D the members and Y these shares,
 
     P(u) = softmax(u Dᵀ / τ) Y.
 
-Every form of Y here has two different entries per row only, c_j + o_j in the member's own column and o_j elsewhere, so
+Every form of Y here has only two distinct entries per row, c_j + o_j in the member's own column and o_j elsewhere, so
 with e_j = exp(u·D_j / τ)
 
     p_i = (Σ_{j∈G_i} c_j e_j + Σ_j o_j e_j) / Z,   Z = Σ_j (c_j + K o_j) e_j,
@@ -29,9 +29,9 @@ from asterism.ops.precision import at_least_float32
 
 Contribution = Literal["similarity", "constant", "block-diagonal", "one-hot"]
 
-# Logits held at once, a compromise between the size of a matrix product and the memory around it (16 MB in float32).
+# Logits held at once, a compromise between the size of a matrix product and memory (16 MB in float32).
 _CHUNK = 1 << 22
-_TILE = 2048  # rows on either side of a tile of similarities, another 16 MB
+_TILE = 2048  # rows per side of a tile of similarities, another 16 MB
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ class Prototypes:
 # ---------------------------------------------------------------------------------------------------- finding members
 
 
-# A search finds, given memory, anchors' places, a count and places that are excluded (or None), the `count` rows most
-# similar to each anchor: similarities (cosines) and places, by falling similarity. `nearest_rows` compares all rows;
-# `asterism.nn.neighbour_lists` remembers.
+# Given a memory, the rows of the anchors, a count and excluded rows (or None), a search returns the `count` rows most
+# similar to each anchor: cosines and row indices, in descending order. `nearest_rows` compares all rows;
+# `asterism.nn.neighbour_lists` keeps lists between steps.
 Search = Callable[[Tensor, Tensor, int, Tensor | None], tuple[Tensor, Tensor]]
 
 
@@ -73,9 +73,9 @@ def supports_outside_anchors(
     search: Search,
     drawn: Int[Tensor, " a"] | None = None,
 ) -> Supports:
-    """Each anchor's nearest rows among those that are not anchors, by falling similarity, then the anchor itself.
+    """Each anchor's nearest rows that are not anchors, by descending similarity, then the anchor itself.
 
-    `drawn` are all rows that count as anchors, where prototypes are made of some of them only.
+    `drawn` are all rows that count as anchors, if only some of them become prototypes.
     """
     similarity, index = search(memory, anchors, neighbours, anchors if drawn is None else drawn)
     itself = (memory[anchors] ** 2).sum(dim=1, keepdim=True)
@@ -86,7 +86,7 @@ def supports_outside_anchors(
 def supports_in_memory(
     memory: Float[Tensor, "n d"], anchors: Int[Tensor, " k"], members: int, search: Search
 ) -> Supports:
-    """Each anchor's nearest rows in the whole memory: itself first, other anchors possibly among them."""
+    """Each anchor's nearest rows in the whole memory: itself first; the others may include anchors."""
     similarity, index = search(memory, anchors, members, None)
     return Supports(index, similarity, anchors)
 
@@ -96,8 +96,8 @@ def nearest_rows(
     memory: Float[Tensor, "n d"], anchors: Int[Tensor, " k"], count: int, excluded: Int[Tensor, " x"] | None = None
 ) -> tuple[Float[Tensor, "k {count}"], Int[Tensor, "k {count}"]]:
     """`Search` by comparing the anchors with every row, in tiles."""
-    assert count <= len(memory) - (0 if excluded is None else len(excluded)), "fewer rows than neighbours asked for"
-    if count == 0:  # patch prototypes are usually their anchors alone: no search
+    assert count <= len(memory) - (0 if excluded is None else len(excluded)), "fewer rows than requested neighbours"
+    if count == 0:  # patch prototypes usually consist of their anchor alone: no search
         return memory.new_zeros(len(anchors), 0), anchors.new_zeros(len(anchors), 0)
     bias = memory.new_zeros(len(memory))
     if excluded is not None:
@@ -127,7 +127,7 @@ def _nearest_rows(
 def member_weights(supports: Supports, smoothing: float) -> Float[Tensor, "k m"]:
     """The w of the similarity forms: cosine to the anchor, 1 − smoothing for the anchor itself.
 
-    Differs from the published code: a negative cosine counts as 0, as a negative share would make P(u) no distribution.
+    Differs from the published code: a negative cosine counts as 0, as P(u) is not a distribution with negative shares.
     """
     itself = supports.index == supports.anchors[:, None]
     weights = torch.where(itself, 1 - smoothing, supports.similarity)
@@ -137,7 +137,7 @@ def member_weights(supports: Supports, smoothing: float) -> Float[Tensor, "k m"]
 def organize(
     memory: Float[Tensor, "n d"], supports: Supports, contribution: Contribution, smoothing: float
 ) -> Prototypes:
-    """Prototypes of the given members, whose votes count as `contribution` says.
+    """Prototypes of the given members, whose votes are weighted by `contribution`.
 
     similarity: w to the own prototype, (1 − w) / (K − 1) to each other one. constant: the same with w = 1 − smoothing
     for every member. block-diagonal: w to the own prototype, nothing to others, renormalised. one-hot: w = 1.
@@ -158,9 +158,9 @@ def organize(
 
 
 def permuted_blocks(memory: Float[Tensor, "n d"], permutation: Int[Tensor, " p"], size: int) -> Iterator[Prototypes]:
-    """MaSSL's tasks: different rows of the memory in random order, cut into blocks; each row is a prototype.
+    """MaSSL's tasks: distinct rows of the memory in random order, cut into blocks; each row is a prototype.
 
-    A remainder that fills no block is left out; the permutation need not have it.
+    A remainder that does not fill a block is left out, and the permutation may omit it.
 
     >>> memory = torch.nn.functional.normalize(torch.randn(50, 16), dim=1)
     >>> tasks = list(permuted_blocks(memory, torch.randperm(50)[:48], size=8))
@@ -177,7 +177,7 @@ def permuted_blocks(memory: Float[Tensor, "n d"], permutation: Int[Tensor, " p"]
 
 
 def log_probabilities(rows: Float[Tensor, "b d"], prototypes: Prototypes, temperature: float) -> Float[Tensor, "b k"]:
-    """The log P of every row, differentiable with respect to the rows.
+    """Log-probabilities of every row, differentiable with respect to the rows.
 
     >>> memory = torch.nn.functional.normalize(torch.randn(100, 16), dim=1)
     >>> supports = supports_outside_anchors(memory, torch.randperm(100)[:10], 3, nearest_rows)
@@ -206,7 +206,7 @@ def grouped_cross_entropy(
 
 
 class _LogProbabilities(torch.autograd.Function):
-    """Keeps the rows alone, and makes the logits again for the backward pass."""
+    """Keeps only the rows, and recomputes the logits in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, prototypes: Prototypes, temperature: float) -> Tensor:
@@ -228,9 +228,9 @@ class _LogProbabilities(torch.autograd.Function):
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """The members have no gradient and the rows do not mix, so the gradient is known before the backward pass.
+    """Members have no gradient and rows are independent, so the gradient is known before the backward pass.
 
-    Each chunk of logits makes its part of it and is forgotten; what is kept is one tensor of the rows' size.
+    Each chunk of logits yields its part of the gradient and is freed; one tensor of the rows' size is kept.
     """
 
     @staticmethod
@@ -274,7 +274,7 @@ def _votes(rows: Float[Tensor, "b d"], prototypes: Prototypes, temperature: floa
 def _gradient(
     votes: _Votes, targets: Float[Tensor, "b k"], prototypes: Prototypes, temperature: float
 ) -> Float[Tensor, "b d"]:
-    """∂(−Σ q log p)/∂u, by way of the logits z (overwrites the exponentials):
+    """∂(−Σ q log p)/∂u, through the logits z (overwrites the exponentials):
 
     ∂/∂z_j = e_j / Z · ((c_j + K o_j) Σ_i q_i − c_j q_{i(j)} / p_{i(j)} − o_j Σ_i q_i / p_i).
     """
@@ -287,7 +287,7 @@ def _gradient(
 
 
 def _shares(prototypes: Prototypes) -> Float[Tensor, "2 mk"]:
-    """The members' o, and their c + K o: what they give all prototypes together."""
+    """The members' o, and their c + K o: the total they give to all prototypes."""
     own, everywhere = prototypes.own.flatten(), prototypes.everywhere.flatten()
     return torch.stack([everywhere, own + prototypes.count * everywhere])
 

@@ -1,4 +1,4 @@
-"""Peak signal-to-noise ratio: how close a picture comes to another."""
+"""Peak signal-to-noise ratio between two images."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def psnr(made: Float[Tensor, "b 3 h w"], images: Float[Tensor, "b 3 h w"]) -> Float[Tensor, " b"]:
-    """−10 log₁₀ of the mean squared error of each picture in decibels, for values in [0, 1]; infinite where equal.
+    """−10 log₁₀ of the mean squared error of each image in decibels, for values in [0, 1]; infinite if equal.
 
     Differences are squared and summed in double precision.
     """

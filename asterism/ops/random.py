@@ -1,7 +1,7 @@
-"""Randomness as a function of its cause: counter-based draws from 64-bit keys.
+"""Counter-based random draws from 64-bit keys.
 
-A key is folded from (seed, epoch, sample), (seed, step) and the like; the numbers drawn from it depend on nothing else,
-so they are the same on every device, in every batch composition and on every number of processes, and no generator
+A key is folded from integers such as (seed, epoch, sample) or (seed, step). The numbers drawn from it depend on nothing
+else, so they are the same on every device, for every batch composition and number of processes, and no generator
 state has to be saved. The mixing is splitmix64's finaliser (Steele et al., 2014).
 """
 
@@ -18,7 +18,7 @@ _WORD = (1 << 64) - 1
 
 
 def fold(key: int, *data: int) -> int:
-    """A new key (a signed 64-bit integer) from a key and the integers that tell this use from others."""
+    """A new key (a signed 64-bit integer) from a key and the integers that distinguish this use from others."""
     for value in data:
         key = _mix_int((key + _GOLDEN * (value + 1)) & _WORD)
     return _signed(key & _WORD)
@@ -53,7 +53,7 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:
-    """Logical right shift: torch's own keeps the sign."""
+    """Logical right shift; torch's is arithmetic and keeps the sign."""
     return x >> bits & (1 << 64 - bits) - 1
 
 

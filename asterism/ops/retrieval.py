@@ -1,7 +1,7 @@
-"""Mean average precision of rankings, as the revisited Oxford and Paris benchmarks count it (Radenović et al., 2018).
+"""Mean average precision of rankings, as in the revisited Oxford and Paris benchmarks (Radenović et al., 2018).
 
-Ignored images are taken out of a ranking before anything is counted. Average precision is the area under the precision
-curve by trapezoids, which differs from the usual sum over positives.
+Ignored images are removed from a ranking before anything is counted. Average precision is the area under the precision
+curve by the trapezoidal rule, which differs from the usual sum over positives.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class RetrievalScores:
-    """Shares in [0, 1]. Queries without a positive are NaN and count nowhere; the means are NaN if all are so."""
+    """Shares in [0, 1]. Queries without a positive are NaN and left out of the means, which are NaN if all are."""
 
     ap: Float[Tensor, " q"]
     precision: Float[Tensor, "q k"]
@@ -36,7 +36,7 @@ def retrieval_scores(
     ignored: Sequence[Int[Tensor, " _"]],
     ks: Sequence[int],
 ) -> RetrievalScores:
-    """Scores of rankings (database rows, best first), given the rows that are right and those that do not count."""
+    """Scores of rankings (database rows, best first), given the positive rows and the ignored ones."""
     ap, precision = [], []
     for ranking, right, junk in zip(rankings, positives, ignored, strict=True):
         ranks = _ranks(ranking, right, junk)
@@ -46,7 +46,7 @@ def retrieval_scores(
 
 
 def average_precision(ranks: Int[Tensor, " p"]) -> float:
-    """Area under the precision curve of the ranks (ascending, from 0) at which the positives stand."""
+    """Area under the precision curve of the ranks (ascending, from 0) of the positives."""
     if not len(ranks):
         return float("nan")
     found, rank = torch.arange(len(ranks), dtype=torch.float64), ranks.double().cpu()
@@ -56,7 +56,7 @@ def average_precision(ranks: Int[Tensor, " p"]) -> float:
 
 
 def precision_at(ranks: Int[Tensor, " p"], ks: Sequence[int]) -> list[float]:
-    """Share of positives among the first k; beyond the last positive a ranking is not blamed for anything."""
+    """Share of positives among the first k; ranks beyond the last positive do not count against a ranking."""
     if not len(ranks):
         return [float("nan")] * len(ks)
     last = int(ranks[-1]) + 1
@@ -65,6 +65,6 @@ def precision_at(ranks: Int[Tensor, " p"], ks: Sequence[int]) -> list[float]:
 
 
 def _ranks(ranking: Int[Tensor, " n"], positives: Int[Tensor, " _"], ignored: Int[Tensor, " _"]) -> Int[Tensor, " p"]:
-    """Ranks of the positives after the ignored images are gone."""
+    """Ranks of the positives after the ignored images are removed."""
     kept = ranking[~torch.isin(ranking, ignored)]
     return torch.isin(kept, positives).nonzero().flatten()

@@ -1,7 +1,7 @@
-"""The most similar of many rows, by cosine: matrix products of one tile at a time and a running maximum.
+"""The most similar of many rows by cosine: matrix products one tile at a time and a running maximum.
 
-Queries × rows similarities are never held at once, and stored rows may be in half precision: they are brought to unit
-length in single precision tile by tile, as they are read.
+The queries × rows similarities are never held at once. Stored rows may be in half precision: they are normalised to
+unit length in single precision, tile by tile, as they are read.
 
 >>> rows = torch.tensor([[4.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
 >>> most_similar_row(torch.tensor([[9.0, 1.0], [1.0, 2.0]]), rows).tolist()
@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-_QUERIES = 1024  # of a tile; with as many rows as below it holds 16 MB
+_QUERIES = 1024  # per tile; with the number of rows below, a tile holds 16 MB
 _ROWS = 4096
 
 
@@ -31,15 +31,15 @@ def most_similar_row(
 ) -> Int[Tensor, " q"]:
     """The row of largest cosine similarity to each query; −1 where no row may be chosen.
 
-    among: places of the rows to choose from; all of them, if not given.
-    reciprocal_length: 1/‖row‖ where it is known.
+    among: indices of the rows to choose from; all rows by default.
+    reciprocal_length: 1/‖row‖, if known.
     query_group, row_group: a query never chooses a row of its own group.
     """
     if among is None:
         among = torch.arange(len(rows), device=rows.device)
     if reciprocal_length is None:
         reciprocal_length = reciprocal_lengths(rows)
-    # Few rows belong to a group that asks, so only their columns need a closer look.
+    # Few rows belong to a query's group, so only their columns are checked.
     asked = None if query_group is None or row_group is None else torch.isin(row_group, query_group)
     with torch.autocast(rows.device.type, enabled=False):
         unit = F.normalize(queries.float(), dim=1)
@@ -74,7 +74,7 @@ def _forbid_own_group(
     query_group: Int[Tensor, " q"],
     row_group: Int[Tensor, " m"],
 ) -> None:
-    """In place; `asked`: the rows that belong to the group of any query."""
+    """Modify in place; `asked` are the rows that belong to the group of any query."""
     columns = asked.nonzero()[:, 0]
     if len(columns):
         own = query_group[:, None] == row_group[columns]

@@ -1,4 +1,4 @@
-"""Values that change in the course of training, as pure functions of where training stands."""
+"""Schedules: values that change during training, as pure functions of its progress."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def warmup_cosine(
     start: float = 0.0,
     first_peak: Literal["last", "next"] = "last",
 ) -> float:
-    """`ramp` from `start` to `peak` over `warmup_steps`, then `cosine` from `peak` to `final` over the others.
+    """`ramp` from `start` to `peak` over `warmup_steps`, then `cosine` from `peak` to `final` over the remaining steps.
 
     The cosine starts at the peak. The warm-up reaches it in its last step, so that two steps have the same value, or
     would reach it in the next one.
@@ -40,7 +40,7 @@ def ramp(position: int, length: int, start: float, final: float) -> float:
 
 
 def ramp_per_epoch(progress: Progress, epochs: int, start: float, final: float) -> float:
-    """`ramp` in stairs of one epoch: the teacher temperature of DINO, iBOT, FLSL and CrIBo."""
+    """`ramp` in steps of one epoch: the teacher temperature of DINO, iBOT, FLSL and CrIBo."""
     return ramp(progress.epoch, epochs, start, final)
 
 

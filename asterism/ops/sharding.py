@@ -1,4 +1,4 @@
-"""Sharding parameters over processes (FSDP), and seeing sharded and plain tensors alike."""
+"""Sharding parameters over processes (FSDP), and uniform access to sharded and plain tensors."""
 
 from __future__ import annotations
 

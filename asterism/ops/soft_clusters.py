@@ -1,16 +1,16 @@
 """Soft assignments of embeddings to clusters: how well two networks agree, and how evenly the clusters are filled.
 
 An embedding h belongs to cluster k with probability p_k = softmax(C h / τ − o)_k, where the rows of C are the clusters'
-prototypes. Tables of n embeddings × k clusters are made a few rows at a time and forgotten; the backward pass makes
-them again from one number per row, the logsumexp. With a the gradient of the mean cross-entropy and g that of the mean
-probability, both divided by n, the gradient with respect to a row's scaled logits is
+prototypes. Tables of n embeddings × k clusters are computed a few rows at a time and freed; the backward pass
+recomputes them from one number per row, the logsumexp. With a the gradient of the mean cross-entropy and g that of the
+mean probability, both divided by n, the gradient with respect to a row's scaled logits is
 
     p ∘ (a + g − ⟨g, p⟩) − a q        where q is the teacher's distribution.
 
 >>> prototypes = torch.eye(3)
 >>> student = Assignments(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], requires_grad=True), prototypes, 0.1)
 >>> teacher = Assignments(torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]), prototypes, 0.1)
->>> found = agreement(student, teacher)  # right in the first row, sure and wrong in the second
+>>> found = agreement(student, teacher)  # correct in the first row, confidently wrong in the second
 >>> round(float(found.cross_entropy.detach()), 2)
 5.0
 >>> uniform = torch.full((3,), 1 / 3)
@@ -30,7 +30,7 @@ from torch import Tensor
 
 from asterism.ops import collectives
 
-_CHUNK = 1 << 20  # logits per chunk and network: 4 MiB, which caches hold and matrix products like
+_CHUNK = 1 << 20  # logits per chunk and network: 4 MiB, which fits caches and suits matrix products
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Assignments:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What `agreement` finds; the entropies, in nats, are for monitoring and carry no gradient."""
+    """The result of `agreement`; the entropies, in nats, are for monitoring and have no gradient."""
 
     cross_entropy: Float[Tensor, ""]  # −mean Σ_k q_k log p_k
     mean_probability: Float[Tensor, " k"]  # mean p of this process's rows
@@ -69,7 +69,7 @@ def agreement(student: Assignments, teacher: Assignments) -> Agreement:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Sums over rows; the entropies are for monitoring and carry no gradient."""
+    """Sums over rows; the entropies are for monitoring and have no gradient."""
 
     cross_entropy: Float[Tensor, ""]  # −Σ_rows Σ_k q_k log p_k
     target_entropy: Float[Tensor, ""]
@@ -77,9 +77,9 @@ class Comparison:
 
 
 def summed_agreement(student: Assignments, teacher: Assignments) -> Comparison:
-    """The sums of which `agreement` gives the means, for any number of rows.
+    """The sums behind the means of `agreement`, for any number of rows.
 
-    Where there are none, they are zero and give the student's embeddings and prototypes a gradient of zeros.
+    Without rows they are zero, and the student's embeddings and prototypes get zero gradients.
     """
     n = len(student.embeddings)
     if n == 0:
@@ -90,7 +90,7 @@ def summed_agreement(student: Assignments, teacher: Assignments) -> Comparison:
 
 
 def divergence(mean: Float[Tensor, " k"], log_prior: Float[Tensor, " k"]) -> Float[Tensor, ""]:
-    """KL(mean ‖ prior): zero when the clusters are filled as the prior asks, ln K when one of K takes all."""
+    """KL(mean ‖ prior): 0 if clusters are filled as the prior says; ln K if one takes all under a uniform prior."""
     tiny = torch.finfo(mean.dtype).tiny
     return (mean * (mean.clamp_min(tiny).log() - log_prior)).sum()
 
@@ -99,8 +99,8 @@ def divergence(mean: Float[Tensor, " k"], log_prior: Float[Tensor, " k"]) -> Flo
 def balancing_offset(assignments: Assignments) -> Float[Tensor, " k"]:
     """The offset that lets each cluster's probabilities compete over the rows of all processes.
 
-    A softmax over the batch divides each cluster's exponentials by their sum Z_k; a softmax over clusters that follows
-    makes every row a distribution again: softmax(C h/τ − log Z). It is one round of Sinkhorn and Knopp's algorithm.
+    A softmax over the batch divides each cluster's exponentials by their sum Z_k; a subsequent softmax over clusters
+    makes every row a distribution again: softmax(C h/τ − log Z). This is one round of the Sinkhorn–Knopp algorithm.
     """
     with torch.autocast(assignments.embeddings.device.type, enabled=False):
         fixed = _constant(assignments)

@@ -9,7 +9,7 @@ from torch.nn.functional import normalize
 
 
 class SpreadWindow:
-    """The newest embeddings, as many as fit into `rows`: one small batch alone bounds its rank by its own size."""
+    """The newest `rows` embeddings: the rank of a single small batch is bounded by the batch size."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
@@ -22,11 +22,11 @@ class SpreadWindow:
 
     @property
     def is_full(self) -> bool:
-        """Whether ranks can be compared: from here on they are all measured on the same number of rows."""
+        """Whether ranks are comparable: once full, all are measured on the same number of rows."""
         return sum(map(len, self._parts)) >= self._rows
 
     def measure(self) -> dict[str, float]:
-        """Both numbers by the names they are logged under; none before there are two embeddings."""
+        """Both numbers under the names they are logged with; empty until there are two embeddings."""
         if sum(map(len, self._parts)) < 2:
             return {}
         rows = torch.cat(self._parts)[-self._rows :]
@@ -41,7 +41,7 @@ def feature_std(embeddings: Float[Tensor, "b d"]) -> Float[Tensor, ""]:
 
 def effective_rank(embeddings: Float[Tensor, "b d"]) -> Float[Tensor, ""]:
     """Exponential of the entropy of the centred embeddings' singular values as shares (Roy and Vetterli, 2007)."""
-    # In float64 on the CPU: some accelerators have neither float64 nor eigvalsh, and this is small and rare.
+    # In float64 on the CPU: some accelerators lack float64 or eigvalsh, and this is small and infrequent.
     rows = embeddings.detach().cpu().double()
     centred = rows - rows.mean(dim=0)
     # The Gram matrix of the shorter side has the squared singular values as its eigenvalues, at a fraction of the cost.

@@ -1,4 +1,4 @@
-"""Structural similarity of images (Wang et al., 2004): how alike their local means, contrasts and patterns are."""
+"""Structural similarity of images (Wang et al., 2004): compares local means, contrasts and patterns."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch.nn import functional as F
 _WINDOW, _SIGMA = 11, 1.5  # of the Gaussian window, in pixels
 _LEVELS = 255.0
 _C1, _C2 = (0.01 * _LEVELS) ** 2, (0.03 * _LEVELS) ** 2
-SMALLEST_SIDE = _WINDOW  # pixels; structural similarity is not defined below
+SMALLEST_SIDE = _WINDOW  # pixels; structural similarity is undefined for smaller images
 
 
 def ssim(images: UInt8[Tensor, "b 3 h w"], originals: UInt8[Tensor, "b 3 h w"]) -> Float[Tensor, " b"]:
-    """Structural similarity of each image, mean over channels and over all places where the window fits."""
+    """Structural similarity of each image, averaged over channels and all positions where the window fits."""
     x, y = images.double(), originals.double()
     mean_x, mean_y = _blurred(x), _blurred(y)
     variance_x, variance_y = _blurred(x * x) - mean_x**2, _blurred(y * y) - mean_y**2

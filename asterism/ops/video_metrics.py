@@ -1,4 +1,4 @@
-"""How well masks of a video agree with true ones: J for their regions, F for their outlines, as in DAVIS."""
+"""Agreement of a video's masks with the true ones: J for regions, F for boundaries, as in DAVIS."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-TOLERANCE = 0.008  # of the image's diagonal, within which outlines agree
+TOLERANCE = 0.008  # share of the image's diagonal within which boundaries agree
 
 
 def region_similarity(predicted: Bool[Tensor, "m h w"], true: Bool[Tensor, "m h w"]) -> Float[Tensor, " m"]:
@@ -22,10 +22,10 @@ def region_similarity(predicted: Bool[Tensor, "m h w"], true: Bool[Tensor, "m h 
 def boundary_similarity(
     predicted: Bool[Tensor, "m h w"], true: Bool[Tensor, "m h w"], tolerance: float = TOLERANCE
 ) -> Float[Tensor, " m"]:
-    """F: harmonic mean of the shares of each outline that lie near the other one.
+    """F: harmonic mean of the shares of each boundary that are near the other one.
 
-    Near means within ⌈tolerance · diagonal⌉ pixels. Masks without an outline (empty or full) agree with each other
-    and with nothing else.
+    Near means within ⌈tolerance · diagonal⌉ pixels. Masks without a boundary (empty or full) agree with each other
+    and with no other mask.
     """
     radius = math.ceil(tolerance * math.hypot(*predicted.shape[1:]))
     ours, theirs = boundaries(predicted), boundaries(true)
@@ -34,7 +34,7 @@ def boundary_similarity(
 
 
 def boundaries(masks: Bool[Tensor, "m h w"]) -> Bool[Tensor, "m h w"]:
-    """Pixels that differ from the next one to the right, below, or in both directions; beyond the edge nothing does."""
+    """Pixels that differ from the next one to the right, below or diagonally; pixels beyond the edge do not differ."""
     extended = F.pad(masks.float()[:, None], (0, 1, 0, 1), mode="replicate")[:, 0].bool()
     right, below, both = extended[:, :-1, 1:], extended[:, 1:, :-1], extended[:, 1:, 1:]
     return (masks ^ right) | (masks ^ below) | (masks ^ both)
@@ -53,7 +53,7 @@ def dilated(masks: Bool[Tensor, "m h w"], radius: int) -> Bool[Tensor, "m h w"]:
 
 
 def _share_near(outline: Tensor, other: Tensor, radius: int) -> Tensor:
-    """The share of each outline near the other; of an outline without pixels everything is near."""
+    """The share of each boundary near the other; 1 for a boundary without pixels."""
     pixels = outline.flatten(1).sum(1).double()
     near = (outline & dilated(other, radius)).flatten(1).sum(1).double()
     return torch.where(pixels > 0, near / pixels.clamp_min(1), 1.0)

@@ -1,4 +1,4 @@
-"""One patch out of every window of a patch grid, so that dense losses cost a fraction of all patches.
+"""One patch from every window of a patch grid, so that dense losses use only a fraction of the patches.
 
 >>> places = sample_windows(keys=torch.tensor([7, 8]), grid=(4, 6), window=2)  # two images, six windows
 >>> places.shape
@@ -22,9 +22,9 @@ _CORNERS = 4
 
 
 def window_cells(grid: tuple[int, int], window: int) -> Int[Tensor, "4 windows cells"]:
-    """The raster indices of the cells of each window × window square, in raster order inside and outside.
+    """The raster indices of the cells of each window × window square; windows and their cells are in raster order.
 
-    As many windows as fit side by side cover a rectangle. Where some of the grid is left over, the rectangle may lie in
+    The windows that fit cover a rectangle. If it does not cover the whole grid, it may be aligned with
     any corner: top left, top right, bottom left, bottom right (first axis). Otherwise the four are the same.
     """
     rows, columns = (side // window for side in grid)

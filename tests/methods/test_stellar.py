@@ -368,8 +368,8 @@ def test_advice_about_a_single_concept_helps() -> None:
     ("values", "message"),
     [
         ({"reconstruction": {"weight": -3}}, "weight"),
-        ({"focus": {"sigma": [0.5, 0.1]}}, "two rising numbers above 0"),
-        ({"focus": {"sigma": [0, 0]}}, "two rising numbers above 0"),
+        ({"focus": {"sigma": [0.5, 0.1]}}, "two increasing numbers above 0"),
+        ({"focus": {"sigma": [0, 0]}}, "two increasing numbers above 0"),
     ],
 )
 def test_values_out_of_range_are_refused(values: dict[str, Any], message: str) -> None:

@@ -15,7 +15,7 @@ def keys(count: int, seed: int = 0) -> Tensor:
 
 
 def slow_block_mask(draws: random.Random, height: int, width: int, ratio: float) -> list[list[bool]]:
-    """Word by word, for statistics."""
+    """A literal version of the published loop, for statistics."""
     mask = [[False] * width for _ in range(height)]
     target, masked, failures = ratio * height * width, 0, 0
     while masked < target and failures < 10:
@@ -47,7 +47,7 @@ def test_block_masks_have_the_statistics_of_the_slow_loop(grid: tuple[int, int],
     assert (ours.mean(dim=0) - slow.mean(dim=0)).abs().max() < 5 * cell_error
 
 
-def test_never_more_than_the_ratio_asks_for() -> None:
+def test_no_more_patches_are_masked_than_the_ratio_allows() -> None:
     ratios = torch.linspace(0, 0.9, 200, dtype=torch.float64)
     masks = block_masks(keys(200), (9, 7), ratios)
     assert (masks.sum(dim=1) <= ratios * 63).all()
@@ -85,7 +85,7 @@ def test_ratios_are_a_mixture_of_ranges() -> None:
     assert abs(float(some.mean()) - 0.3) < 5 * 0.4 / 12**0.5 / len(some) ** 0.5
 
 
-def test_shapes_have_the_published_ratios_unless_told_otherwise() -> None:
+def test_shapes_have_the_published_ratios_by_default() -> None:
     assert MaskConfig().mixture == ((0.0, 0.3), (0.0, 0.2))
     assert MaskConfig(shape="random").mixture == ((0.7,), (0.0,))
     assert MaskConfig(ratios=(0.4,)).mixture == ((0.4,), (0.0,))

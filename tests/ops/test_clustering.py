@@ -27,7 +27,7 @@ CONFIG = ClusteringConfig(clusters=4, position_weight=1.5, rounds=3)
 
 
 def _scene(same_crop: bool = False) -> tuple[Tensor, Tensor]:
-    """Tokens [3, 18, 6] of two 3×3 views, and their places."""
+    """Tokens [3, 18, 6] of two 3×3 views, and their positions."""
     g = torch.Generator().manual_seed(1)
     tokens = torch.randn(3, 18, 6, generator=g) * 3 + 1
     positions = torch.rand(3, 18, 2, generator=g) * 100
@@ -37,7 +37,7 @@ def _scene(same_crop: bool = False) -> tuple[Tensor, Tensor]:
 
 
 def _slow_clusters(tokens: Tensor, positions: Tensor, seeds: Tensor, config: ClusteringConfig) -> list[list[int]]:
-    """One image after another, one number after another, in double precision."""
+    """One image and one number at a time, in double precision."""
     return [
         _slow_image(z.double().tolist(), e.double().tolist(), s.tolist(), config)
         for z, e, s in zip(tokens, positions, seeds, strict=True)
@@ -97,7 +97,7 @@ def _slow_image(z: list[list[float]], e: list[list[float]], seeds: list[int], co
         ({}, False),
         ({"marginals": "uniform"}, False),
         ({"position_weight": 0.0}, False),
-        ({"clusters": 18, "sharpness": 40.0}, False),  # a seed for every token, and clusters that empty
+        ({"clusters": 18, "sharpness": 40.0}, False),  # a seed for every token; some clusters become empty
         ({"sinkhorn_iterations": 1, "rounds": 1}, True),
         ({"marginal_offset": 2.0}, True),
     ],
@@ -109,7 +109,7 @@ def test_labels_are_those_of_the_slow_loop(change: dict[str, float], same_crop: 
     assert cluster(tokens, positions, seeds, config).tolist() == _slow_clusters(tokens, positions, seeds, config)
 
 
-def test_an_image_does_not_see_its_batch_unless_costs_are_scaled_together() -> None:
+def test_an_image_does_not_depend_on_its_batch_unless_costs_are_scaled_over_the_batch() -> None:
     tokens, positions = _scene()
     tokens[1:] = tokens[1:].abs() + 5  # nearly parallel: a narrow range of costs
     seeds = draw_seeds(KEYS, 18, 4)
@@ -125,7 +125,7 @@ def test_an_image_does_not_see_its_batch_unless_costs_are_scaled_together() -> N
     assert first_cost("image", 2).max() == 1
 
 
-def test_the_plan_keeps_its_marginals() -> None:
+def test_the_plan_has_the_given_marginals() -> None:
     cost = torch.rand(2, 30, 5, generator=torch.Generator().manual_seed(0))
     sizes = torch.tensor([[1.0, 2, 3, 4, 5], [1, 1, 1, 1, 1]])
     plan = sinkhorn_plan(cost, 20.0, sizes, iterations=200)
@@ -133,7 +133,7 @@ def test_the_plan_keeps_its_marginals() -> None:
     torch.testing.assert_close(plan.sum(dim=1), sizes / sizes.sum(dim=1, keepdim=True))
 
 
-def test_nearest_members_without_any() -> None:
+def test_an_empty_cluster_costs_the_mean() -> None:
     distances = torch.tensor([[[torch.inf, 3.0, 1.0], [3.0, torch.inf, 2.0], [1.0, 2.0, torch.inf]]])
     found = nearest_member(distances, torch.tensor([[0, 0, -1]]), clusters=2)
     inf = torch.inf
@@ -143,14 +143,14 @@ def test_nearest_members_without_any() -> None:
     torch.testing.assert_close(positional_cost(distances, torch.tensor([[0, 0, -1]]), clusters=2), expected)
 
 
-def test_images_without_any_difference_give_numbers() -> None:
+def test_images_of_identical_tokens_give_finite_costs() -> None:
     labels = cluster(torch.ones(2, 8, 4), torch.zeros(2, 8, 2), draw_seeds(KEYS[:2], 8, 3), CONFIG)
     assert ((labels >= 0) & (labels < 4)).all()
     *_, last = transport_rounds(torch.ones(2, 8, 4), torch.zeros(2, 8, 2), draw_seeds(KEYS[:2], 8, 3), CONFIG)
     assert last.plan.isfinite().all()
 
 
-def test_half_precision_around_does_not_change_labels() -> None:
+def test_autocast_does_not_change_labels() -> None:
     tokens, positions = _scene()
     seeds = draw_seeds(KEYS, 18, 4)
     expected = cluster(tokens, positions, seeds, CONFIG)
@@ -158,7 +158,7 @@ def test_half_precision_around_does_not_change_labels() -> None:
         assert cluster(tokens, positions, seeds, CONFIG).equal(expected)
 
 
-def test_seeds_are_different_tokens_and_belong_to_the_image() -> None:
+def test_seeds_are_distinct_and_depend_on_the_image_alone() -> None:
     seeds = draw_seeds(fold_each(torch.arange(4000), 1), 10, 3)
     assert all(len(set(row)) == 3 for row in seeds[:50].tolist())
     counts = seeds.flatten().bincount(minlength=10)
@@ -166,7 +166,7 @@ def test_seeds_are_different_tokens_and_belong_to_the_image() -> None:
     assert draw_seeds(fold_each(torch.arange(9, 10), 1), 10, 3)[0].equal(seeds[9])
 
 
-def test_kmeans_by_the_slow_loop() -> None:
+def test_kmeans_equals_the_slow_loop() -> None:
     tokens, _ = _scene()
     unit = F.normalize(tokens, dim=-1)
     seeds = draw_seeds(KEYS, 18, 5)
@@ -186,7 +186,7 @@ def test_kmeans_by_the_slow_loop() -> None:
     assert cluster(tokens, torch.zeros(3, 18, 2), seeds, config).tolist() == expected
 
 
-def test_objects_are_means_of_plain_tokens_in_both_views_or_nothing() -> None:
+def test_objects_are_mean_tokens_of_clusters_in_both_views_else_zero() -> None:
     tokens = torch.randn(2, 2, 4, 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
     labels = torch.tensor([[[0, 0, 1, 2], [2, 2, 2, 2]], [[0, 1, 1, -1], [0, 0, 0, 0]]])
     assert present_in_all(labels, 3).tolist() == [[True, True, False], [False, False, False]]
@@ -202,7 +202,7 @@ def test_objects_are_means_of_plain_tokens_in_both_views_or_nothing() -> None:
     assert gradient[..., 0].tolist() == shares
 
 
-def test_the_weight_of_places_changes_from_epoch_to_epoch() -> None:
+def test_the_position_weight_changes_per_epoch() -> None:
     config = ClusteringConfig(position_weight=1.0, final_position_weight=2.0)
     weights = [config.at(Progress(step, 9, steps_per_epoch=3)).position_weight for step in range(9)]
     assert weights == [1.0] * 3 + [1.5] * 3 + [2.0] * 3

@@ -22,7 +22,7 @@ def test_a_single_process_changes_nothing() -> None:
     collectives.barrier()
 
 
-def test_the_reduced_tensor_is_a_new_one() -> None:
+def test_reductions_return_a_new_tensor() -> None:
     values = torch.ones(3)
     collectives.all_reduce_sum(values).zero_()
     assert values.equal(torch.ones(3))
@@ -56,14 +56,14 @@ def test_two_processes_exchange_values() -> None:
         assert got["rows"].equal(torch.cat([ones.T, 2 * ones.T]))
         assert got["flags"].equal(torch.tensor([True, True, False, True]))
         assert got["scalars"].equal(torch.tensor([0, 1]))
-        assert got["ragged"].equal(torch.full((2, 3), 8))  # rank 0 brought no rows
+        assert got["ragged"].equal(torch.full((2, 3), 8))  # rank 0 contributed no rows
         assert got["object"] == {"from": 0}
         assert got["object_1"] == {"from": 1}
-        assert got["mine"].equal((rank + 1) * ones), "inputs stay as they were"
+        assert got["mine"].equal((rank + 1) * ones), "inputs are unchanged"
 
 
 def _loss(weight: torch.Tensor, rows: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
-    """Depends on the rows of this process and, not linearly, on the mean over all processes."""
+    """A loss that depends on the rows of this process and, nonlinearly, on the mean over all processes."""
     return (rows @ weight).square().mean() + (mean.log() * mean).sum()
 
 
@@ -96,7 +96,7 @@ def _mistake_on_rank_1() -> tuple[int, str]:
     return fine, str(error.value)
 
 
-def test_a_mistake_of_the_user_in_one_process_is_raised_by_all() -> None:
+def test_a_user_error_in_one_process_is_raised_in_all() -> None:
     assert run(_mistake_on_rank_1) == [(5, "the mask of 7.png is missing"), (6, "the mask of 7.png is missing")]
     assert collectives.on_every_process(lambda: 4) == 4
 

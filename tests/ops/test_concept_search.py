@@ -34,7 +34,7 @@ def test_barred_images_are_not_found() -> None:
     check(nearest_by_concept(QUERIES, BANK, 5, mask), 5, barred)
 
 
-def test_parts_give_the_same_as_the_whole() -> None:
+def test_searching_parts_equals_searching_the_whole() -> None:
     best = no_matches(3)
     for first in range(0, 10, 4):
         best = merge(best, nearest_by_concept(QUERIES, BANK[first : first + 4], 5), first, 5)

@@ -7,7 +7,7 @@ M = torch.tensor([[[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, 1.0]]])
 C = torch.tensor([[[2.0, 0.1], [0.1, 2.0], [0.2, 3.0]], [[2.0, 0.1], [2.0, 1.5], [0.0, 3.0]]])
 
 
-def test_cycles_close_by_the_other_view() -> None:
+def test_cycles_close_through_the_other_view() -> None:
     nn = nearest_rows(C, M)
     assert nn.tolist() == [[0, 1, 1], [0, 1, 1]]
     # View 1: objects 1 and 2 both find the second row; in view 2 it shows (1, 1), nearest to object 1.
@@ -15,13 +15,13 @@ def test_cycles_close_by_the_other_view() -> None:
     assert closes_cycle(nn, C, M).tolist() == [[True, True, False], [True, True, False]]
 
 
-def test_a_larger_batch_may_take_the_way_back() -> None:
+def test_a_larger_batch_may_break_a_cycle() -> None:
     more = torch.cat([torch.tensor([[[5.0, 0.0]], [[5.0, 0.0]]]), C], dim=1)
     closed = closes_cycle(nearest_rows(C, M), more, M, start=1 + torch.arange(3))
     assert closed.tolist() == [[False, True, False], [False, True, False]]
 
 
-def test_what_found_nothing_closes_nothing() -> None:
+def test_an_object_without_a_neighbour_closes_no_cycle() -> None:
     nn = nearest_rows(C, M)
     nn[:, 0] = -1
     assert not closes_cycle(nn, C, M)[:, 0].any()

@@ -1,4 +1,4 @@
-"""The examples in the docstrings of `asterism.ops` run and say what they claim."""
+"""The docstring examples of `asterism.ops` run and give the output shown."""
 
 import doctest
 import importlib

@@ -18,7 +18,7 @@ def test_dropping_renormalises_the_rows_of_l() -> None:
                 torch.testing.assert_close(edited[b, :, y, x], expected)
 
 
-def test_moving_carries_the_map_and_keeps_every_cell_whole() -> None:
+def test_moving_shifts_the_map_and_the_shares_of_every_cell_still_sum_to_one() -> None:
     down, right, token = 1, -2, 2
     edited = move(WHERE, token, down, right)
     for b in range(2):
@@ -31,7 +31,7 @@ def test_moving_carries_the_map_and_keeps_every_cell_whole() -> None:
                 torch.testing.assert_close(edited[b, :, y, x], torch.tensor(row))
 
 
-def test_nothing_to_do_changes_nothing() -> None:
+def test_empty_edits_change_nothing() -> None:
     torch.testing.assert_close(move(WHERE, 0, 0, 0), WHERE)
     torch.testing.assert_close(drop(WHERE, []), WHERE)
 
@@ -44,14 +44,14 @@ def test_cells_that_belonged_to_one_concept_alone_are_shared_by_the_others() -> 
 
 
 @pytest.mark.parametrize(("down", "right"), [(3, 0), (0, 5), (-7, 9)])
-def test_what_leaves_the_image_is_lost(down: int, right: int) -> None:
+def test_parts_shifted_out_of_the_image_are_lost(down: int, right: int) -> None:
     assert shifted(WHERE[:, 0], down, right).abs().sum() == 0
     torch.testing.assert_close(move(WHERE, 0, down, right), drop(WHERE, [0]))
 
 
-def test_concepts_that_are_not_there_are_named() -> None:
+def test_errors_name_concepts_that_do_not_exist() -> None:
     for token in (4, -1):
-        with pytest.raises(UserError, match=f"no concept {token}; this model has 4, numbered from 0 to 3"):
+        with pytest.raises(UserError, match=f"concept {token} does not exist; this model has 4, numbered from 0 to 3"):
             drop(WHERE, [token])
         with pytest.raises(UserError, match="numbered from 0 to 3"):
             move(WHERE, token, 1, 0)

@@ -11,7 +11,7 @@ def _moments(rows: torch.Tensor, size: int) -> Moments:
     return moments
 
 
-def test_batches_do_not_matter_and_offsets_cost_no_digits() -> None:
+def test_batching_does_not_matter_and_offsets_cost_no_precision() -> None:
     rows = torch.randn(40, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 1e6
     moments = _moments(rows, 7)
     torch.testing.assert_close(moments.mean, rows.mean(0))

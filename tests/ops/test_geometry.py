@@ -69,7 +69,7 @@ def test_every_patch_is_found_at_its_own_center(grid: tuple[int, int]) -> None:
     assert torch.equal(index, torch.arange(grid[0] * grid[1]).expand(16, -1))
 
 
-def test_points_outside_are_told_and_take_the_nearest_patch() -> None:
+def test_points_outside_are_flagged_and_take_the_nearest_patch() -> None:
     geometry = geometry_from_rows(torch.tensor([[10.0, 20, 60, 80, 200, 300, 0]]))
     points = torch.tensor([[[19.4, 30.0], [19.6, 30], [99.4, 30], [99.6, 30], [50, 9.4], [50, 69.6], [500, 500]]])
     index, inside = locate(geometry, points, (3, 4))

@@ -48,7 +48,7 @@ def test_targets_are_centred_sharpened_and_without_gradient() -> None:
     assert not targets.requires_grad
 
 
-def test_half_precision_logits_are_raised_to_float32() -> None:
+def test_half_precision_logits_are_promoted_to_float32() -> None:
     logits = (_random(2, 3, 100) * 8).bfloat16()
     targets = soft_targets(logits, torch.zeros(100), 0.04)
     assert targets.dtype == torch.float32

@@ -27,7 +27,7 @@ def test_the_smallest_noise_stays_in_ascending_order() -> None:
     assert mask_from_keep(keep, 5).tolist() == [[True, False, True, False, False], [False, False, True, True, False]]
 
 
-def test_what_an_image_keeps_depends_on_its_key_alone() -> None:
+def test_the_kept_patches_depend_on_the_key_alone() -> None:
     keys = fold_each(torch.arange(64), 3)
     keep = random_keep(keys, 49, 0.75)
     assert keep.shape == (64, 12)

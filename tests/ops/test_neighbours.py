@@ -46,7 +46,7 @@ def test_chunks_do_not_change_the_neighbours(chunks: tuple[int, int], monkeypatc
 
 @pytest.mark.parametrize("k", [1, 4, 11])
 def test_groups_of_columns_do_not_change_the_largest(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = gaussian(3, 9, 16 * 47 + 5)  # 47 groups of 16 and a rest
+    values = gaussian(3, 9, 16 * 47 + 5)  # 47 groups of 16 and a remainder
     monkeypatch.setattr(neighbours, "_WORTH_GROUPS", 1)
     expected = values.topk(k)
     found, index = neighbours._largest(values, k)
@@ -55,7 +55,7 @@ def test_groups_of_columns_do_not_change_the_largest(k: int, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("chunks", [(1024, 16384), (4, 9)])
-def test_parts_are_searched_like_banks_of_their_own(chunks: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_are_searched_like_separate_banks(chunks: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neighbours, "_QUERIES", chunks[0])
     monkeypatch.setattr(neighbours, "_BANK", chunks[1])
     queries, bank = gaussian(1, 11, 6), gaussian(2, 40, 6)
@@ -97,7 +97,7 @@ def test_more_neighbours_than_images_are_clipped() -> None:
     assert list(knn_accuracy(features, labels, features, labels, [10, 200], 0.07, 2)) == ["top1_k4"]
 
 
-def test_a_class_without_votes_is_never_right() -> None:
+def test_a_class_without_votes_never_counts_as_correct() -> None:
     train, test = torch.eye(3)[:1].repeat(6, 1), torch.eye(3)[:1]
     accuracy = knn_accuracy(train, torch.zeros(6, dtype=torch.int64), test, torch.tensor([1]), 6, 0.07, 8)
     assert accuracy == {"top1_k6": 0.0, "top5_k6": 0.0}

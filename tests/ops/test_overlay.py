@@ -13,7 +13,7 @@ def test_colours_of_many_labels_differ() -> None:
     assert torch.pdist(colors[:8]).min() > 0.3
 
 
-def test_patches_of_one_label_have_one_tint_and_no_label_is_dark() -> None:
+def test_patches_of_one_label_share_a_tint_and_unlabelled_ones_are_dark() -> None:
     images = torch.full((1, 3, 4, 6), 0.8)
     drawn = tint(images, torch.tensor([[[0, 1, 0], [-1, 1, 2]]]))[0]
     cells = drawn[:, ::2, ::2].flatten(1).T
@@ -24,7 +24,7 @@ def test_patches_of_one_label_have_one_tint_and_no_label_is_dark() -> None:
     assert drawn[:, :2, :2].flatten(1).unique(dim=1).shape[1] == 1, "a patch is two pixels wide"
 
 
-def test_only_the_region_is_lit() -> None:
+def test_only_the_region_is_highlighted() -> None:
     images = torch.rand(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
     lit = spotlight(images, torch.tensor([[[True, False], [False, False]], [[False, False], [False, True]]]))
     assert lit[0, :, :2, :2].equal(images[0, :, :2, :2])

@@ -20,7 +20,7 @@ def test_rectangular_patches_are_counted_one_by_one() -> None:
                 assert counts[image, row, column].tolist() == [int((patch == c).sum()) for c in range(4)]
 
 
-def test_void_pixels_have_no_say_in_the_majority() -> None:
+def test_void_pixels_do_not_count_in_the_majority() -> None:
     counts = class_counts(_patch(VOID, VOID, VOID, 2), (2, 2), 3, VOID)
     assert majority_labels(counts, VOID).item() == 2
     assert mode_labels(counts, VOID).item() == VOID

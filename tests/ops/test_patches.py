@@ -20,7 +20,7 @@ def test_patch_vectors_run_over_row_column_channel() -> None:
     assert unpatchify(patches, (2, 3), 2).equal(pixels)
 
 
-def test_standardised_patches_can_be_undone_and_flat_ones_stay_finite() -> None:
+def test_standardising_is_invertible_and_constant_patches_stay_finite() -> None:
     patches = torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(0)) * 3 + 1
     patches[0, 0] = 0.7
     normal, mean, deviation = standardize(patches)

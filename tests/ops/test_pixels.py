@@ -3,7 +3,7 @@ import torch
 from asterism.ops.pixels import denormalise, normalise
 
 
-def test_there_and_back() -> None:
+def test_denormalise_inverts_normalise() -> None:
     images = torch.rand(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
     mean, std = (0.1, 0.2, 0.3), (0.5, 1.0, 2.0)
     pixels = normalise(images, mean, std)

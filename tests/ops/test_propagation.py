@@ -39,7 +39,7 @@ def slow(queries: Tensor, keys: Tensor, masks: Tensor, topk: int, radius: int, t
 
 @pytest.mark.parametrize("budget", [1, 1 << 24])
 @pytest.mark.parametrize("radius", [0, 1, 9])
-def test_a_frame_gets_the_masks_of_its_likest_neighbours(
+def test_a_frame_gets_the_masks_of_its_most_similar_neighbours(
     budget: int, radius: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(propagation, "_SIMILARITIES", budget)
@@ -64,7 +64,7 @@ def test_the_context_is_the_first_frame_and_the_last_few() -> None:
 
 
 def test_classes_are_stretched_before_they_compete() -> None:
-    weak = torch.tensor([[0.9, 0.8], [0.9, 0.9]])  # the background's least is still more than the object's most
+    weak = torch.tensor([[0.9, 0.8], [0.9, 0.9]])  # the background's minimum still exceeds the object's maximum
     labels = hard_labels(torch.stack([weak, 1 - weak]), (2, 2))
     assert labels.tolist() == [[0, 1], [0, 0]]
 
@@ -80,6 +80,6 @@ def test_labels_take_the_nearest_centre() -> None:
     assert resize_labels(torch.tensor([[1, 2, 3]]), (1, 1)).tolist() == [[2]]
 
 
-def test_small_things_keep_their_share_of_a_cell() -> None:
+def test_small_objects_keep_their_share_of_a_cell() -> None:
     labels = torch.tensor([[0, 1, 9, 9], [0, 0, 9, 9]])
     assert class_shares(labels, 2, (1, 2)).tolist() == [[[0.75, 0.0]], [[0.25, 0.0]]]

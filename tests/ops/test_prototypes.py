@@ -1,4 +1,4 @@
-"""Against the equations with the matrix Y written out, entry by entry."""
+"""Comparison with the equations, with the matrix Y written out entry by entry."""
 
 import math
 
@@ -102,7 +102,7 @@ def test_finite_at_a_temperature_where_far_votes_vanish(form: P.Contribution) ->
     assert rows.grad.isfinite().all()
 
 
-def test_no_rows_give_no_loss_and_a_gradient_all_the_same() -> None:
+def test_without_rows_the_loss_is_empty_but_has_a_gradient() -> None:
     memory = unit(1, 20, 4).float()
     prototypes = P.organize(
         memory, P.supports_outside_anchors(memory, torch.arange(6), 0, P.nearest_rows), "similarity", 0.1
@@ -114,7 +114,7 @@ def test_no_rows_give_no_loss_and_a_gradient_all_the_same() -> None:
     assert rows.grad is not None
 
 
-def test_low_precision_rows_are_treated_in_single_precision() -> None:
+def test_low_precision_rows_are_computed_in_single_precision() -> None:
     memory = unit(1, 20, 4).float()
     prototypes = P.organize(
         memory, P.supports_outside_anchors(memory, torch.arange(6), 2, P.nearest_rows), "similarity", 0.1
@@ -130,7 +130,7 @@ def test_low_precision_rows_are_treated_in_single_precision() -> None:
 
 
 @pytest.mark.parametrize("tile", [3, 7, 2048])
-def test_search_outside_anchors_by_loops(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_outside_anchors_equals_loops(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(P, "_TILE", tile)
     memory = unit(1, 40, 5)
     anchors = torch.randperm(40, generator=generator(2))[:9]
@@ -144,7 +144,7 @@ def test_search_outside_anchors_by_loops(tile: int, monkeypatch: pytest.MonkeyPa
         torch.testing.assert_close(found.similarity[i], torch.tensor(expected, dtype=torch.float64))
 
 
-def test_search_in_the_whole_memory_by_loops() -> None:
+def test_search_in_the_whole_memory_equals_loops() -> None:
     memory = unit(1, 40, 5)
     anchors = torch.randperm(40, generator=generator(2))[:9]
     found = P.supports_in_memory(memory, anchors, 4, P.nearest_rows)
@@ -154,7 +154,7 @@ def test_search_in_the_whole_memory_by_loops() -> None:
         assert rows[0] == anchor
 
 
-@pytest.mark.parametrize("drawn", [23, 21])  # with and without the remainder, which fills no block
+@pytest.mark.parametrize("drawn", [23, 21])  # with and without the remainder, which does not fill a block
 def test_blocks_are_softmaxes_over_disjoint_parts_of_the_memory(drawn: int) -> None:
     memory, rows = unit(1, 23, 5).float(), unit(2, 4, 5).float()
     permutation = torch.randperm(23, generator=generator(3))[:drawn]

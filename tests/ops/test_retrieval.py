@@ -6,14 +6,14 @@ import torch
 from asterism.ops.retrieval import average_precision, retrieval_scores
 
 
-def test_trapezoids() -> None:
+def test_average_precision_uses_the_trapezoidal_rule() -> None:
     ranks = torch.tensor([0, 3])
-    # before the second positive one of three is right, with it two of four
+    # before the second positive one of three is correct, with it two of four
     assert average_precision(ranks) == pytest.approx(((1 + 1) / 2 + (1 / 3 + 2 / 4) / 2) / 2)
     assert average_precision(torch.arange(4)) == 1.0
 
 
-def test_ignored_images_leave_the_ranking() -> None:
+def test_ignored_images_are_removed_from_the_ranking() -> None:
     ranking = torch.tensor([[4, 2, 0, 1, 3]])
     found = retrieval_scores(ranking, [torch.tensor([2])], [torch.tensor([4])], [1, 3])
     assert found.map == 1.0

@@ -18,7 +18,7 @@ def _draw(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("rows", [1, 5, 23])
-def test_the_nearest_by_cosine_across_tiles(rows: int) -> None:
+def test_the_nearest_row_by_cosine_across_tiles(rows: int) -> None:
     queries, stored = _draw(10, 6), _draw(rows, 6, seed=1) * torch.arange(1, rows + 1)[:, None]
     expected = [max(range(rows), key=lambda j: float(query @ stored[j] / stored[j].norm())) for query in queries]
     assert most_similar_row(queries, stored).tolist() == expected
@@ -45,7 +45,7 @@ def test_nothing_to_choose_from() -> None:
     assert most_similar_row(queries[:0], stored).tolist() == []
 
 
-def test_half_precision_rows_are_compared_in_full() -> None:
+def test_half_precision_rows_are_compared_in_single_precision() -> None:
     stored = (_draw(23, 64, seed=1) * 30).half()
     queries = stored.float() + 0.01
     assert most_similar_row(queries, stored).equal(torch.arange(23))

@@ -36,7 +36,7 @@ def test_ramp_holds_its_final_value() -> None:
     assert ramp(0, 0, 1.0, 4.0) == 4.0
 
 
-def test_ramps_over_epochs_in_stairs_or_smoothly() -> None:
+def test_ramps_per_epoch_or_per_step() -> None:
     steps = [Progress(step, 12, steps_per_epoch=3) for step in range(12)]
     stairs = [ramp_per_epoch(p, 3, 0.0, 2.0) for p in steps]
     smooth = [ramp_per_step(p, 3, 0.0, 8.0) for p in steps]

@@ -5,7 +5,7 @@ import torch
 from asterism.ops.segmentation_metrics import confusion, scores
 
 
-def test_scores_are_those_of_counting_pixel_by_pixel() -> None:
+def test_scores_equal_pixel_by_pixel_counting() -> None:
     g = torch.Generator().manual_seed(0)
     predicted, labels = torch.randint(3, (2, 5, 6), generator=g), torch.randint(4, (2, 5, 6), generator=g)
     void, classes = 3, 3
@@ -22,7 +22,7 @@ def test_scores_are_those_of_counting_pixel_by_pixel() -> None:
     assert math.isclose(found.aacc, sum(p == t for p, t in pairs) / len(pairs))
 
 
-def test_absent_classes_do_not_count_and_invented_ones_do() -> None:
+def test_absent_classes_do_not_count_but_falsely_predicted_ones_do() -> None:
     labels, predicted = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 0, 1, 2])
     found = scores(confusion(predicted, labels, 5, 255))
     assert found.iou[:3].tolist() == [1.0, 0.5, 0.0]  # class 2 was predicted and never labelled

@@ -71,7 +71,7 @@ def test_extreme_logits_stay_finite() -> None:
     assert all(value.isfinite().all() for value in (loss, *gradients))
 
 
-def test_divergence_is_that_of_kullback_and_leibler() -> None:
+def test_divergence_is_kullback_leibler() -> None:
     mean, prior = (torch.rand(K, generator=G) for _ in range(2))
     mean, prior = mean / mean.sum(), prior / prior.sum()
     expected = sum(p * math.log(p / q) for p, q in zip(mean.tolist(), prior.tolist(), strict=True))
@@ -81,7 +81,7 @@ def test_divergence_is_that_of_kullback_and_leibler() -> None:
     torch.testing.assert_close(divergence(one, torch.full((K,), -math.log(K))), torch.tensor(math.log(K)))
 
 
-def test_balanced_targets_are_a_softmax_over_the_batch_made_into_distributions(
+def test_balanced_targets_are_a_renormalised_softmax_over_the_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(soft_clusters, "_CHUNK", 4 * K)
@@ -105,7 +105,7 @@ def _share_of_the_work(h: Tensor, c: Tensor, q: Tensor, d: Tensor) -> tuple[Tens
     return offset, loss.detach(), collectives.all_reduce_sum(gradient) / world
 
 
-def test_two_processes_do_what_one_does() -> None:
+def test_two_processes_give_the_result_of_one() -> None:
     tensors = [torch.randn(rows, P, generator=G) for rows in (10, K, 10, K)]
     offset, loss, gradient = _share_of_the_work(*tensors)
     results = run(_share_of_the_work, *tensors)

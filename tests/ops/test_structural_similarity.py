@@ -21,7 +21,7 @@ def test_one_window_written_out() -> None:
     assert ssim(a, b).item() == pytest.approx(sum(values) / 3)
 
 
-def test_equal_images_are_wholly_alike() -> None:
+def test_equal_images_have_similarity_one() -> None:
     image = torch.randint(256, (2, 3, 16, 20), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
     assert ssim(image, image).tolist() == pytest.approx([1.0, 1.0])
     assert (ssim(image, 255 - image) < 0.1).all()

@@ -22,7 +22,7 @@ def test_regions() -> None:
     assert j.tolist() == pytest.approx([8 / 24, 1.0, 0.0])
 
 
-def test_an_outline_lies_on_the_left_and_above_of_every_change() -> None:
+def test_boundaries_are_left_of_and_above_every_change() -> None:
     found = boundaries(square(2, 2, 2, (5, 5))[None])[0]
     assert found.int().tolist() == [
         [0, 0, 0, 0, 0],
@@ -35,14 +35,14 @@ def test_an_outline_lies_on_the_left_and_above_of_every_change() -> None:
 
 
 @pytest.mark.parametrize("radius", [0, 1, 3])
-def test_widening_reaches_every_pixel_within_the_radius(radius: int) -> None:
+def test_dilation_reaches_every_pixel_within_the_radius(radius: int) -> None:
     mask = torch.rand(1, 9, 11, generator=generator(1)) > 0.95
     points = mask[0].nonzero().tolist()
     expected = [[any(math.hypot(y - v, x - u) <= radius for v, u in points) for x in range(11)] for y in range(9)]
     assert dilated(mask, radius)[0].tolist() == expected
 
 
-def test_outlines_agree_within_the_tolerance() -> None:
+def test_boundaries_agree_within_the_tolerance() -> None:
     true, near, far = square(5, 5, 12)[None], square(5, 6, 12)[None], square(5, 17, 12)[None]
     assert boundary_similarity(near, true).item() == 1.0  # ⌈.008 · 50⌉ = 1 pixel
     assert boundary_similarity(far, true).item() < 0.4
