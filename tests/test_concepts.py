@@ -81,10 +81,10 @@ def test_concepts_without_an_index_and_of_pictures_in_memory() -> None:
 
 def test_a_model_without_a_decoder_still_shows_its_maps() -> None:
     page = asterism.concepts(concept_encoder(decoder=False), ["photos/red/000.png"], "shown")
-    assert "No reconstruction: this encoder came without a decoder" in page.read_text()
+    assert "No reconstruction: this encoder has no decoder" in page.read_text()
     assert {"000/concept-0.png", "000/concepts.png"} < names("shown")
     assert "000/reconstruction.png" not in names("shown")
-    with pytest.raises(UserError, match="came without a decoder"):
+    with pytest.raises(UserError, match="has no decoder"):
         asterism.reconstruct(concept_encoder(decoder=False), ["photos/red/000.png"])
     assert not Path("reconstructions").exists()
 
@@ -117,7 +117,7 @@ def test_a_tokenizer_reaches_the_model_and_is_never_ignored(verb: str, monkeypat
     words = (verb, "concepts.safetensors", "photos/red/000.png", "--out", "made", "--tokenizer", "vqgan.bin")
     result = call(*words)
     assert result.exit_code == 2
-    assert "concepts.safetensors does not need a tokenizer beside it" in result.stderr
+    assert "concepts.safetensors does not need a separate tokenizer" in result.stderr
     asked = []
 
     def load(source: str, **hints: object) -> ConceptEncoder:

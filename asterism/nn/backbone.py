@@ -1,4 +1,4 @@
-"""What a backbone is: images in, class token, patch tokens and registers out. Networks come from timm.
+"""The contract of a backbone: images in, class token, patch tokens and registers out. Networks come from timm.
 
 The families are `asterism.nn.vit` and `asterism.nn.swin`. They are imported when a network is built, because timm is
 slow to import and configurations are read everywhere.
@@ -24,51 +24,51 @@ from asterism.types import Tokens
 
 
 class BackboneConfig(Config):
-    """A timm network and what we change in it. `None` means: as the named model has it."""
+    """A timm network and our changes to it. `None` keeps the named model's value."""
 
     name: str = "vit_small_patch16_224"  # a timm ViT (`vit_*`, `deit_*`) or Swin (`swin_*`)
     image_size: int | None = Field(
         default=None, gt=0
-    )  # pixels per side of a training view; position tables have this size
+    )  # pixels per side of a training view; position tables are made for this size
     patch_size: int | None = Field(default=None, gt=0)  # pixels per side of one output token
     dim: int | None = Field(default=None, gt=0)  # channels of the output tokens
     depth: int | None = Field(default=None, gt=0)  # blocks
     heads: int | None = Field(
         default=None, gt=0
-    )  # if only dim is given: heads of 64 channels, or 32 where 64 does not divide
+    )  # if only dim is given: heads of 64 channels, or of 32 if dim is not a multiple of 64
     mlp_ratio: float | None = Field(default=None, gt=0)  # hidden width of a block's MLP over dim
     window: int | None = Field(default=None, gt=0)  # side of a Swin's attention windows, in patches of their stage
     class_token: bool | None = None
-    class_position: bool | None = None  # a position of the class token, besides the token; None: unless with registers
+    class_position: bool | None = None  # whether the class token has a position; None: only without registers
     registers: int | None = Field(default=None, ge=0)  # extra latent tokens without position
     positions: Positions = "learned"  # sincos tables are fixed
-    resampling: Resampling = "antialiased"  # of learned positions, for views of another size; offset: as published DINO
+    resampling: Resampling = "antialiased"  # of learned positions, for views of another size; offset: as in DINO
     layer_norm_eps: float | None = Field(default=None, gt=0)
     init: Init | Literal["auto"] = "auto"  # of fresh weights, see nn/initialisation.py; auto: by method and width
     drop_path: float = Field(
         default=0.0, ge=0, lt=1
     )  # rate at the last block, linear in depth; drawn from `drop_keys` only
-    mask_token: bool = False  # a learnable stand-in for masked patches, zero at first
+    mask_token: bool = False  # a learned token that replaces masked patches, initially zero
     checkpointing: bool = False  # recompute blocks in the backward pass: less memory, a third more time
     pretrained: bool = False  # start from the weights timm publishes under this name
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """All it takes to rebuild a network: `timm.create_model(name, **arguments)`, and what timm has no argument for."""
+    """All that is needed to rebuild a network: `timm.create_model(name, **arguments)`, and settings timm lacks."""
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)  # plain JSON values
-    resampling: Resampling = "antialiased"  # how positions follow another input size; timm knows antialiased alone
-    layer_norm_eps: float | None = None  # None: timm's own
-    positions: Positions = "learned"  # with `init`, how an untrained network of this kind starts
+    resampling: Resampling = "antialiased"  # of positions for another input size; timm supports only antialiased
+    layer_norm_eps: float | None = None  # None: timm's default
+    positions: Positions = "learned"  # with `init`, determines the initial state of such a network
     init: Init = "timm"
 
 
 class Backbone(nn.Module, ABC):
-    """A timm network that speaks our tokens. `network` is the plain timm model; whatever we add lies beside it."""
+    """A timm network that returns our tokens. `network` is the plain timm model; our additions are kept outside it."""
 
-    takes_masks: ClassVar[bool]  # whether `keep` is understood; `mask` is, given `BackboneConfig.mask_token`
+    takes_masks: ClassVar[bool]  # whether `keep` is supported; `mask` always is, given `BackboneConfig.mask_token`
     first_block: int = 0  # the first block whose tokens have the final grid and norm
 
     architecture: Architecture
@@ -91,7 +91,7 @@ class Backbone(nn.Module, ABC):
     ) -> Tokens:
         """Tokens after the final norm.
 
-        mask: the mask token takes the place of these patches before positions are added.
+        mask: the mask token replaces these patches before positions are added.
         keep: only these patches (raster indices) are embedded and processed, in this order.
         drop_keys: random key per image for stochastic depth; without them no path is dropped (teachers, evaluation).
         """
@@ -102,14 +102,14 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def layers(self, pixels: Float[Tensor, "b 3 h w"], blocks: Sequence[int]) -> list[Tokens]:
-        """Tokens after each of these blocks (negative: from the end), from `first_block` on with the final norm."""
+        """Tokens after each of these blocks (negative: from the end); with the final norm from `first_block` on."""
 
     @abstractmethod
     def attention(self, pixels: Float[Tensor, "b 3 h w"], block: int = -1) -> Float[Tensor, "b heads t t"]:
         """Attention weights of a block, queries × keys, tokens in the order class token, registers, patches."""
 
     def grid_of(self, pixels: Float[Tensor, "b 3 h w"]) -> Grid:
-        """Rows and columns of the tokens these images give."""
+        """Rows and columns of the patch tokens of these images."""
         height, width = pixels.shape[-2:]
         if height % self.patch_size or width % self.patch_size:
             raise UserError(
@@ -119,21 +119,21 @@ class Backbone(nn.Module, ABC):
         return height // self.patch_size, width // self.patch_size
 
     def draw_weights(self, init: Init) -> None:
-        """Fresh weights by the initialisation of this name."""
+        """Draw fresh weights with the named initialisation."""
         initialise(self.network, init)
         self.architecture = replace(self.architecture, init=init)
 
     def block_index(self, block: int) -> int:
-        """A block number counted from the front."""
+        """A block's index counted from the front."""
         if not -self.depth <= block < self.depth:
             raise UserError(
-                f"there is no block {block} in a network of {self.depth}; choose {-self.depth} … {self.depth - 1}"
+                f"block {block} does not exist in a network of {self.depth}; choose {-self.depth} … {self.depth - 1}"
             )
         return block % self.depth
 
 
 def build_backbone(config: BackboneConfig, published: Init = "timm") -> Backbone:
-    """A network with fresh weights, or timm's if `pretrained`. Seed torch's default generator before.
+    """A network with fresh weights, or timm's if `pretrained`. Seed torch's default generator first.
 
     published: the initialisation that the method's authors used, for `init: auto` at published widths.
     """
@@ -150,7 +150,7 @@ def build_backbone(config: BackboneConfig, published: Init = "timm") -> Backbone
 
 
 def rebuild_backbone(architecture: Architecture) -> Backbone:
-    """The network of an exported encoder as it was before its first step; its weights are still to be loaded."""
+    """The network of an exported encoder in its initial state; its weights have yet to be loaded."""
     from asterism.nn.swin import Swin
     from asterism.nn.timm_models import family_of
     from asterism.nn.vit import ViT
@@ -168,9 +168,9 @@ def encode_views(
     keep: Sequence[Int[Tensor, "_ _"] | None] | None = None,
     drop_keys: Sequence[Int[Tensor, " _"] | None] | None = None,
 ) -> list[Tokens]:
-    """Tokens of every view; views of one resolution (and one number of kept patches) share a forward pass.
+    """Tokens of every view; views of the same resolution (and number of kept patches) share a forward pass.
 
-    Give each view keys of its own, or the views of an image drop the same paths.
+    Give each view its own keys, or the views of an image drop the same paths.
     """
     count = len(views)
     per_view = [
@@ -216,7 +216,7 @@ def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
 
 
 def _joined_masks(group: Sequence[_View]) -> Tensor | None:
-    """A view without a mask beside one that has it counts as nowhere masked."""
+    """Masks of a group; if some views have masks, a view without one gets an empty mask."""
     patches = next((view.mask.shape[1] for view in group if view.mask is not None), None)
     if patches is None:
         return None

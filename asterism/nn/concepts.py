@@ -1,4 +1,4 @@
-"""An encoder that says what is in an image, where, and can make the image from the two (STELLAR, equations 1 to 5)."""
+"""An encoder of what is in an image and where, which can reconstruct the image (STELLAR, equations 1 to 5)."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from asterism.types import Features
 
 
 class ConceptEncoder(Encoder):
-    """A backbone whose registers are concepts S, and perhaps the localisation that says where they are, and a decoder.
+    """A backbone whose registers are concepts S, with an optional localisation (where they are) and decoder.
 
-    Only reconstruction trains the localisation: a model trained without it has neither, and its features no `where`.
-    `save` writes the backbone as every encoder does, and the rest beside it, into `encoder.concepts.safetensors`.
+    Only reconstruction trains the localisation: a model trained without it has neither, and its features lack `where`.
+    `save` writes the backbone as every encoder does, and the rest next to it, to `encoder.concepts.safetensors`.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ConceptEncoder(Encoder):
     def reconstruct(self, sparse: Float[Tensor, "b r d"], where: Float[Tensor, "b r h w"]) -> Float[Tensor, "b 3 H W"]:
         """Images in [0, 1] from concepts and their maps, which may have been edited."""
         if self.reconstruction is None:
-            raise UserError("this encoder came without a decoder; reconstruct with a run that trained one")
+            raise UserError("this encoder has no decoder; reconstruct with a run that trained one")
         return self.reconstruction(where.flatten(2).mT @ sparse, (where.shape[2], where.shape[3]))
 
     def save(self, path: str | Path, step: int | None = None) -> Path:
@@ -77,12 +77,12 @@ class ConceptEncoder(Encoder):
 
 
 def concepts_file(encoder_file: Path) -> Path:
-    """Where the parts lie that plain timm has no place for."""
+    """The file of the parts that do not fit into a plain timm network."""
     return encoder_file.with_name(f"{encoder_file.stem}.concepts.safetensors")
 
 
 def load_concepts(path: Path, dim: int) -> tuple[Localization | None, Reconstruction | None]:
-    """The parts that `ConceptEncoder.save` wrote beside the backbone."""
+    """The parts that `ConceptEncoder.save` wrote next to the backbone."""
     tensors, metadata = read_safetensors(path)
     try:
         description = json.loads(metadata[METADATA_KEY])
@@ -94,7 +94,7 @@ def load_concepts(path: Path, dim: int) -> tuple[Localization | None, Reconstruc
         if reconstruction is not None:
             load_part(reconstruction, tensors, "reconstruction.")
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"{path} does not belong to the encoder beside it: {error}") from None
+        raise UserError(f"{path} does not belong to the encoder next to it: {error}") from None
     return localization, reconstruction
 
 
@@ -113,7 +113,7 @@ def build_reconstruction(config: ReconstructionConfig, dim: int, patch_size: int
 
 
 def rebuild_reconstruction(description: Mapping[str, Any] | None) -> Reconstruction | None:
-    """The module that described itself, with weights still to be loaded."""
+    """The described module; its weights have yet to be loaded."""
     if description is None:
         return None
     decoder = ConceptDecoder(**description["decoder"])
@@ -129,6 +129,6 @@ def rebuild_reconstruction(description: Mapping[str, Any] | None) -> Reconstruct
 
 
 def load_part(module: torch.nn.Module, tensors: Mapping[str, Tensor], prefix: str) -> None:
-    """Fill a module with the tensors under a prefix; none may be missing or left over."""
+    """Load the tensors under a prefix into a module; none may be missing or left over."""
     own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
     module.load_state_dict(own, assign=True)

@@ -1,4 +1,4 @@
-"""The decoder of masked autoencoders: from the tokens of the visible patches to the pixels of all patches."""
+"""The decoder of masked autoencoders: from tokens of visible patches to pixels of all patches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from asterism.types import Tokens
 class PixelDecoder(nn.Module):
     """A narrow transformer over visible tokens and mask tokens, with fixed sine-cosine positions.
 
-    A class token takes part, at position zero; registers stay in the encoder. Apart from the prefix `decoder_`,
+    A class token is included, with position zero; registers stay in the encoder. Apart from the prefix `decoder_`,
     parameters are named as in public MAE checkpoints.
     """
 
@@ -45,7 +45,7 @@ class PixelDecoder(nn.Module):
         xavier_like_mae(self)
 
     def forward(self, tokens: Tokens, keep: Int[Tensor, "b m"]) -> Float[Tensor, "b n p"]:
-        """A vector of pixels for every patch in raster order; `keep` says where the visible tokens belong."""
+        """The pixels of every patch in raster order; `keep` gives the positions of the visible tokens."""
         visible = self.embed(tokens.patches)
         b, _, d = visible.shape
         canvas = self.mask_token.to(visible.dtype).expand(b, len(self.positions), d)

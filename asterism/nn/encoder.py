@@ -1,4 +1,4 @@
-"""The network people use afterwards: images in, features out."""
+"""The trained network as it is used: images in, features out."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ METADATA_KEY = "asterism"
 class Encoder(nn.Module):
     """A backbone with the pixel statistics and the image size it expects.
 
-    Subclasses that know concepts override `forward` and fill `sparse` and `where`.
+    Subclasses with concepts override `forward` and fill `sparse` and `where`.
     """
 
-    step: int | None = None  # optimiser steps of the run it comes from, where known
+    step: int | None = None  # optimiser steps of its run, if known
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Encoder(nn.Module):
 
     @property
     def patch_size(self) -> int:
-        """What the sides of images must be multiples of, in pixels."""
+        """Pixels per side of a patch; image sides must be multiples of it."""
         return self.backbone.patch_size
 
     def forward(self, pixels: Float[Tensor, "b 3 h w"]) -> Features:
@@ -64,23 +64,22 @@ class Encoder(nn.Module):
         """Features of one or many images, on the encoder's device and without gradients.
 
         One image or a list, which may be mixed: paths, PIL images, arrays or tensors [h, w, 3], [3, h, w] or (grey)
-        [h, w], of type uint8 or float in [0, 1]. Each is brought to `image_size`: the shorter side is resized to it
-        (bicubic, antialiased; not at all if it already fits) and the middle square is cut out. One image gives a batch
-        of one. A batch [b, 3, h, w] or [b, h, w, 3] is taken at its own size, whose sides must be multiples of the
-        patch size.
+        [h, w], of type uint8 or float in [0, 1]. The shorter side of each is resized to `image_size` (bicubic,
+        antialiased; skipped if it already fits) and the centre square is cropped. One image gives a batch of one. A
+        batch [b, 3, h, w] or [b, h, w, 3] is used at its own size, whose sides must be multiples of the patch size.
 
             encoder.encode("a.jpg").cls                       # [1, d]
             encoder.encode(["a.jpg", Path("b.png")]).patches  # [2, n, d]
             encoder.encode(Image.open("a.jpg"))
             encoder.encode(torch.rand(8, 3, 224, 224))
 
-        Anything else is refused with a `UserError` that names it: floats in 0 … 255, other channels, an empty list.
+        Anything else raises a `UserError` that names it: floats in 0 … 255, other channels, an empty list.
         """
         return self(self.normalise(batch_of(images, self.image_size)))
 
     @torch.no_grad()
     def layers(self, images: Shaped[Tensor, "b c h w"], last: int) -> list[Features]:
-        """Features after each of the `last` blocks, of all blocks if there are fewer; `encode` gives the last ones."""
+        """Features after each of the `last` blocks, or of all if there are fewer; `encode` returns the last ones."""
         if last == 1:
             return [self.encode(images)]
         depth = self.backbone.depth
@@ -88,7 +87,7 @@ class Encoder(nn.Module):
         return [features_of(tokens) for tokens in self.backbone.layers(self.normalise(images), blocks)]
 
     def normalise(self, images: Shaped[Tensor, "b c h w"]) -> Float[Tensor, "b 3 h w"]:
-        """Pixels as `forward` wants them, from uint8 or from floats in [0, 1]."""
+        """Pixels as `forward` expects them, from uint8 or from floats in [0, 1]."""
         if images.shape[1] != 3:
             raise UserError(f"expected RGB images [b, 3, h, w], got the shape {list(images.shape)}")
         if images.dtype != torch.uint8 and not images.is_floating_point():
@@ -107,9 +106,9 @@ class Encoder(nn.Module):
         return {"model_name": architecture.name, **architecture.arguments}
 
     def save(self, path: str | Path, step: int | None = None) -> Path:
-        """Write weights under plain timm names, and in the metadata all it takes to rebuild the encoder.
+        """Write weights under plain timm names, with metadata to rebuild the encoder.
 
-        A folder gets the file `encoder.safetensors`. `step` says how long the run that gave the weights has been.
+        In a folder, the file is `encoder.safetensors`. `step` is the number of optimiser steps behind the weights.
         """
         path = Path(path)
         if path.is_dir():
@@ -128,12 +127,12 @@ class Encoder(nn.Module):
 
 
 def features_of(tokens: Tokens) -> Features:
-    """The class token, or the mean patch where there is none, stands for the image."""
+    """Features of tokens; the class token represents the image, or the mean patch if there is none."""
     cls = tokens.patches.mean(dim=1) if tokens.cls is None else tokens.cls
     return Features(cls=cls, patches=tokens.patches, grid=tokens.grid)
 
 
 def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """The file appears whole or not at all, and an older one stays until then."""
+    """Write the file atomically; an older one stays until the new one is complete."""
     with replacing(path) as temporary:
         save_file(tensors, temporary, metadata)

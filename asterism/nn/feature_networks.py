@@ -1,8 +1,8 @@
-"""Networks whose features a Fréchet distance is measured in, each with a name that a result can state.
+"""Networks whose features a Fréchet distance is measured in, each with a name to state with the result.
 
-Inception is taken where torchvision's weights for it lie in torch's cache already; nothing is downloaded. Else a stack
-of convolutions with fixed random weights stands in: it sees edges, colours and textures at several scales, needs no
-file, and is the same on every machine. Distances of different networks must never be compared.
+Inception is used if torchvision's weights for it are already in torch's cache; nothing is downloaded. Otherwise a stack
+of convolutions with fixed random weights replaces it: it responds to edges, colours and textures at several scales,
+needs no file, and is the same on every machine. Distances from different networks must never be compared.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _INCEPTION_SIDE = 299
 
 
 class FeatureNetwork(nn.Module, ABC):
-    """Images to one vector each."""
+    """Maps each image to one vector."""
 
     name: str
     dim: int
@@ -59,8 +59,8 @@ class RandomConvolutions(FeatureNetwork):
 
 
 class Inception(FeatureNetwork):
-    """The 2048 pooled features of torchvision's Inception v3, which was trained on ImageNet anew: its distances are
-    close to, but not those of the original weights."""
+    """The 2048 pooled features of torchvision's Inception v3. Its weights were retrained on ImageNet, so its distances
+    are close to those of the original weights but not the same."""
 
     name = "inception-v3-torchvision"
     dim = 2048

@@ -33,7 +33,7 @@ class ProjectionHead(nn.Module):
             nn.init.trunc_normal_(linear.weight, std=0.02)
             nn.init.zeros_(linear.bias)
             self.mlp.append(linear)
-        self.epsilon = epsilon  # smallest length that is divided by
+        self.epsilon = epsilon  # lower bound of the length in the normalisation
 
     def project(self, x: Float[Tensor, "*rows d"]) -> Float[Tensor, "*rows p"]:
         """Unit vectors, in float32."""
@@ -66,7 +66,7 @@ class PrototypeHead(ProjectionHead):
 
 
 class LeveledPrototypeHead(ProjectionHead):
-    """One projection for several levels (images, objects), each of which has prototypes of its own."""
+    """One projection for several levels (images, objects), each with its own prototypes."""
 
     def __init__(
         self,
@@ -102,8 +102,8 @@ class WeightNormLinear(nn.Module):
         super().__init__()
         self.weight_g = nn.Parameter(torch.ones(out_dim, 1), requires_grad=train_gain)
         self.weight_v = nn.Parameter(torch.empty(out_dim, in_dim))
-        # The length of v does not show in W, but the longer v, the slower its direction turns. As in the published runs
-        # lengths are those of torch's default linear layer, about 1/√3.
+        # W does not depend on the length of v, but the longer v is, the slower its direction changes. As in the
+        # published runs, lengths are those of torch's default linear layer, about 1/√3.
         nn.init.uniform_(self.weight_v, -(in_dim**-0.5), in_dim**-0.5)
 
     @property
@@ -116,5 +116,5 @@ class WeightNormLinear(nn.Module):
 
 
 def image_tokens(views: Sequence[Tokens]) -> Float[Tensor, "v b d"]:
-    """What stands for the whole image in each view: the class token, or the mean patch where there is none."""
+    """The token that represents the whole image in each view: the class token, or the mean patch if there is none."""
     return torch.stack([view.patches.mean(dim=1) if view.cls is None else view.cls for view in views])

@@ -1,12 +1,12 @@
-"""How the weights of a network are drawn before the first step, by name.
+"""Initialisations of a network's weights, by name.
 
-    timm      truncated normals of std .02, whatever the width: what DINO, iBOT and their successors published
-    xavier    uniform with variance 2/(in + out) for every linear map and the patch embedding: what MAE published
+    timm      truncated normals of std .02 at any width: as published for DINO, iBOT and their successors
+    xavier    uniform with variance 2/(in + out) for every linear map and the patch embedding: as published for MAE
     width     variance 1/in: a unit-variance input gives a unit-variance output at any width
 
 A std of .02 is about Xavier's at the width of a ViT-B (768: .036), and a fifth of it at width 96. There every branch
-adds next to nothing to its tokens, all images start almost alike, and the rank of their features is lost in the first
-hundred steps. Narrow networks therefore start with `width`, unless told otherwise.
+adds almost nothing to its tokens, the features of all images are nearly the same, and their rank collapses in the first
+hundred steps. Narrow networks therefore start with `width` by default.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ NARROW = 192  # channels of a ViT-T: the narrowest network that was published wi
 
 
 def choose_init(asked: Init | Literal["auto"], dim: int, published: Init) -> Init:
-    """The start that was asked for; "auto": the method's published one, but `width` below a ViT-T's width."""
+    """The requested initialisation; "auto": the method's published one, but `width` below a ViT-T's width."""
     if asked != "auto":
         return asked
     return "width" if dim < NARROW else published
 
 
 def initialise(network: nn.Module, init: Init) -> None:
-    """Draw the weights of a fresh timm network again, by torch's default generator; `timm` leaves them as they are."""
+    """Redraw the weights of a fresh timm network from torch's default generator; `timm` leaves them unchanged."""
     _DRAW[init](network)
 
 
 def _keep(network: nn.Module) -> None:
-    """Timm has drawn them."""
+    """Keep the weights that timm drew."""
 
 
 @torch.no_grad()
 def xavier_like_mae(network: nn.Module) -> None:
-    """The start of MAE's encoder and decoder.
+    """The initialisation of MAE's encoder and decoder.
 
-    Linear maps are Xavier-uniform without bias. So is the patch embedding, as a matrix over the pixels of a patch, but
-    its bias keeps torch's default. Norms are the identity; class and mask token are normal with std .02.
+    Linear maps are Xavier-uniform with zero bias. The patch embedding is too, as a matrix over the pixels of a patch,
+    but its bias keeps torch's default. Norms are the identity; class and mask tokens are normal with std .02.
     """
     for module in network.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
@@ -59,10 +59,10 @@ def xavier_like_mae(network: nn.Module) -> None:
 
 @torch.no_grad()
 def _unit_variance(network: nn.Module) -> None:
-    """Weights of variance 1/in. Norms make every input of a block one of unit variance, and so are its outputs.
+    """Weights of variance 1/in. Norms give every layer of a block inputs of unit variance, and so have its outputs.
 
-    The fused qkv needs no care, as variance depends on the inputs alone. Normalised pixels have unit variance over
-    images, so tokens enter the first block with it.
+    The fused qkv needs no special case, as the variance depends on the inputs alone. Normalised pixels have unit
+    variance over images, and so have the tokens that enter the first block.
     """
     for module in _maps(network):
         weight = module.weight.flatten(1)

@@ -1,4 +1,4 @@
-"""Where each concept is: every patch spread over the concept tokens (STELLAR, equation 5)."""
+"""Localisation of concepts: every patch is divided among the concept tokens (STELLAR, equation 5)."""
 
 from __future__ import annotations
 

@@ -15,13 +15,13 @@ class Memory(nn.Module):
     """A ring of unit vectors, the same on every process.
 
     Until `filled` reaches the size, the other rows are the initial random unit vectors. They can be drawn like any
-    other row: there are always enough rows, and random ones do no harm, since student and teacher are compared with
-    the same rows.
+    other row, so there are always enough. Random rows do no harm, since student and teacher are compared with the
+    same rows.
     """
 
     rows: Float[Tensor, "n d"]
-    pointer: Int[Tensor, ""]  # where the next row goes
-    filled: Int[Tensor, ""]  # how many rows came from images
+    pointer: Int[Tensor, ""]  # index of the next row to overwrite
+    filled: Int[Tensor, ""]  # number of rows that came from images
 
     def __init__(self, size: int, dim: int) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Memory(nn.Module):
         return self.filled / self.size
 
     def sample(self, count: int, generator: torch.Generator) -> Int[Tensor, " {count}"]:
-        """Different places, uniformly drawn. The same generator on every process gives the same places."""
+        """Distinct row indices, drawn uniformly. The same generator on every process gives the same indices."""
         return torch.randperm(self.size, generator=generator)[:count].to(self.rows.device)
 
     @torch.no_grad()
@@ -50,9 +50,9 @@ class Memory(nn.Module):
 
     @torch.no_grad()
     def store(self) -> Int[Tensor, " b"]:
-        """Push what all processes collected since the last time; the places that changed.
+        """Push the rows all processes collected since the last call; returns the indices that changed.
 
-        Rows go in the order of their keys, so the memory does not depend on how a batch was divided.
+        Rows are stored in the order of their keys, so the memory does not depend on how a batch was divided.
         """
         rows = all_gather_ragged_rows(torch.cat([rows for rows, _ in self._pending]))
         keys = all_gather_ragged_rows(torch.cat([keys for _, keys in self._pending]))
@@ -61,9 +61,9 @@ class Memory(nn.Module):
 
     @torch.no_grad()
     def push(self, rows: Float[Tensor, "b d"]) -> Int[Tensor, " m"]:
-        """Overwrite the oldest rows, any number of them; the places that changed."""
+        """Overwrite the oldest rows with any number of new ones; returns the indices that changed."""
         places = (self.pointer + torch.arange(len(rows), device=rows.device)) % self.size
-        newest = slice(max(0, len(rows) - self.size), None)  # of more rows than the memory holds
+        newest = slice(max(0, len(rows) - self.size), None)  # if there are more rows than the memory holds
         self.rows[places[newest]] = rows[newest].to(self.rows.dtype)
         self.pointer.copy_((self.pointer + len(rows)) % self.size)
         self.filled.copy_((self.filled + len(rows)).clamp_max(self.size))

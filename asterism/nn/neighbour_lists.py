@@ -1,12 +1,12 @@
-"""Nearest neighbours in a memory that changes a little at every step, found without comparing everything again.
+"""Exact nearest neighbours in a memory that changes a little at every step, without a full search each time.
 
-Every row has a list of all rows whose similarity to it lies above a floor of its own. When rows are replaced, the old
-ones are struck from the lists; the new ones are compared with every row once, join the lists whose floor they exceed
-and get lists themselves. A list that overflows drops its least similar rows and lifts its floor to the best of them. So
-as long as enough rows of a list are allowed, the nearest of them are the nearest of the whole memory, exactly;
-otherwise the whole memory is searched, which also fills the list.
+Every row has a list of all rows whose similarity to it is above the list's floor. When rows are replaced, the old ones
+are removed from the lists; the new ones are compared with every row once, join the lists whose floor they exceed and
+get their own lists. A list that overflows drops its least similar rows and raises its floor to the best of them. So as
+long as enough rows of a list are allowed, the nearest of them are exactly the nearest of the whole memory; otherwise
+the whole memory is searched, which also refills the list.
 
-With b new rows per step, T tasks of K anchors each and n rows in the memory this takes b·n comparisons instead of
+With b new rows per step, T tasks of K anchors each and n rows in the memory, this takes b·n comparisons instead of
 T·K·n.
 """
 
@@ -22,14 +22,14 @@ _TILE = 2048  # rows of the memory that the new ones are compared with at a time
 
 
 class NeighbourLists(nn.Module):
-    """Lists of at most `length` neighbours for each of `size` rows. Empty at first: filled as rows are asked for.
+    """Lists of at most `length` neighbours for each of `size` rows, initially empty and filled on demand.
 
-    Asking writes to the lists, even in the middle of a step, but what they answer follows from the memory alone: they
-    are a cache, and micro-batches or a restart change nothing.
+    A query writes to the lists, even in the middle of a step, but its answer depends on the memory alone: the lists
+    are a cache, and micro-batches or a restart do not change results.
     """
 
     index: Int[Tensor, "n m"]
-    similarity: Float[Tensor, "n m"]  # −∞ where a list has no entry; in no order
+    similarity: Float[Tensor, "n m"]  # −∞ where a list has no entry; unordered
     floor: Float[Tensor, " n"]  # every row more similar than this is listed; +∞: nothing is known
 
     def __init__(self, size: int, length: int) -> None:
@@ -48,7 +48,7 @@ class NeighbourLists(nn.Module):
         excluded: Int[Tensor, " x"] | None = None,
     ) -> tuple[Float[Tensor, "k {count}"], Int[Tensor, "k {count}"]]:
         """The same as `ops.prototypes.nearest_rows`."""
-        assert count <= self.length, "a list must hold as many rows as are asked for"
+        assert count <= self.length, "a list must be at least as long as the requested count"
         banned = torch.zeros(len(memory), dtype=torch.bool, device=memory.device)
         if excluded is not None:
             banned[excluded] = True
@@ -63,7 +63,7 @@ class NeighbourLists(nn.Module):
 
     @torch.no_grad()
     def follow(self, memory: Float[Tensor, "n d"], places: Int[Tensor, " b"]) -> None:
-        """The rows at `places` have just been replaced."""
+        """Update the lists after the rows at `places` were replaced."""
         replaced = torch.zeros(len(memory), dtype=torch.bool, device=memory.device)
         replaced[places] = True
         self.similarity.masked_fill_(replaced[self.index], -torch.inf)
@@ -87,7 +87,7 @@ class NeighbourLists(nn.Module):
         return similarity, index.gather(1, order)
 
     def _join(self, similarity: Float[Tensor, "b t"], places: Int[Tensor, " b"], start: int) -> None:
-        """New rows enter the lists of those rows from `start` on whose floor they exceed."""
+        """Add new rows to the lists, of rows from `start` on, whose floor they exceed."""
         floor = self.floor[start : start + similarity.shape[1]]
         owner, which = (similarity > floor).T.nonzero().unbind(dim=1)
         if len(owner) == 0:
@@ -106,12 +106,12 @@ class NeighbourLists(nn.Module):
         self._replace(rows, *nearest_rows(memory, rows, min(self.length + 1, len(memory))))
 
     def _replace(self, lists: Int[Tensor, " l"], similarity: Float[Tensor, "l c"], index: Int[Tensor, "l c"]) -> None:
-        """New lists, from entries that contain the `length + 1` most similar rows."""
+        """Replace lists by entries that contain the `length + 1` most similar rows."""
         self.floor[lists] = -torch.inf
         self._keep_best(lists, similarity, index)
 
     def _keep_best(self, lists: Int[Tensor, " l"], similarity: Float[Tensor, "l c"], index: Int[Tensor, "l c"]) -> None:
-        """As many entries as a list holds; the floor rises to the best that is left out."""
+        """Keep as many entries as a list holds; the floor rises to the best one dropped."""
         excess = similarity.shape[1] - self.length
         if excess <= 0:
             similarity = nn.functional.pad(similarity, (0, -excess), value=-torch.inf)
@@ -124,5 +124,5 @@ class NeighbourLists(nn.Module):
 
 
 def _short(similarity: Float[Tensor, "k c"]) -> Int[Tensor, " s"]:
-    """Rows for which the lists did not name enough."""
+    """Rows whose lists had too few allowed entries."""
     return similarity.isneginf().any(dim=1).nonzero().squeeze(1)

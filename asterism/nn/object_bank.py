@@ -1,4 +1,4 @@
-"""Twin memory banks of objects: what the teacher saw of the newest images, in two views each."""
+"""Twin memory banks of objects: the teacher's objects of the newest images, in two views each."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ VIEWS = 2
 
 
 class BankConfig(Config):
-    """What is remembered, and what a search may find; section 3.2.2."""
+    """What is stored, and what a search may return; section 3.2.2."""
 
     images: int = Field(default=25000, ge=1)  # S; each with a slot for every cluster
     precision: Literal["half", "full"] = "half"
     own_image: Literal["excluded", "allowed"] = "excluded"
-    # whether an image may find its own objects of an earlier epoch: easy matches that teach little; published: allowed
+    # whether an image may find its own objects of an earlier epoch: easy, uninformative matches; published: allowed
 
 
 @dataclass(frozen=True)
@@ -33,16 +33,16 @@ class StoredObjects:
 
     rows: Float[Tensor, "b k v d"]
     valid: Bool[Tensor, "b k"]  # slots that hold an object
-    meaning: Int[Tensor, "b k"]  # a number that is equal for equal labels, where people labelled the image
-    image: Int[Tensor, " b"]  # place of each image in its source
-    keys: Int[Tensor, " b"]  # random key of each image, which decides the order
+    meaning: Int[Tensor, "b k"]  # a number that is equal for equal labels, if the image is labelled
+    image: Int[Tensor, " b"]  # index of each image in its source
+    keys: Int[Tensor, " b"]  # random key of each image, which determines the order
 
 
 class ObjectBank(nn.Module):
     """A ring of S images with K slots for objects each, the same on every process.
 
     Slot (i, k) holds one object as seen in view 1 and in view 2, so the jump from one view's bank to the other's keeps
-    the index. Objects are stored as they are, with their reciprocal lengths. A search reads valid slots only.
+    the index. Objects are stored unnormalised, with their reciprocal lengths. A search reads valid slots only.
     """
 
     rows: Float[Tensor, "v s k d"]
@@ -50,7 +50,7 @@ class ObjectBank(nn.Module):
     valid: Bool[Tensor, "s k"]
     meaning: Int[Tensor, "s k"]
     image: Int[Tensor, " s"]
-    newest: Int[Tensor, ""]  # where the last image was stored; older ones follow, and the ring grows towards 0
+    newest: Int[Tensor, ""]  # index of the last image stored; older ones follow it, and new ones are written towards 0
 
     def __init__(self, config: BankConfig, slots: int, dim: int) -> None:
         super().__init__()
@@ -76,9 +76,9 @@ class ObjectBank(nn.Module):
 
     @torch.no_grad()
     def nearest(self, objects: Float[Tensor, "v m d"], image: Int[Tensor, " m"]) -> Int[Tensor, "v m"]:
-        """Eq. 2: for each object the most similar slot, counted through all images, of its own view's bank.
+        """Eq. 2: for each object the index of the most similar slot, over all images, in the bank of its own view.
 
-        −1 where the bank holds nothing that it may find.
+        −1 if the bank holds no slot that it may find.
         """
         among = self.valid.flatten().nonzero()[:, 0]
         row_image = self.image[:, None].expand_as(self.valid).flatten()
@@ -108,15 +108,15 @@ class ObjectBank(nn.Module):
         arriving = world_size() * sum(len(part.image) for part in self._pending)
         if arriving > self.images:
             raise UserError(
-                f"method.bank.images = {self.images} is smaller than a batch of {arriving} images or more; raise it to "
+                f"method.bank.images = {self.images} is smaller than a batch of {arriving} or more images; raise it to "
                 "several batches, or lower trainer.batch_size"
             )
 
     @torch.no_grad()
     def store(self) -> None:
-        """Push what all processes collected since the last call.
+        """Push the objects all processes collected since the last call.
 
-        Images go in the order of their keys, so the bank does not depend on how a batch was divided.
+        Images are stored in the order of their keys, so the bank does not depend on how a batch was divided.
         """
         order = self._gathered("keys").argsort(stable=True)
         new = StoredObjects(*(self._gathered(each.name)[order] for each in fields(StoredObjects)))
@@ -124,7 +124,7 @@ class ObjectBank(nn.Module):
         self.push(new)
 
     def _gathered(self, name: str) -> Tensor:
-        """One field of what all processes collected."""
+        """One field of the objects that all processes collected."""
         return all_gather_ragged_rows(torch.cat([getattr(part, name) for part in self._pending]))
 
     @torch.no_grad()

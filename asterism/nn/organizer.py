@@ -29,25 +29,25 @@ from asterism.types import Progress
 
 
 class PrototypesConfig(Config):
-    """How prototypes of images are made; section 2.2 and appendix A."""
+    """How image prototypes are formed; section 2.2 and appendix A."""
 
     memory: int = Field(default=65536, gt=1)  # rows N_C (table C.5)
     count: int = Field(default=4096, gt=1)  # anchors K of a task (table 10)
     kept: float = Field(default=1.0, gt=0, le=1)
-    # share of the anchors that become prototypes, at random: all in the paper, half in the published code, where the
-    # others still are no anchor's neighbours
+    # share of the anchors, chosen at random, that become prototypes: all in the paper, half in the published code,
+    # where the others are still excluded as neighbours
     neighbours: int = Field(default=8, ge=0)  # support embeddings k per anchor (table 8)
     tasks: int | None = Field(default=None, ge=1)  # draws of prototypes per step (table C.1); None: 4, or all blocks
     anchors: Literal["random", "partition", "fixed", "fixed-places"] = "random"
     # random: new rows at every step; partition: blocks of a random order of the whole memory (MaSSL); fixed: vectors
-    # drawn once (collapses, table C.7); fixed-places: the same rows of the memory, whatever they hold
+    # drawn once (collapses, table C.7); fixed-places: the same rows of the memory, with their current contents
     search: Literal["non-anchors", "whole-memory"] = "non-anchors"
-    # non-anchors: k rows that are not anchors, and the anchor; whole-memory: k rows, the anchor first among them
-    contribution: Contribution = "similarity"  # what a support's vote counts (table 9)
+    # non-anchors: k rows that are not anchors, and the anchor; whole-memory: k rows, the first of which is the anchor
+    contribution: Contribution = "similarity"  # weight of a support's vote (table 9)
     smoothing: float = Field(default=0.1, ge=0, lt=1)  # share of the anchor's vote that goes to other prototypes
     neighbour_lists: int | Literal["auto"] | None = "auto"
-    # entries per row of a list that is kept up to date, at least `neighbours`; auto: four times as many, 32 or more;
-    # None: search at every task. The prototypes are the same
+    # entries per row of an incrementally updated list, at least `neighbours`; auto: four times as many, at least 32;
+    # None: full search for every task. The prototypes are the same
 
     default_tasks: ClassVar[int] = 4
 
@@ -59,8 +59,8 @@ class PrototypesConfig(Config):
 
     @property
     def prototypes(self) -> int:
-        """Of each task."""
-        return int(self.kept * self.count + 1e-9)  # 6/13 of 13 are 6, whatever the rounding
+        """The number of prototypes per task."""
+        return int(self.kept * self.count + 1e-9)  # so that 6/13 of 13 is 6 despite rounding
 
     @property
     def list_length(self) -> int | None:
@@ -83,39 +83,38 @@ class PrototypesConfig(Config):
     def _settings_agree(self) -> PrototypesConfig:
         if self.anchors == "partition" and (self.neighbours or self.tasks or self.kept < 1):
             raise ValueError(
-                "anchors: partition makes every row a prototype of its own, once; set neighbours: 0 and leave out "
-                "tasks and kept"
+                "anchors: partition makes every row a prototype, once; set neighbours: 0 and leave out tasks and kept"
             )
         if self.search == "whole-memory" and self.neighbours == 0:
             raise ValueError("search: whole-memory counts the anchor among the neighbours; set neighbours to 1 or more")
         if self.list_length is not None and self.list_length < max(1, self.neighbours):
             raise ValueError(
                 f"neighbour_lists of {self.neighbour_lists} entries cannot hold {self.neighbours} neighbours; "
-                f"use auto, or null to search at every task"
+                f"use auto, or null for a full search at every task"
             )
         return self
 
 
 class PatchPrototypesConfig(PrototypesConfig):
-    """How prototypes of patches are made; section 2.3."""
+    """How patch prototypes are formed; section 2.3."""
 
     memory: int = Field(default=8192, gt=1)  # rows N_p (table C.6)
     count: int = Field(default=512, gt=1)  # table C.3
-    neighbours: int = Field(default=0, ge=0)  # table 8: more do not help patches
+    neighbours: int = Field(default=0, ge=0)  # table 8: neighbours do not help patches
 
     default_tasks: ClassVar[int] = 1
 
 
 @dataclass(frozen=True)
 class Anchors:
-    """The draw of one task, as places in the memory."""
+    """The draw of one task, as rows of the memory."""
 
     drawn: Int[Tensor, " a"]
     kept: Int[Tensor, " k"]  # some of those drawn, in the order of their prototypes
 
 
 class Organizer(nn.Module):
-    """A memory, and the prototypes that are made of it."""
+    """A memory, and the prototypes formed from it."""
 
     fixed: Float[Tensor, "t k d"] | None
 
@@ -128,7 +127,7 @@ class Organizer(nn.Module):
         self.register_buffer("fixed", self._drawn_once() if config.anchors == "fixed" else None)
 
     def draw(self, progress: Progress, use: int) -> list[Anchors]:
-        """The anchors of a step's tasks; of all tasks in one draw for a partition, which uses every row once.
+        """The anchors of a step's tasks; a partition, which uses every row once, is a single draw for all tasks.
 
         They are the same in every process and for every micro-batch.
         """
@@ -137,16 +136,18 @@ class Organizer(nn.Module):
         if config.anchors == "partition":
             order = self.memory.sample(config.memory, generator(fold(progress.seed, use, step)))
             return [Anchors(order, order)]
-        if self.fixed is not None:  # they lie behind the rows of the memory, see `prototypes`
+        if self.fixed is not None:  # stored after the rows of the memory, see `prototypes`
             places = config.memory + torch.arange(config.count, device=self.memory.rows.device)
             return [Anchors(places, places[: config.prototypes])] * config.task_count
         keys = [fold(progress.seed, use, step, task) for task in range(config.task_count)]
         drawn = [self.memory.sample(config.count, generator(key)) for key in keys]
-        return [Anchors(rows, rows[: config.prototypes]) for rows in drawn]  # in random order: the first are any
+        return [
+            Anchors(rows, rows[: config.prototypes]) for rows in drawn
+        ]  # rows are in random order, so the first are a random choice
 
     @torch.no_grad()
     def prototypes(self, draws: Sequence[Anchors]) -> Iterator[Prototypes]:
-        """D and Y of every task, one after the other: together they may be larger than the network."""
+        """D and Y of every task, one at a time: together they may be larger than the network."""
         config, rows = self.config, self.memory.rows
         if config.anchors == "partition":
             yield from permuted_blocks(rows, draws[0].drawn, config.count)
@@ -162,12 +163,12 @@ class Organizer(nn.Module):
             yield organize(rows, supports, config.contribution, config.smoothing)
 
     def _drawn_once(self) -> Float[Tensor, "t k d"]:
-        """Anchors of every task, spread as the memory is at the start, but not in it: no row is its own neighbour."""
+        """Anchors of every task, distributed like the initial memory but not in it: no row is its own neighbour."""
         config = self.config
         return F.normalize(torch.randn(config.task_count, config.count, self.memory.rows.shape[1]), dim=-1)
 
     def remember(self) -> None:
-        """Store what was collected during the step."""
+        """Store the rows collected during the step."""
         places = self.memory.store()
         if self.lists is not None:
             self.lists.follow(self.memory.rows, places)

@@ -1,4 +1,4 @@
-"""Raw pixels as an encoder: what any learnt feature must beat."""
+"""Raw pixels as an encoder: a baseline for learned features."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def pixel_encoder() -> Encoder:
 
 
 def pixel_patches(image_size: int, patch_size: int) -> Encoder:
-    """The pixels of every patch as they are: the same for protocols that read patches."""
+    """The pixels of every patch, unchanged: the baseline of protocols that read patches."""
     return Encoder(_Patches(image_size, patch_size)).eval()
 
 
 class _Pixels(Backbone):
-    """A network of one layer without weights, whose patch tokens are pixels."""
+    """A single-layer network without weights, whose patch tokens are pixels."""
 
     takes_masks: ClassVar[bool] = False
 
@@ -45,7 +45,7 @@ class _Pixels(Backbone):
         self.depth = 1
         self.has_cls = False
         self.registers = 0
-        self.place = nn.Parameter(torch.empty(0), requires_grad=False)  # tells device and precision
+        self.place = nn.Parameter(torch.empty(0), requires_grad=False)  # holds device and precision
 
     def forward(
         self,
@@ -71,7 +71,7 @@ class _Pixels(Backbone):
 
 
 class _Thumbnail(_Pixels):
-    """One token: the whole image, brought to one size whatever it had."""
+    """One token: the whole image, resized to a fixed size."""
 
     def embedded(self, pixels: Float[Tensor, "b 3 h w"]) -> Tokens:
         size = (self.image_size, self.image_size)
@@ -82,7 +82,7 @@ class _Thumbnail(_Pixels):
 
 
 class _Patches(_Pixels):
-    """A token per patch."""
+    """One token per patch."""
 
     def embedded(self, pixels: Float[Tensor, "b 3 h w"]) -> Tokens:
         patches = F.unfold(pixels, self.patch_size, stride=self.patch_size).mT

@@ -1,4 +1,4 @@
-"""Where a patch lies: fixed sine-cosine tables, and position tables carried over to another grid."""
+"""Patch positions: fixed sine-cosine tables, and resampling of position tables to another grid."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Positions = Literal["learned", "sincos"]
 
 # antialiased: bicubic to the exact size, kernel widened when shrinking (timm, DINOv2 with registers, our own runs)
 # plain: bicubic to the exact size, kernel never widened (MAE, transformers)
-# offset: as plain, but with the step old/(new + 0.1) (DINO, iBOT, DINOv2 without registers)
+# offset: like plain, but with the step old/(new + 0.1) (DINO, iBOT, DINOv2 without registers)
 Resampling = Literal["antialiased", "plain", "offset"]
 
 
 def sincos_table(dim: int, grid: Grid) -> Float[Tensor, "n {dim}"]:
-    """Fixed positions in raster order: the first half of the channels tells the column, the second half the row.
+    """Fixed positions in raster order: the first half of the channels encodes the column, the second half the row.
 
     Each half is [sin(p w), cos(p w)] with w_k = 10000^(-k / (dim/4)), k = 0 … dim/4 - 1.
     """
@@ -38,7 +38,7 @@ def sincos_table(dim: int, grid: Grid) -> Float[Tensor, "n {dim}"]:
 
 
 def resample(table: Float[Tensor, "1 n d"], old: Grid, new: Grid, form: Resampling) -> Float[Tensor, "1 m d"]:
-    """A table of the old grid's positions (patches only) on the new grid, by separable bicubic interpolation."""
+    """Resample a table of positions (patches only) from the old grid to the new, by separable bicubic interpolation."""
     if old == new:
         return table
     picture = at_least_float32(table).view(1, *old, -1).permute(0, 3, 1, 2)
@@ -52,14 +52,14 @@ def resample(table: Float[Tensor, "1 n d"], old: Grid, new: Grid, form: Resampli
 
 
 def table_layout(rows: int, prefix: int, patches_only_first: bool) -> tuple[int, bool]:
-    """Side of the square grid of a position table, and whether its rows are those of patches alone.
+    """Side of the square grid of a position table, and whether it has rows for patches only.
 
-    `prefix` counts the class token and registers, which may have rows before the patches. Where both readings give a
-    square, `patches_only_first` decides.
+    `prefix` counts the class token and registers, which may have rows before the patches. If both interpretations give
+    a square, `patches_only_first` decides.
     """
     for patches_only in (patches_only_first, not patches_only_first):
         patches = rows if patches_only else rows - prefix
         side = math.isqrt(max(patches, 0))
         if side > 0 and side * side == patches:
             return side, patches_only
-    raise UserError(f"a table of {rows} positions is not that of a square grid of patches after {prefix} other tokens")
+    raise UserError(f"a table of {rows} positions does not fit a square grid of patches after {prefix} other tokens")

@@ -1,4 +1,4 @@
-"""From concepts back to images (STELLAR, equation 3): a light decoder of V = L S to pixels or a tokenizer's codes."""
+"""Reconstruction from concepts (STELLAR, equation 3): a light decoder of V = L S to pixels or a tokenizer's codes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from asterism.nn.tokenizers.base import Tokenizer
 
 
 class ReconstructionConfig(Config):
-    """The decoder (section 3.1) and what it predicts."""
+    """The decoder (section 3.1) and its target."""
 
     target: Literal["pixels", "codes"] = "pixels"
     tokenizer: str | None = None  # for codes: a `vq` run, or the file of a MaskGIT-VQGAN
-    image_size: int | None = Field(default=None, gt=0)  # pixels per side that the tokenizer sees; None: the view's own
+    image_size: int | None = Field(default=None, gt=0)  # pixels per side of the tokenizer's input; None: the view's
     weight: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"  # auto: 10 for pixels, 0.05 for codes
     decoder_dim: int = Field(default=512, gt=0)
     decoder_depth: int = Field(default=6, gt=0)  # blocks
@@ -39,9 +39,9 @@ class ReconstructionConfig(Config):
                 "file of the public MaskGIT-VQGAN"
             )
         if self.target == "pixels" and self.tokenizer is not None:
-            raise ValueError("a tokenizer is given, but target: pixels does not use it; write target: codes")
+            raise ValueError("a tokenizer is given, but target: pixels does not use it; set target: codes")
         if self.target == "pixels" and self.image_size is not None:
-            raise ValueError("image_size is what a tokenizer sees, and target: pixels has none; leave it out")
+            raise ValueError("image_size is that of a tokenizer's input, and target: pixels has none; leave it out")
         return self
 
     @property
@@ -51,7 +51,7 @@ class ReconstructionConfig(Config):
 
 
 class FourierPositions(nn.Module):
-    """A fixed random code of places: sines and cosines of random directions through the image."""
+    """Fixed random Fourier features: sines and cosines along random directions in the image."""
 
     matrix: Float[Tensor, "2 f"]
 
@@ -60,7 +60,7 @@ class FourierPositions(nn.Module):
         self.register_buffer("matrix", torch.randn(2, dim // 2))
 
     def forward(self, grid: Grid) -> Float[Tensor, "n d"]:
-        """Codes of the cells' centres in raster order; coordinates run from −1 to 1, the column first."""
+        """Features of the cells' centres in raster order; coordinates run from −1 to 1, column first."""
         rows, columns = ((torch.arange(n, device=self.matrix.device) + 0.5) / n * 2 - 1 for n in grid)
         y, x = torch.meshgrid(rows, columns, indexing="ij")
         with torch.autocast(self.matrix.device.type, enabled=False):
@@ -69,7 +69,7 @@ class FourierPositions(nn.Module):
 
 
 class ConceptDecoder(nn.Module):
-    """A narrow transformer over the patches of V. There is no class token: all it knows came through the concepts."""
+    """A narrow transformer over the patches of V. It has no class token: all information comes from the concepts."""
 
     def __init__(self, in_dim: int, dim: int = 512, depth: int = 6, heads: int = 8, mlp_ratio: float = 4.0) -> None:
         from timm.models.vision_transformer import Block  # slow to import, and configurations are read without it
@@ -92,16 +92,16 @@ class ConceptDecoder(nn.Module):
 
 
 class Reconstruction(nn.Module, ABC):
-    """A decoder with a head, and what its output is compared with."""
+    """A decoder with a head and its target."""
 
     decoder: ConceptDecoder
-    metric: str  # name of what `quality` returns
+    metric: str  # name of the measure that `loss` returns
 
     @abstractmethod
     def loss(
         self, mixed: Float[Tensor, "b n d"], grid: Grid, images: Float[Tensor, "b 3 h w"]
     ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-        """The loss against images in [0, 1], and a detached measure for people."""
+        """The loss against images in [0, 1], and a detached quality measure for monitoring."""
 
     @abstractmethod
     def forward(self, mixed: Float[Tensor, "b n d"], grid: Grid) -> Float[Tensor, "b 3 H W"]:
@@ -109,11 +109,11 @@ class Reconstruction(nn.Module, ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Plain values from which `rebuild_reconstruction` makes this module, weights aside."""
+        """Plain values from which `rebuild_reconstruction` rebuilds this module, without its weights."""
 
 
 class PixelReconstruction(Reconstruction):
-    """Every patch's pixels at once; mean squared error, patches not normalised."""
+    """Predicts all pixels of a patch at once; mean squared error on patches that are not normalised."""
 
     metric = "psnr"  # dB
 
@@ -124,7 +124,7 @@ class PixelReconstruction(Reconstruction):
         self.head = nn.ConvTranspose2d(decoder.dim, 3, patch_size, patch_size)
 
     def predict(self, mixed: Float[Tensor, "b n d"], grid: Grid) -> Float[Tensor, "b 3 H W"]:
-        """Pixels as the head gives them, sometimes outside [0, 1]."""
+        """The head's raw pixels, which may be outside [0, 1]."""
         return self.head(self.decoder(mixed, grid).mT.unflatten(2, grid))
 
     def loss(
@@ -141,7 +141,7 @@ class PixelReconstruction(Reconstruction):
 
 
 class CodeReconstruction(Reconstruction):
-    """A frozen tokenizer's code of every cell; cross-entropy over its vocabulary."""
+    """Predicts a frozen tokenizer's code of every cell; cross-entropy over its vocabulary."""
 
     metric = "code_accuracy"
 
@@ -149,8 +149,8 @@ class CodeReconstruction(Reconstruction):
         self,
         decoder: ConceptDecoder,
         vocabulary: int,
-        tokenizer: Tokenizer | None = None,  # None: predicts codes, but cannot make or read them
-        image_size: int | None = None,  # pixels per side of what the tokenizer sees; None: the images as they are
+        tokenizer: Tokenizer | None = None,  # None: predicts codes, but cannot encode or decode images
+        image_size: int | None = None,  # pixels per side of the tokenizer's input; None: the images' own size
     ) -> None:
         super().__init__()
         if tokenizer is not None and tokenizer.vocabulary != vocabulary:
@@ -173,10 +173,10 @@ class CodeReconstruction(Reconstruction):
 
     @torch.no_grad()
     def codes(self, images: Float[Tensor, "b 3 h w"], grid: Grid) -> Int[Tensor, "b n"]:
-        """What is to be predicted, in full precision: rounding would choose other codes."""
+        """The codes to predict, computed in full precision: rounding would change some of them."""
         images = images.float()
         if self.image_size is not None and images.shape[-1] != self.image_size:
-            # Plain bicubic and not clamped, as in the published code: another filter would choose other codes.
+            # Plain bicubic and not clamped, as in the published code: another filter would give other codes.
             images = F.interpolate(images, size=(self.image_size, self.image_size), mode="bicubic")
         with torch.autocast(images.device.type, enabled=False):
             codes = self._frozen().encode(images)
@@ -210,8 +210,8 @@ class CodeReconstruction(Reconstruction):
 
 
 def grid_mismatch(patches: Grid, codes: Grid, factor: int) -> UserError:
-    """The error for an encoder and a tokenizer that cut an image differently."""
-    fix = f"method.reconstruction.image_size={patches[0] * factor}, the size at which the tokenizer sees the images"
+    """The error for an encoder and a tokenizer that divide an image differently."""
+    fix = f"method.reconstruction.image_size={patches[0] * factor}, the size of the tokenizer's input"
     return UserError(
         f"the encoder has {patches[0]}×{patches[1]} patches, but the tokenizer makes {codes[0]}×{codes[1]} codes "
         f"(one per {factor}×{factor} pixels); set {fix}"

@@ -1,7 +1,7 @@
 """Stochastic depth (Huang et al., 2016) drawn from per-sample keys.
 
-Whether a branch of a block is dropped for an image depends on the image's key, the block and the branch alone: not on
-the batch around it, the device or the number of processes.
+Whether a branch of a block is dropped for an image depends only on the image's key, the block and the branch, not on
+the rest of the batch, the device or the number of processes.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torch.utils.checkpoint import checkpoint
 
 from asterism.ops.random import fold_each, uniform
 
-_USE = 0x5D  # tells these draws from other uses of the same key
+_USE = 0x5D  # separates these draws from other uses of the same key
 
 
 class KeyedDropPath(nn.Module):
-    """Stands where timm has its DropPath: scales a branch by the factor of each sample, while one is set."""
+    """Replaces timm's DropPath: scales a branch by each sample's factor while factors are set."""
 
     factor: Float[Tensor, " b"] | None = None
 
@@ -31,7 +31,7 @@ class KeyedDropPath(nn.Module):
 
 
 def install_drop_paths(blocks: Iterable[nn.Module]) -> None:
-    """Give both branches of every block a `KeyedDropPath`; parameters and their names stay as they are."""
+    """Give both branches of every block a `KeyedDropPath`; parameters and their names are unchanged."""
     for block in blocks:
         block.drop_path1, block.drop_path2 = KeyedDropPath(), KeyedDropPath()
 
@@ -39,9 +39,9 @@ def install_drop_paths(blocks: Iterable[nn.Module]) -> None:
 def branch_factors(
     keys: Int[Tensor, " b"] | None, depth: int, last_rate: float
 ) -> Sequence[Float[Tensor, "2 b"] | None]:
-    """For every block: 0 where a branch is dropped, 1/(1 - rate) where it stays; the rate grows linearly from 0.
+    """For every block: 0 where a branch is dropped, 1/(1 - rate) where it is kept; the rate grows linearly from 0.
 
-    None where nothing can be dropped: without keys, or at rate 0.
+    None if nothing can be dropped: without keys, or at rate 0.
     """
     if keys is None or last_rate == 0:
         return [None] * depth
@@ -53,9 +53,9 @@ def branch_factors(
 def run_block(
     block: nn.Module, x: Float[Tensor, "b ..."], factors: Float[Tensor, "2 b"] | None, checkpointing: bool
 ) -> Float[Tensor, "b ..."]:
-    """`block(x)` with these factors on its two branches."""
+    """`block(x)` with its two branches scaled by these factors."""
     if checkpointing and torch.is_grad_enabled():
-        # The factors are arguments, so the recomputation sees those of its own forward pass; no other draw is made.
+        # The factors are arguments, so the recomputation uses those of its own forward pass; nothing is redrawn.
         return checkpoint(_run, block, x, factors, use_reentrant=False, preserve_rng_state=False)
     return _run(block, x, factors)
 

@@ -35,7 +35,7 @@ def build(config: BackboneConfig) -> Swin:
 
 
 class Swin(Backbone):
-    """A timm `SwinTransformer` behind our contract. Without keys it computes timm's `forward_features`."""
+    """A timm `SwinTransformer` as a `Backbone`. Without keys it computes timm's `forward_features`."""
 
     takes_masks: ClassVar[bool] = False
     network: Any
@@ -64,7 +64,7 @@ class Swin(Backbone):
         self.mask_token = nn.Parameter(torch.zeros(1, network.embed_dim)) if mask_token else None
         if self.image_size % self.patch_size:
             raise UserError(
-                f"backbone.image_size = {self.image_size} is no multiple of {self.patch_size} ({architecture.name})"
+                f"backbone.image_size = {self.image_size} is not a multiple of {self.patch_size} ({architecture.name})"
             )
         if drop_path:
             install_drop_paths(self._blocks)
@@ -90,7 +90,7 @@ class Swin(Backbone):
         return Tokens(None, patches, registers=patches[:, :0], grid=(x.shape[1], x.shape[2]))
 
     def layers(self, pixels: Float[Tensor, "b 3 h w"], blocks: Sequence[int]) -> list[Tokens]:
-        """Tokens of earlier stages have their own width and grid, and no norm, which only the final stage has."""
+        """Tokens of earlier stages have their own width and grid, and no norm: only the final stage has one."""
         return self._run(pixels, None, None, [self.block_index(block) for block in blocks])
 
     def attention(self, pixels: Float[Tensor, "b 3 h w"], block: int = -1) -> Float[Tensor, "b heads t t"]:
@@ -107,7 +107,7 @@ class Swin(Backbone):
         drop_keys: Int[Tensor, " b"] | None,
         wanted: list[int],
     ) -> list[Tokens]:
-        self.grid_of(pixels)  # refuses sizes that do not divide
+        self.grid_of(pixels)  # raises for sizes that do not divide into patches
         factors = branch_factors(drop_keys, self.depth, self.drop_path)
         outputs = {}
         x, index = self._embed(pixels, mask), 0
@@ -125,7 +125,7 @@ class Swin(Backbone):
     def _embed(
         self, pixels: Float[Tensor, "b 3 h w"], mask: Bool[Tensor, "b n"] | None
     ) -> Float[Tensor, "b rows columns d"]:
-        """Patches as they enter the first stage. A masked token of the final stage hides all patches it comes from."""
+        """Patches as they enter the first stage. A masked token of the final stage masks all patches it covers."""
         x = self.network.patch_embed(pixels)
         if mask is None:
             return x
@@ -137,7 +137,7 @@ class Swin(Backbone):
 
 
 def _arguments(config: BackboneConfig) -> dict[str, Any]:
-    """What the configuration changes, in arguments of timm; sizes mean those of the final stage."""
+    """The configured changes as timm arguments; sizes refer to the final stage."""
     _refuse(config)
     arguments: dict[str, Any] = {}
     if config.image_size is not None:
@@ -158,7 +158,7 @@ def _arguments(config: BackboneConfig) -> dict[str, Any]:
 
 
 def _refuse(config: BackboneConfig) -> None:
-    """Settings that mean nothing here are errors, not silence."""
+    """Raise for settings that have no effect here, instead of ignoring them."""
     unfit = {
         "depth": config.depth is not None,
         "heads": config.heads is not None,

@@ -1,4 +1,4 @@
-"""A teacher: an average of its student's past, which learns nothing by gradient."""
+"""A momentum encoder: a moving average of its student, without gradients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 class Teacher(nn.Module, Generic[M]):
-    """An exponential moving average of a module's parameters: starts as its copy, follows by `update`."""
+    """An exponential moving average of a module's parameters: starts as a copy and follows with `update`."""
 
     def __init__(self, student: M) -> None:
         super().__init__()
@@ -32,9 +32,9 @@ class Teacher(nn.Module, Generic[M]):
 
     @torch.no_grad()
     def update(self, student: M, momentum: float) -> None:
-        """θ_t ← momentum · θ_t + (1 − momentum) · θ_s, for each parameter of the teacher and its namesake.
+        """θ_t ← momentum · θ_t + (1 − momentum) · θ_s, for each parameter and the student's of the same name.
 
-        Buffers are copied: they are fixed tables, or running statistics that average already.
+        Buffers are copied: they are fixed tables, or running statistics that are already averages.
         """
         students = dict(student.named_parameters())
         own = [local(p) for p in self.network.parameters()]

@@ -14,10 +14,10 @@ _MODULES = {"vit": ["vision_transformer", "deit"], "swin": ["swin_transformer"]}
 
 
 def family_of(name: str) -> Literal["vit", "swin"]:
-    """Which of our adapters takes this model."""
+    """The adapter for this model."""
     if not timm.is_model(name):
         near = difflib.get_close_matches(name, timm.list_models(["vit_*", "deit_*", "swin_*"]), n=3)
-        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "`asterism list models` shows all"
+        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "`asterism list models` lists all"
         raise UserError(f"timm has no model {name!r}; {hint}")
     architecture = name.partition(".")[0]
     if is_model_in_modules(architecture, _MODULES["swin"]):
@@ -40,17 +40,17 @@ def create_network(name: str, arguments: dict[str, Any]) -> Any:
     except (
         AssertionError,
         RuntimeError,
-    ) as error:  # sizes that do not fit together; a tag (`name.tag`) unknown to timm
+    ) as error:  # incompatible sizes; a tag (`name.tag`) unknown to timm
         given = ", ".join(f"{key}={value}" for key, value in arguments.items())
-        raise UserError(f"timm cannot build {name!r} with {given}: {error or 'these do not fit together'}") from None
+        raise UserError(f"timm cannot build {name!r} with {given}: {error or 'these are incompatible'}") from None
 
 
 def published_network(name: str, arguments: dict[str, Any]) -> Any:
-    """A timm network with the weights published under its name, fetched if they are not on this machine yet."""
+    """A timm network with the weights published under its name, downloaded if they are not cached."""
     try:
         return timm.create_model(name, pretrained=True, **arguments)
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(
-            f"the published weights of {name!r} could not be fetched: {str(error).splitlines()[0]}; "
-            "download them elsewhere and give the file, or start without pretrained weights"
+            f"the published weights of {name!r} could not be downloaded: {str(error).splitlines()[0]}; "
+            "download them on another machine and give the file, or start without pretrained weights"
         ) from None

@@ -41,7 +41,7 @@ def build(config: BackboneConfig) -> ViT:
 
 
 class ViT(Backbone):
-    """A timm `VisionTransformer` behind our contract; without mask, keep and keys it computes `forward_features`."""
+    """A timm `VisionTransformer` as a `Backbone`; without mask, keep and keys it computes `forward_features`."""
 
     takes_masks: ClassVar[bool] = True
     network: Any
@@ -130,7 +130,7 @@ class ViT(Backbone):
         return embed.norm(embed.proj(pixels).flatten(2).transpose(1, 2))
 
     def _kept_patches(self, pixels: Float[Tensor, "b 3 h w"], keep: Int[Tensor, "b m"]) -> Float[Tensor, "b m d"]:
-        """Pixels are gathered before the embedding, which then is a linear map with the convolution's kernel."""
+        """Embed only the kept patches: pixels are gathered first, then mapped linearly by the convolution's kernel."""
         embed = self.network.patch_embed
         (rows, columns), side = self.grid_of(pixels), self.patch_size
         cells = pixels.reshape(len(pixels), 3, rows, side, columns, side).permute(0, 2, 4, 1, 3, 5)
@@ -139,7 +139,7 @@ class ViT(Backbone):
         return embed.norm(F.linear(visible, embed.proj.weight.flatten(1), embed.proj.bias))
 
     def _prefix_and_positions(self, grid: Grid) -> tuple[Float[Tensor, "1 p d"], Float[Tensor, "1 n d"] | None]:
-        """Class token and registers, with their rows of the position table if there are any, and the patches' rows."""
+        """Class token and registers, with their rows of the position table added if any, and the patches' rows."""
         network = self.network
         parts = [token for token in (network.cls_token, network.reg_token) if token is not None]
         prefix = torch.cat(parts, dim=1) if parts else network.patch_embed.proj.weight.new_zeros(1, 0, self.dim)
@@ -149,7 +149,7 @@ class ViT(Backbone):
         if rows:
             first = int(self.has_cls)
             cls_row, register_rows = network.pos_embed[:, :first], network.pos_embed[:, first:rows]
-            prefix = prefix + torch.cat([cls_row, register_rows.detach()], dim=1)  # registers learn no positions
+            prefix = prefix + torch.cat([cls_row, register_rows.detach()], dim=1)  # registers do not learn positions
         own_grid = network.patch_embed.grid_size
         return prefix, resample(network.pos_embed[:, rows:], own_grid, grid, self.architecture.resampling)
 
@@ -164,7 +164,7 @@ class ViT(Backbone):
 
 
 def _arguments(config: BackboneConfig) -> dict[str, Any]:
-    """What the configuration changes, in arguments of timm."""
+    """The configured changes as timm arguments."""
     if config.window is not None:
         raise UserError(
             f"backbone.window = {config.window}: {config.name} has no windows; leave it out or choose a Swin"
@@ -184,7 +184,7 @@ def _arguments(config: BackboneConfig) -> dict[str, Any]:
 
 
 def _no_embed_class(config: BackboneConfig) -> bool | None:
-    """Whether the position table has rows of patches alone; None: as the named model has it."""
+    """Whether the position table has rows for patches only; None: as in the named model."""
     if config.class_position is None:
         return True if config.registers else None
     return not config.class_position
@@ -195,7 +195,7 @@ def _default_heads(dim: int | None) -> int | None:
         return None
     width = next((width for width in (64, 32) if dim % width == 0), None)
     if width is None:
-        raise UserError(f"backbone.dim = {dim} is no multiple of 32; give backbone.heads, a divisor of {dim}")
+        raise UserError(f"backbone.dim = {dim} is not a multiple of 32; give backbone.heads, a divisor of {dim}")
     return dim // width
 
 
@@ -221,7 +221,7 @@ def _check_sizes(arguments: dict[str, Any]) -> None:
 
 
 def _check_parts(name: str, network: Any) -> None:
-    """The adapter walks through the parts of the network itself, so it must know each of them."""
+    """Raise for a network with unknown parts: the adapter runs the parts itself and must know each of them."""
     known = (
         type(network) is VisionTransformer
         and type(network.patch_embed) is PatchEmbed
@@ -231,14 +231,14 @@ def _check_parts(name: str, network: Any) -> None:
         raise unsupported(name)
     (height, width), side = network.patch_embed.img_size, network.patch_embed.patch_size[0]
     if height % side or width % side:
-        raise UserError(f"backbone.image_size = {height} is no multiple of the patch size {side}")
+        raise UserError(f"backbone.image_size = {height} is not a multiple of the patch size {side}")
 
 
 @torch.no_grad()
 def _draw_tokens(network: Any) -> None:
-    """Class token and registers; timm has drawn the rest: truncated normals of std .02, zero biases.
+    """Draw class token and registers; timm has drawn the rest: truncated normals of std .02, zero biases.
 
-    Registers start far apart, as N(0, 1)/√d: latent queries that start alike tend to stay alike.
+    Registers start far apart, as N(0, 1)/√d: latent queries that start close together tend to stay so.
     """
     if network.cls_token is not None:
         nn.init.trunc_normal_(network.cls_token, std=0.02)
@@ -250,7 +250,7 @@ def _draw_tokens(network: Any) -> None:
 
 @torch.no_grad()
 def _fix_positions(network: Any) -> None:
-    """Sine-cosine positions that do not learn; rows of the class token and of registers are zero."""
+    """Set fixed sine-cosine positions; the rows of the class token and registers are zero."""
     table = sincos_table(network.embed_dim, network.patch_embed.grid_size)
     network.pos_embed.zero_()
     network.pos_embed[0, -len(table) :] = table

@@ -1,4 +1,4 @@
-"""A vocabulary of concepts: prototypes that tokens are projected to and compared with (STELLAR, equation 6)."""
+"""A vocabulary of concepts: prototypes that projected tokens are compared with (STELLAR, equation 6)."""
 
 from __future__ import annotations
 

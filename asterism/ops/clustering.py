@@ -59,9 +59,7 @@ class ClusteringConfig(Config):
     sinkhorn_iterations: int = Field(default=5, ge=1)
     marginals: Literal["estimated", "uniform"] = "estimated"
     # column marginals after the first round: current cluster sizes, as in the published code, or 1/K (eq. 14)
-    marginal_offset: float = Field(
-        default=0.01, gt=0
-    )  # tokens added to each size, so that an empty cluster can recover
+    marginal_offset: float = Field(default=0.01, gt=0)  # tokens added to each size, so that empty clusters can recover
     cost_range: Literal["image", "batch"] = "image"
     # costs are scaled to [0, 1] over each image, or over a process's whole (micro-)batch, as in the published code
 

@@ -18,9 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-_BUFFER = (
-    1 << 22
-)  # numbers in the logits buffer: 16 MiB, small enough for caches, large enough for efficient matrix products
+_BUFFER = 1 << 22  # numbers in the logits buffer: 16 MiB, small enough for caches, large enough for matrix products
 
 
 def prototype_cross_entropy(

@@ -284,7 +284,7 @@ def test_a_tokenizer_beside_an_official_checkpoint_decodes_its_codes(golden: Pat
     codes = v["out_recon_logits"].argmax(dim=-1).view(-1, *features.grid)
     with torch.no_grad():
         torch.testing.assert_close(made, vqgan.decode(codes), rtol=0, atol=1e-5)
-    with pytest.raises(UserError, match="makes them of pixels"):
+    with pytest.raises(UserError, match="decodes to pixels"):
         asterism.load(golden / "checkpoints" / "stellar_tiny.safetensors", tokenizer=tmp_path / "vqgan.bin", **heads)
 
 

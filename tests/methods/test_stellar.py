@@ -338,7 +338,7 @@ def test_other_registers_and_missing_class_tokens_are_refused() -> None:
 
 
 def test_images_smaller_than_a_patch_are_refused() -> None:
-    with pytest.raises(UserError, match=r"backbone\.image_size = 2 is no multiple of the patch size 4"):
+    with pytest.raises(UserError, match=r"backbone\.image_size = 2 is not a multiple of the patch size 4"):
         Stellar(CONFIG, TINY.model_copy(update={"image_size": 2}))
     with pytest.raises(UserError, match=r"method\.global_size = 2 is not a multiple of the patch size 4"):
         _stellar(global_size=2)
@@ -355,7 +355,7 @@ def test_codes_need_a_tokenizer_and_pixels_none() -> None:
         StellarConfig.parse({"reconstruction": {"target": "codes"}})
     with pytest.raises(UserError, match="target: codes"):
         StellarConfig.parse({"reconstruction": {"target": "pixels", "tokenizer": "runs/vq"}})
-    with pytest.raises(UserError, match="image_size is what a tokenizer sees"):
+    with pytest.raises(UserError, match="image_size is that of a tokenizer"):
         StellarConfig.parse({"reconstruction": {"image_size": 64}})
 
 

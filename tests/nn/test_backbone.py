@@ -17,7 +17,7 @@ def tiny(**changes: Any) -> Any:
 
 
 def counted(backbone: nn.Module) -> list[int]:
-    """Grows by the batch size of each forward pass."""
+    """A list to which each forward pass appends its batch size."""
     passes: list[int] = []
     backbone.register_forward_pre_hook(lambda _, arguments: passes.append(len(arguments[0])))
     return passes
@@ -66,7 +66,7 @@ def test_each_view_has_its_own_mask_and_keys() -> None:
 
 
 @torch.no_grad()
-def test_views_that_keep_as_many_patches_share_a_forward_pass() -> None:
+def test_views_that_keep_the_same_number_of_patches_share_a_forward_pass() -> None:
     backbone = tiny()
     crops = views(64, 64, 64, 64)
     keep = [torch.tensor([[1, 2], [3, 4]]), None, torch.tensor([[5, 6], [7, 8]]), torch.tensor([[9], [10]])]

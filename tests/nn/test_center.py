@@ -28,7 +28,7 @@ def test_micro_batches_of_any_size_count_as_one_batch() -> None:
     torch.testing.assert_close(_center([logits.reshape(2, 5, 6)]), expected)
 
 
-def test_accumulating_does_not_move_the_centre_and_an_update_forgets_what_it_used() -> None:
+def test_accumulating_does_not_move_the_centre_and_an_update_clears_it() -> None:
     center = Center(6, momentum=0.5)
     center.accumulate(torch.full((4, 6), 8.0))
     assert center.value.equal(torch.zeros(6))
@@ -41,7 +41,7 @@ def test_accumulating_does_not_move_the_centre_and_an_update_forgets_what_it_use
         center.update()
 
 
-def test_the_centre_alone_is_saved() -> None:
+def test_only_the_centre_is_saved() -> None:
     center = Center(6)
     center.accumulate(_logits(3).requires_grad_())
     assert list(center.state_dict()) == ["value"]
@@ -58,7 +58,7 @@ def test_two_processes_share_one_centre() -> None:
         torch.testing.assert_close(value, _center([_logits(10)]))
 
 
-def test_projections_count_as_the_logits_that_a_layer_makes_of_them() -> None:
+def test_projections_count_as_the_layers_logits() -> None:
     g = torch.Generator().manual_seed(1)
     layer, projections, center = torch.nn.Linear(4, 6, bias=False), torch.randn(2, 5, 4, generator=g), Center(6, 0.8)
     center.value += 1
@@ -69,7 +69,7 @@ def test_projections_count_as_the_logits_that_a_layer_makes_of_them() -> None:
     torch.testing.assert_close(center.value, _center([layer(projections.flatten(0, 1)).detach()]))
 
 
-def test_a_step_without_rows_leaves_the_centre_where_it_is() -> None:
+def test_a_step_without_rows_does_not_move_the_centre() -> None:
     center = Center(6, momentum=0.8)
     center.value += 1
     center.accumulate(_logits(0))

@@ -19,7 +19,7 @@ def _tokens(cls: bool = True) -> tuple[Tokens, torch.Tensor]:
 
 
 @pytest.mark.parametrize("cls", [True, False])
-def test_tokens_are_put_where_they_belong(cls: bool) -> None:
+def test_tokens_are_placed_at_their_patches(cls: bool) -> None:
     decoder = _decoder()
     tokens, keep = _tokens(cls)
     for image in range(2):

@@ -53,7 +53,7 @@ def test_the_image_feature_is_the_class_token_or_the_mean_patch() -> None:
     assert features.sparse is None
 
 
-def test_images_come_in_many_forms() -> None:
+def test_images_can_have_many_forms() -> None:
     encoder, images = tiny(), photos()
     mean, std = (torch.tensor(values)[:, None, None] for values in (encoder.mean, encoder.std))
     expected = encoder((images / 255 - mean) / std).patches.detach()
@@ -64,19 +64,19 @@ def test_images_come_in_many_forms() -> None:
         assert not features.patches.requires_grad
 
 
-def test_lists_are_brought_to_the_image_size_and_tensors_keep_theirs(tmp_path: Path) -> None:
+def test_lists_are_resized_to_the_image_size_and_tensors_keep_their_size(tmp_path: Path) -> None:
     encoder = tiny()
     Image.fromarray(np.zeros((50, 70, 3), np.uint8)).save(tmp_path / "a.png")
     assert encoder.encode([tmp_path / "a.png", str(tmp_path / "a.png")]).grid == (2, 2)
     assert encoder.encode(photos(size=64)).grid == (4, 4)
 
 
-def test_low_precision_encoders_take_the_same_images() -> None:
+def test_low_precision_encoders_accept_the_same_images() -> None:
     encoder = tiny().to(torch.bfloat16)
     assert encoder.encode(photos()).cls.dtype == torch.bfloat16
 
 
-def test_wrong_images_are_named() -> None:
+def test_errors_name_invalid_images() -> None:
     encoder = tiny()
     with pytest.raises(UserError, match="no images"):
         encoder.encode([])
@@ -84,13 +84,13 @@ def test_wrong_images_are_named() -> None:
         encoder.encode(torch.zeros(1, 1, 32, 32))
     with pytest.raises(UserError, match="got int64"):
         encoder.encode(torch.zeros(1, 3, 32, 32, dtype=torch.int64))
-    with pytest.raises(UserError, match="image_size = 50 is no multiple of the patch size 16"):
+    with pytest.raises(UserError, match="image_size = 50 is not a multiple of the patch size 16"):
         Encoder(encoder.backbone, image_size=50)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
-def test_plain_timm_reads_what_is_saved(kind: str, tmp_path: Path) -> None:
+def test_plain_timm_loads_a_saved_encoder(kind: str, tmp_path: Path) -> None:
     encoder = tiny(**KINDS[kind])
     path = encoder.save(tmp_path / "encoder.safetensors")
     network = timm.create_model(**encoder.timm_arguments).eval()
@@ -106,7 +106,7 @@ def test_plain_timm_reads_what_is_saved(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
-def test_a_saved_encoder_comes_back(kind: str, tmp_path: Path) -> None:
+def test_a_saved_encoder_loads_unchanged(kind: str, tmp_path: Path) -> None:
     encoder = tiny(**KINDS[kind])
     encoder.mean, encoder.std, encoder.image_size = (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), 2 * encoder.image_size
     encoder.save(tmp_path, step=17)  # into a folder, such as a run

@@ -23,7 +23,7 @@ def _slow_head(head: PrototypeHead, x: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
-def test_the_head_is_what_the_paper_says() -> None:
+def test_the_head_follows_the_paper() -> None:
     torch.manual_seed(0)
     head = PrototypeHead(5, 7, hidden_dim=6, bottleneck_dim=4, norm_last_layer=False)
     for parameter in head.parameters():
@@ -66,7 +66,7 @@ def test_logits_of_a_normalised_last_layer_are_cosines() -> None:
     assert logits.abs().max() <= 1 + 1e-6
 
 
-def test_the_direction_alone_of_a_prototype_counts() -> None:
+def test_only_the_direction_of_a_prototype_counts() -> None:
     torch.manual_seed(0)
     layer, x = WeightNormLinear(4, 6, train_gain=False), torch.randn(3, 4)
     before = layer(x)
@@ -74,7 +74,7 @@ def test_the_direction_alone_of_a_prototype_counts() -> None:
     torch.testing.assert_close(layer(x), before)
 
 
-def test_a_projection_of_any_number_of_axes_has_unit_length() -> None:
+def test_projections_have_unit_length_for_any_number_of_axes() -> None:
     torch.manual_seed(0)
     head = ProjectionHead(6, hidden_dim=8, bottleneck_dim=3, layers=2)
     assert [type(layer).__name__ for layer in head.mlp] == ["Linear", "GELU", "Linear"]
@@ -90,7 +90,7 @@ def test_initial_weights_are_small_and_normal() -> None:
         assert head.mlp[number].bias.equal(torch.zeros_like(head.mlp[number].bias))
 
 
-def test_the_mean_patch_stands_for_an_image_without_class_token() -> None:
+def test_the_mean_patch_represents_an_image_without_class_token() -> None:
     patches, registers = torch.arange(12.0).reshape(2, 3, 2), torch.zeros(2, 0, 2)
     with_cls = Tokens(torch.ones(2, 2), patches, registers, (1, 3))
     without = Tokens(None, patches, registers, (1, 3))
@@ -99,7 +99,7 @@ def test_the_mean_patch_stands_for_an_image_without_class_token() -> None:
     assert stacked[1].equal(torch.tensor([[2.0, 3.0], [8.0, 9.0]]))
 
 
-def test_levels_share_a_projection_and_have_prototypes_of_their_own() -> None:
+def test_levels_share_a_projection_but_not_prototypes() -> None:
     torch.manual_seed(0)
     head = LeveledPrototypeHead(6, {"image": 5, "objects": 7}, hidden_dim=8, bottleneck_dim=4, norm_last_layer=False)
     x = torch.randn(3, 6)

@@ -45,13 +45,11 @@ def photographs(real_data: Path) -> Tensor:
         ("width", 768, "timm", "width"),
     ],
 )
-def test_a_narrow_network_starts_by_its_width_unless_told_otherwise(
-    asked: Any, dim: int, published: Init, chosen: Init
-) -> None:
+def test_a_narrow_network_starts_with_width_by_default(asked: Any, dim: int, published: Init, chosen: Init) -> None:
     assert choose_init(asked, dim, published) == chosen
 
 
-def test_weights_have_the_spread_of_their_name() -> None:
+def test_weights_have_the_spread_of_their_initialisation() -> None:
     spread = {init: network(init=init).network.blocks[1].mlp.fc2.weight.std().item() for init in get_args(Init)}
     assert spread["timm"] == pytest.approx(0.02, rel=0.02)
     assert spread["xavier"] == pytest.approx(math.sqrt(2 / (96 + 384)), rel=0.02)
@@ -92,7 +90,7 @@ def test_mae_starts_as_published(part: str) -> None:
 
 @pytest.mark.parametrize("dim", [32, 96, 160])
 @torch.no_grad()
-def test_unit_variance_enters_the_blocks_and_every_layer_of_them_keeps_it(dim: int) -> None:
+def test_unit_variance_enters_the_blocks_and_every_layer_preserves_it(dim: int) -> None:
     backbone = network(dim=dim, heads=dim // 32)
     assert backbone.architecture.init == "width"
     assert backbone.embedded(noise()).patches.var().item() == pytest.approx(1, rel=0.1)
@@ -106,7 +104,7 @@ def test_unit_variance_enters_the_blocks_and_every_layer_of_them_keeps_it(dim: i
 
 
 @torch.no_grad()
-def test_with_std_002_a_narrow_block_adds_next_to_nothing_and_with_the_width_aware_start_as_much_as_there_is() -> None:
+def test_a_narrow_block_adds_almost_nothing_with_std_002_and_as_much_as_its_input_with_width() -> None:
     def added(init: Init) -> float:
         backbone = network(init=init)
         x = backbone._embed(noise(), None, None)
@@ -117,13 +115,13 @@ def test_with_std_002_a_narrow_block_adds_next_to_nothing_and_with_the_width_awa
 
 
 @torch.no_grad()
-def test_untrained_features_keep_the_rank_of_photographs(photographs: Tensor) -> None:
+def test_untrained_features_preserve_the_rank_of_photographs(photographs: Tensor) -> None:
     rank = {init: effective_rank(network(init=init)(photographs).cls).item() for init in ("timm", "width")}
     assert rank["width"] > 2 * rank["timm"]
     assert rank["width"] > 30
 
 
-def test_the_untrained_twin_of_an_encoder_starts_as_the_encoder_did() -> None:
+def test_a_rebuilt_untrained_encoder_has_the_same_initialisation() -> None:
     encoder = Encoder(network(positions="sincos"))
     twin = untrained(encoder).backbone
     assert twin.architecture == encoder.backbone.architecture
@@ -131,13 +129,13 @@ def test_the_untrained_twin_of_an_encoder_starts_as_the_encoder_did() -> None:
     assert torch.equal(twin.network.pos_embed, encoder.backbone.network.pos_embed)
 
 
-def test_an_architecture_of_an_older_file_has_the_start_of_its_time() -> None:
+def test_an_architecture_from_an_older_file_keeps_its_initialisation() -> None:
     values = {"name": "vit_tiny_patch16_224", "arguments": {"embed_dim": 96, "num_heads": 3, "depth": 1}}
     backbone: Backbone = rebuild_backbone(type(network().architecture)(**values))  # type: ignore[arg-type]
     assert backbone.architecture.init == "timm"
 
 
-def test_a_narrow_swin_starts_by_its_width_too() -> None:
+def test_a_narrow_swin_also_starts_with_width() -> None:
     settings = {"name": "swin_tiny_patch4_window7_224", "image_size": 64, "window": 2, "dim": 64}
     torch.manual_seed(0)
     swin = build_backbone(BackboneConfig(**settings))

@@ -18,7 +18,7 @@ def test_starts_with_random_unit_vectors() -> None:
     assert int(memory.filled) == 0
 
 
-def test_any_batch_size_by_a_list_that_forgets() -> None:
+def test_batches_of_any_size_equal_a_bounded_list() -> None:
     memory, slow, pointer, seen = Memory(7, 2), Memory(7, 2).rows, 0, 0
     slow = memory.rows.clone()
     for count in [3, 3, 3, 1, 7, 0, 6, 20, 2, 14]:
@@ -58,7 +58,7 @@ def test_state_survives_a_checkpoint() -> None:
     assert set(memory.state_dict()) == {"rows", "pointer", "filled"}
 
 
-def test_samples_without_replacement_by_the_generator() -> None:
+def test_samples_without_replacement_from_the_generator() -> None:
     memory = Memory(20, 2)
     first, again, other = (memory.sample(15, generator(key)) for key in (1, 1, 2))
     assert first.unique().numel() == 15
@@ -80,7 +80,7 @@ def _store_in_parts(shares: list[list[int]]) -> Tensor:
     return torch.cat([memory.rows.flatten(), memory.pointer[None].float(), memory.filled[None].float()])
 
 
-def test_processes_with_uneven_shares_hold_what_one_process_holds() -> None:
+def test_processes_with_uneven_shares_store_the_same_as_one_process() -> None:
     first, second = distributed.run(_store_in_parts, [[3, 0, 4], [2, 1]])
     assert torch.equal(first, second)
     torch.testing.assert_close(first, _store_in_parts([[0, 1, 2, 3, 4]]))

@@ -23,7 +23,7 @@ def test_equal_to_a_full_search_at_every_step(length: int, batch: int, monkeypat
             ours, expected = (search(memory.rows, anchors, 4, excluded) for search in (lists, nearest_rows))
             assert torch.equal(ours[1], expected[1])
             torch.testing.assert_close(ours[0], expected[0])
-        drift += 0.2 * torch.randn(6, generator=draws)  # later rows live elsewhere, as they do in training
+        drift += 0.2 * torch.randn(6, generator=draws)  # later rows are elsewhere in the space, as in training
         lists.follow(memory.rows, memory.push(F.normalize(drift + torch.randn(batch, 6, generator=draws), dim=1)))
 
 

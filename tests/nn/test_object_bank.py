@@ -14,14 +14,14 @@ from tests import distributed
 
 
 def _objects(first: int, count: int, seed: int = 0) -> StoredObjects:
-    """Images number `first` … with three slots, some of them empty; keys fall as the numbers rise."""
+    """Images numbered from `first` with three slots each, some empty; keys decrease as the numbers increase."""
     g = torch.Generator().manual_seed(seed + first)
     image = torch.arange(first, first + count)
     rows, valid = torch.randn(count, 3, 2, 5, generator=g), torch.rand(count, 3, generator=g) < 0.7
     return StoredObjects(rows, valid, 10 * image[:, None] + torch.arange(3), image, keys=-image)
 
 
-def test_keeps_the_newest_images_by_a_list_that_forgets() -> None:
+def test_keeps_the_newest_images_like_a_bounded_list() -> None:
     bank, slow, seen = (
         ObjectBank(BankConfig(images=7, precision="full"), 3, 5),
         deque[tuple[int, Tensor, Tensor]](maxlen=7),
@@ -79,7 +79,7 @@ def test_micro_batches_enter_together_in_the_order_of_their_keys() -> None:
     assert bank.image[order][:5].tolist() == [4, 3, 2, 1, 0]
 
 
-def test_half_precision_is_what_a_search_compares() -> None:
+def test_a_search_compares_rows_in_half_precision() -> None:
     bank = ObjectBank(BankConfig(images=4), 3, 5)
     new = _objects(0, 4)
     bank.push(new)
@@ -114,7 +114,7 @@ def _store_a_share(shares: list[list[int]]) -> dict[str, Tensor]:
     return dict(bank.state_dict())
 
 
-def test_processes_hold_what_one_process_holds() -> None:
+def test_processes_store_the_same_as_one_process() -> None:
     alone = _store_a_share([[0, 1, 2, 3]])
     for state in distributed.run(_store_a_share, [[3, 0], [2, 1]]):
         assert all(state[name].equal(value) for name, value in alone.items())

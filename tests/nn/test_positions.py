@@ -68,7 +68,7 @@ def test_resampling_follows_its_definition(old: Grid, new: Grid, form: Resamplin
 def test_the_same_grid_changes_nothing() -> None:
     table = torch.randn(1, 6, 2)
     assert resample(table, (2, 3), (2, 3), "offset") is table
-    assert not torch.equal(resample(table, (2, 3), (3, 2), "offset"), table)  # as many patches, another shape
+    assert not torch.equal(resample(table, (2, 3), (3, 2), "offset"), table)  # same number of patches, different shape
 
 
 def test_positions_stay_exact_under_autocast() -> None:

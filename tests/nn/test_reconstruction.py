@@ -33,7 +33,7 @@ def test_positions_against_loops() -> None:
                 assert code == pytest.approx([math.sin(angle), math.cos(angle)], abs=1e-5)
 
 
-def test_pixels_land_in_their_patches() -> None:
+def test_pixels_are_placed_in_their_patches() -> None:
     module = PixelReconstruction(_decoder(), patch_size=2)
     pixels, hidden = module.predict(_mixed(), GRID), module.decoder(_mixed(), GRID)
     assert pixels.shape == (2, 3, 4, 6)
@@ -67,11 +67,11 @@ def test_code_loss_and_accuracy() -> None:
     assert module(_mixed(), GRID).shape == (2, 3, 4, 6)
 
 
-def test_the_tokenizer_sees_images_of_its_own_size_and_stays_frozen() -> None:
+def test_the_tokenizer_gets_images_of_its_size_and_stays_frozen() -> None:
     module = _codes(image_size=6).train()
     images = torch.rand(8, 3, 9, 9, generator=torch.Generator().manual_seed(2)).round()
     plain = F.interpolate(images, size=(6, 6), mode="bicubic")
-    assert plain.min() < 0, "the images must be able to tell a clamp"
+    assert plain.min() < 0, "the images must reveal a clamp"
     assert module.codes(images, (3, 3)).equal(module.tokenizer.encode(plain).flatten(1))
     with pytest.raises(UserError, match="4×4 patches, but the tokenizer makes 3×3 codes"):
         module.codes(torch.rand(1, 3, 9, 9), (4, 4))
@@ -84,7 +84,7 @@ def test_codes_do_not_change_in_half_precision() -> None:
     images = torch.rand(16, 3, 16, 24, generator=torch.Generator().manual_seed(2))
     exact = module.codes(images, (8, 12))
     with torch.autocast("cpu", torch.bfloat16):
-        assert not module.tokenizer.encode(images).flatten(1).equal(exact), "the images must be able to tell"
+        assert not module.tokenizer.encode(images).flatten(1).equal(exact), "the images must reveal rounding"
         assert module.codes(images, (8, 12)).equal(exact)
 
 

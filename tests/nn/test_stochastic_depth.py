@@ -9,7 +9,7 @@ KEYS = torch.arange(4000) * 7919 + 13
 
 
 class Residual(nn.Module):
-    """The shape of a timm block."""
+    """A module with the structure of a timm block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def test_nothing_is_dropped_without_keys_or_rate() -> None:
     assert branch_factors(KEYS, 3, 0.0) == [None] * 3
 
 
-def test_factors_scale_the_branches_of_their_samples_and_are_gone_afterwards() -> None:
+def test_factors_scale_the_branches_of_their_samples_and_are_cleared_afterwards() -> None:
     block = Residual()
     install_drop_paths([block])
     x = torch.randn(3, 2, 3)

@@ -17,7 +17,7 @@ def tiny(**changes: Any) -> Any:
 
 
 @torch.no_grad()
-def test_it_computes_what_timm_computes() -> None:
+def test_output_equals_timms() -> None:
     backbone = tiny(patch_size=16)
     for height, width in ((64, 64), (32, 112)):
         pixels = torch.randn(2, 3, height, width)
@@ -28,7 +28,7 @@ def test_it_computes_what_timm_computes() -> None:
         torch.testing.assert_close(tokens.patches, backbone.network.forward_features(pixels).flatten(1, 2))
 
 
-def test_attributes_say_what_was_built() -> None:
+def test_attributes_describe_the_network() -> None:
     published = build_backbone(BackboneConfig(name="swin_tiny_patch4_window7_224"))
     assert (published.dim, published.depth, published.patch_size, published.image_size) == (768, 12, 32, 224)
     backbone = tiny()
@@ -45,7 +45,7 @@ def test_leaving_out_patches_is_refused() -> None:
 
 
 @torch.no_grad()
-def test_a_masked_token_hides_its_pixels() -> None:
+def test_a_masked_token_masks_its_pixels() -> None:
     backbone = tiny(mask_token=True)
     assert backbone.mask_token.shape == (1, 8)  # channels of the first stage
     backbone.mask_token.normal_()
@@ -100,7 +100,7 @@ def test_the_embedding_of_patches() -> None:
 
 
 @torch.no_grad()
-def test_paths_are_dropped_by_keys_whatever_the_batch() -> None:
+def test_dropped_paths_depend_on_keys_not_on_the_batch() -> None:
     backbone = tiny(drop_path=0.6)
     pixels, keys = torch.randn(3, 3, 64, 64), torch.tensor([5, 6, 7])
     plain, dropped = backbone(pixels), backbone(pixels, drop_keys=keys)
@@ -126,9 +126,9 @@ def test_checkpointing_changes_memory_not_gradients() -> None:
         ({"positions": "sincos"}, "backbone.positions = 'sincos' does not fit"),
         ({"patch_size": 12}, "backbone.patch_size = 12: a Swin needs a multiple of 8"),
         ({"dim": 100}, "backbone.dim = 100: a Swin needs a multiple of 8"),
-        ({"image_size": 60}, "backbone.image_size = 60 is no multiple of 8"),
+        ({"image_size": 60}, "backbone.image_size = 60 is not a multiple of 8"),
     ],
 )
-def test_what_cannot_be_built_is_named(changes: dict[str, Any], message: str) -> None:
+def test_errors_name_impossible_settings(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         tiny(**changes)

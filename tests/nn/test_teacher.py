@@ -32,7 +32,7 @@ def test_it_stays_in_evaluation_mode() -> None:
     assert not any(module.training for module in holder["teacher"].modules())
 
 
-def test_nothing_flows_back() -> None:
+def test_no_gradient_reaches_the_teacher() -> None:
     x = torch.ones(2, 3, requires_grad=True)
     assert not Teacher(_student())(x).requires_grad
 
@@ -84,7 +84,7 @@ def _sharded_update() -> list[Tensor]:
     return [whole(p).clone() for p in pair.teacher.parameters()]
 
 
-def test_sharded_parameters_follow_alike() -> None:
+def test_sharded_parameters_follow_in_the_same_way() -> None:
     expected = [p.detach() + 0.25 for p in _student().parameters()]
     for values in run(_sharded_update):
         torch.testing.assert_close(values, expected)

@@ -42,7 +42,7 @@ def tiny(**changes: Any) -> Any:
 
 
 def lively(backbone: Any) -> Any:
-    """Tokens, positions and layer scales far from their small initial values, so that mistakes with them show."""
+    """Move tokens, positions and layer scales far from their small initial values, so that mistakes become visible."""
     with torch.no_grad():
         for name, parameter in backbone.named_parameters():
             if name.endswith(("cls_token", "reg_token", "pos_embed", "gamma", "mask_token", "bias")):
@@ -62,7 +62,7 @@ def joined(tokens: Tokens) -> Tensor:
 
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
-def test_it_computes_what_timm_computes(kind: str) -> None:
+def test_output_equals_timms(kind: str) -> None:
     backbone = lively(tiny(**KINDS[kind]))
     for rows, columns in ((4, 4), (2, 5)):
         pixels = pictures(backbone, rows, columns)
@@ -72,7 +72,7 @@ def test_it_computes_what_timm_computes(kind: str) -> None:
         torch.testing.assert_close(joined(tokens), backbone.network.forward_features(pixels), atol=1e-6, rtol=1e-6)
 
 
-def test_attributes_say_what_was_built() -> None:
+def test_attributes_describe_the_network() -> None:
     backbone = tiny(registers=3, patch_size=8, image_size=40)
     assert (backbone.dim, backbone.depth, backbone.patch_size, backbone.image_size) == (64, 3, 8, 40)
     assert backbone.has_cls
@@ -88,7 +88,7 @@ def embedded(backbone: Any, pixels: Tensor) -> Tensor:
 
 
 def finished(backbone: Any, patches: Tensor) -> Tensor:
-    """Class token and blocks around patches that have their positions."""
+    """The output for patches that already have their positions: class token and blocks applied."""
     network = backbone.network
     cls = (network.cls_token + network.pos_embed[:, :1]).expand(len(patches), -1, -1)
     return network.norm(network.blocks(torch.cat([cls, patches], dim=1)))
@@ -109,7 +109,7 @@ def test_masked_patches_are_replaced_before_positions_are_added() -> None:
 
 
 @torch.no_grad()
-def test_only_kept_patches_are_seen_in_the_order_asked_for() -> None:
+def test_only_kept_patches_are_processed_in_the_given_order() -> None:
     backbone = lively(tiny())
     pixels = pictures(backbone, 4, 4)
     keep = torch.tensor([[5, 0, 11], [15, 2, 3]])
@@ -126,33 +126,33 @@ def test_pixels_are_gathered_before_they_are_embedded() -> None:
     pixels = pictures(backbone, 2, 3)
     tokens = backbone(pixels, keep=torch.tensor([[4], [4]]))
     broken = torch.full_like(pixels, float("nan"))
-    broken[:, :, 16:32, 16:32] = pixels[:, :, 16:32, 16:32]  # patch 4 of 2 × 3 lies in row 1, column 1
+    broken[:, :, 16:32, 16:32] = pixels[:, :, 16:32, 16:32]  # patch 4 of 2 × 3 is in row 1, column 1
     assert torch.equal(joined(backbone(broken, keep=torch.tensor([[4], [4]]))), joined(tokens))
 
 
 @torch.no_grad()
-def test_keeping_patches_of_another_grid_takes_their_resampled_positions() -> None:
+def test_kept_patches_of_another_grid_have_resampled_positions() -> None:
     backbone = lively(tiny(class_token=False))
     pixels = pictures(backbone, 3, 2)
     everything = torch.arange(6).expand(2, -1)
     torch.testing.assert_close(backbone(pixels, keep=everything).patches, backbone(pixels).patches, atol=1e-5, rtol=0)
 
 
-def test_the_mask_token_is_ours_and_starts_at_zero() -> None:
+def test_the_mask_token_is_outside_the_timm_network_and_starts_at_zero() -> None:
     backbone = tiny(mask_token=True)
     assert not backbone.mask_token.any()
     assert set(backbone.network.state_dict()) == set(tiny().network.state_dict())
     assert tiny().mask_token is None
 
 
-def test_a_mask_that_hides_nothing_still_reaches_the_mask_token() -> None:
+def test_an_empty_mask_still_gives_the_mask_token_a_gradient() -> None:
     backbone = tiny(mask_token=True)
     pixels = pictures(backbone, 4, 4)
     nothing = torch.zeros(2, 16, dtype=torch.bool)
     tokens = backbone(pixels, mask=nothing)
     assert torch.equal(joined(tokens), joined(backbone(pixels)))
     tokens.patches.sum().backward()
-    assert not backbone.mask_token.grad.any()  # zero, but there: processes that mask nothing stay in step
+    assert not backbone.mask_token.grad.any()  # zero but present, so that processes without masked patches stay in sync
 
 
 def test_registers_have_no_position_and_start_far_apart() -> None:
@@ -163,7 +163,7 @@ def test_registers_have_no_position_and_start_far_apart() -> None:
     assert torch.corrcoef(registers).fill_diagonal_(0).abs().max() < 0.35
 
 
-def test_a_class_token_can_have_a_position_of_its_own_and_registers_still_have_none() -> None:
+def test_a_class_token_can_have_a_position_while_registers_have_none() -> None:
     backbone = tiny(registers=3, class_position=True, layer_norm_eps=1e-12)
     table = backbone.network.pos_embed
     assert table.shape[1] == 1 + 3 + 16
@@ -194,7 +194,7 @@ def test_fixed_positions_do_not_learn() -> None:
 
 
 @torch.no_grad()
-def test_paths_are_dropped_by_keys_whatever_the_batch() -> None:
+def test_dropped_paths_depend_on_keys_not_on_the_batch() -> None:
     backbone = tiny(drop_path=0.6, depth=6)
     pixels, keys = pictures(backbone, 4, 4, count=6), torch.arange(6) * 31
     plain, dropped = backbone(pixels), backbone(pixels, drop_keys=keys)
@@ -203,7 +203,7 @@ def test_paths_are_dropped_by_keys_whatever_the_batch() -> None:
     order = torch.tensor([4, 1, 5])
     some = backbone(pixels[order], drop_keys=keys[order])
     torch.testing.assert_close(some.patches, dropped.patches[order], atol=1e-5, rtol=0)
-    assert torch.equal(joined(plain), joined(backbone(pixels)))  # a teacher's pass leaves nothing behind
+    assert torch.equal(joined(plain), joined(backbone(pixels)))  # a pass without keys leaves no state behind
 
 
 def test_dropped_paths_follow_the_definition() -> None:
@@ -238,7 +238,7 @@ def test_checkpointing_changes_memory_not_gradients() -> None:
 
 @pytest.mark.parametrize("kind", ["class token", "registers", "no class token"])
 @torch.no_grad()
-def test_layers_carry_the_final_norm(kind: str) -> None:
+def test_layers_have_the_final_norm(kind: str) -> None:
     backbone = lively(tiny(**KINDS[kind]))
     pixels = pictures(backbone, 2, 5)
     expected = backbone.network.get_intermediate_layers(pixels, [0, 1, 2], norm=True)
@@ -247,7 +247,7 @@ def test_layers_carry_the_final_norm(kind: str) -> None:
     torch.testing.assert_close(last.patches, expected[2], atol=1e-5, rtol=0)
     torch.testing.assert_close(joined(last), joined(backbone(pixels)))
     assert backbone.layers(pixels, []) == []
-    with pytest.raises(UserError, match="no block 3 in a network of 3; choose -3 … 2"):
+    with pytest.raises(UserError, match="block 3 does not exist in a network of 3; choose -3 … 2"):
         backbone.layers(pixels, [3])
 
 
@@ -305,18 +305,18 @@ def test_images_must_divide_into_patches() -> None:
     ("changes", "message"),
     [
         ({"name": "vit_smal_patch16_224"}, "no model 'vit_smal_patch16_224'; did you mean 'vit_small_patch16_224'"),
-        ({"name": "qqq"}, "`asterism list models` shows all"),
+        ({"name": "qqq"}, "`asterism list models` lists all"),
         ({"name": "vit_small_patch16_224.nonsense"}, "Invalid pretrained tag"),
         ({"name": "resnet18"}, "'resnet18' is neither a plain vision transformer nor a Swin"),
         ({"name": "deit_tiny_distilled_patch16_224"}, "timm cannot build 'deit_tiny_distilled_patch16_224' with"),
-        ({"dim": 100, "heads": None}, "backbone.dim = 100 is no multiple of 32; give backbone.heads"),
+        ({"dim": 100, "heads": None}, "backbone.dim = 100 is not a multiple of 32; give backbone.heads"),
         ({"dim": 96, "heads": 5}, "backbone.dim = 96 is not divisible by backbone.heads = 5"),
         ({"dim": None, "heads": 5}, "should be divisible by num_heads"),
-        ({"image_size": 60}, "backbone.image_size = 60 is no multiple of the patch size 16"),
+        ({"image_size": 60}, "backbone.image_size = 60 is not a multiple of the patch size 16"),
         ({"dim": 66, "heads": 3, "positions": "sincos"}, "divisible by 4, got 66"),
     ],
 )
-def test_what_cannot_be_built_is_named(changes: dict[str, Any], message: str) -> None:
+def test_errors_name_impossible_settings(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         tiny(**changes)
 

@@ -1,4 +1,4 @@
-"""A frozen view of images as grids of discrete codes: what any tokenizer must offer to serve as a target."""
+"""The contract of a tokenizer, which maps images to grids of discrete codes and serves as a frozen target."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Tokenizer(nn.Module, ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Plain values, `kind` among them, from which `nn.tokenizer_files` makes this module, weights aside."""
+        """Plain values, including `kind`, from which `rebuild_tokenizer` rebuilds this module, without its weights."""
 
     def check_size(self, images: Float[Tensor, "b 3 H W"]) -> None:
         height, width = images.shape[-2:]
         if height % self.factor or width % self.factor:
             raise UserError(
-                f"the tokenizer makes one code of {self.factor}×{self.factor} pixels and cannot divide an image of "
+                f"the tokenizer makes one code per {self.factor}×{self.factor} pixels and cannot divide an image of "
                 f"{height}×{width}; use sides that are multiples of {self.factor}"
             )

@@ -1,4 +1,4 @@
-"""A vocabulary of unit vectors that follows what it is asked to stand for (van den Oord et al., 2017, appendix A)."""
+"""A codebook of unit vectors that follows the latents assigned to it (van den Oord et al., 2017, appendix A)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _LAST = torch.iinfo(torch.int64).max
 
 
 class Codebook(nn.Module):
-    """Each code is the running mean of the latents nearest to it; a code that nobody uses becomes one of the latents.
+    """Each code is the running mean of the latents nearest to it; an unused code is replaced by a latent.
 
-    Counts and sums of all micro-batches and processes enter one update. Which latents replace unused codes is decided
-    by their keys, so it does not depend on how a batch is spread over processes.
+    Counts and sums of all micro-batches and processes enter one update. Keys determine which latents replace unused
+    codes, so the choice does not depend on how a batch is divided over processes.
     """
 
     codes: Float[Tensor, "k c"]
@@ -41,7 +41,7 @@ class Codebook(nn.Module):
 
     @torch.no_grad()
     def nearest(self, latents: Float[Tensor, "*rows c"]) -> Int[Tensor, "*rows"]:
-        """Code of each unit vector."""
+        """The nearest code of each unit vector."""
         with torch.autocast(latents.device.type, enabled=False):
             return (latents.float() @ self.codes.T).argmax(dim=-1)
 
@@ -49,14 +49,14 @@ class Codebook(nn.Module):
     def accumulate(
         self, latents: Float[Tensor, "rows c"], chosen: Int[Tensor, " rows"], keys: Int[Tensor, " rows"]
     ) -> None:
-        """Remember a micro-batch until the next update. `keys` are random and tell the latents of a batch apart."""
+        """Keep a micro-batch until the next update. `keys` are random and different for all latents of a batch."""
         self.new_count.index_add_(0, chosen, torch.ones_like(chosen, dtype=self.new_count.dtype))
         self.new_total.index_add_(0, chosen, latents.float())
         self._keep_spares(torch.cat([self.spare_keys, keys]), torch.cat([self.spares, latents.float()]))
 
     @torch.no_grad()
     def update(self, momentum: float, revive_below: float) -> None:
-        """Move the codes; those whose running count is below `revive_below` latents per step start anew."""
+        """Move the codes; those whose running count is below `revive_below` latents per step are replaced."""
         self.count.lerp_(collectives.all_reduce_sum(self.new_count), 1 - momentum)
         self.total.lerp_(collectives.all_reduce_sum(self.new_total), 1 - momentum)
         self._keep_spares(collectives.all_gather_rows(self.spare_keys), collectives.all_gather_rows(self.spares))

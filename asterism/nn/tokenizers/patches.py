@@ -1,4 +1,4 @@
-"""A small tokenizer of our own: a vision transformer whose patches are rounded to codes, and a light decoder."""
+"""Our own small tokenizer: a vision transformer whose patches are quantised to codes, and a light decoder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PatchCodes(nn.Module):
         self.reconstruction = PixelReconstruction(decoder, patch_size)
 
     def latents(self, patches: Float[Tensor, "b n d"]) -> Float[Tensor, "b n c"]:
-        """Unit vectors to be rounded."""
+        """Unit vectors to be quantised."""
         return F.normalize(self.squeeze(patches).float(), dim=-1)
 
 

@@ -1,4 +1,4 @@
-"""Tokenizers on disk: our own, which describe themselves, and the public MaskGIT-VQGAN weights."""
+"""Tokenizer files: our own, with a description in their metadata, and the public MaskGIT-VQGAN weights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PREFIX = "tokenizer."  # also that of a tokenizer inside an official STELLAR ch
 
 
 def save_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
-    """Write a tokenizer so that `load_tokenizer` needs nothing but the file."""
+    """Write a tokenizer to a file that `load_tokenizer` can read on its own."""
     tensors = {_PREFIX + name: tensor.detach().cpu().contiguous() for name, tensor in tokenizer.state_dict().items()}
     write_safetensors(path, tensors, {METADATA_KEY: json.dumps(tokenizer.describe())})
 
@@ -36,23 +36,23 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     if path.is_dir():
         path = path / FILE_NAME
         if not path.is_file():
-            raise UserError(f"{source} holds no {FILE_NAME}; give a run of `asterism pretrain vq`, or a weight file")
+            raise UserError(f"{source} contains no {FILE_NAME}; give a run of `asterism pretrain vq`, or a weight file")
     if not path.exists():
         raise UserError(
-            f"there is no tokenizer at {source}; train one on your images by `asterism pretrain vq`, or give the file "
+            f"no tokenizer found at {source}; train one on your images with `asterism pretrain vq`, or give the file "
             "of the public MaskGIT-VQGAN weights (maskgit-vqgan-imagenet-f16-256.bin)"
         )
     file = read_checkpoint(path)
     try:
         tokenizer = rebuild_tokenizer(_description(file))
     except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path} is a tokenizer of another shape: {error}") from None
+        raise UserError(f"{path} is a tokenizer of a different shape: {error}") from None
     load_tensors(tokenizer, _without_prefix(file.tensors), path)
     return tokenizer.requires_grad_(False).eval()
 
 
 def rebuild_tokenizer(description: Mapping[str, Any]) -> Tokenizer:
-    """A tokenizer with weights still to be loaded."""
+    """The described tokenizer; its weights have yet to be loaded."""
     values = dict(description)
     kind = values.pop("kind", None)
     if kind == "maskgit-vqgan":
@@ -84,10 +84,12 @@ def vqgan_shape(tensors: Mapping[str, Tensor], path: Path) -> dict[str, Any]:
         widths = [tensors[f"encoder.down.{i}.block.0.conv1.weight"].shape[0] for i in range(levels)]
     except KeyError as error:
         raise UserError(
-            f"{path} is no tokenizer that we know: it lacks the tensor {error.args[0]!r} of a MaskGIT-VQGAN"
+            f"{path} is not a known kind of tokenizer: it lacks the tensor {error.args[0]!r} of a MaskGIT-VQGAN"
         ) from None
     if any(size % width for size in widths):
-        raise UserError(f"{path} is a tokenizer of another shape: levels of {widths} channels after a first of {width}")
+        raise UserError(
+            f"{path} is a tokenizer of a different shape: levels of {widths} channels after a first of {width}"
+        )
     return {
         "width": width,
         "multipliers": [w // width for w in widths],
@@ -108,16 +110,16 @@ def _without_prefix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load_tensors(tokenizer: Tokenizer, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Fill a tokenizer, or say in which way the file is that of another."""
+    """Load tensors into a tokenizer; the error says how the file differs."""
     wanted = tokenizer.state_dict()
     missing, extra = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
     if missing or extra:
-        what = f"it lacks {missing[0]}" if missing else f"it has {extra[0]}, for which there is no place"
-        raise UserError(f"{path} is a tokenizer of another shape: {what}")
+        what = f"it lacks {missing[0]}" if missing else f"it has an unexpected {extra[0]}"
+        raise UserError(f"{path} is a tokenizer of a different shape: {what}")
     for name, value in wanted.items():
         if value.shape != tensors[name].shape:
             raise UserError(
-                f"{path} is a tokenizer of another shape: its {name} is {list(tensors[name].shape)}, "
+                f"{path} is a tokenizer of a different shape: its {name} is {list(tensors[name].shape)}, "
                 f"expected {list(value.shape)}"
             )
     tokenizer.load_state_dict(dict(tensors), assign=True)

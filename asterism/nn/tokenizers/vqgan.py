@@ -1,6 +1,6 @@
 """The MaskGIT-VQGAN tokenizer (Chang et al., 2022): 16×16 pixels per code, 1024 codes, convolutions only.
 
-Module names are those of the public weights, so their state dictionary loads as it is.
+Module names are those of the public weights, so their state dictionary loads unchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from asterism.nn.tokenizers.base import Tokenizer
 
 
 class MaskGitVqgan(Tokenizer):
-    """The default sizes are those of the public weights."""
+    """The MaskGIT-VQGAN network; the default sizes are those of the public weights."""
 
     def __init__(
         self,
@@ -111,10 +111,10 @@ class _UpLevel(_Level):
 
 
 class _ResidualBlock(nn.Module):
-    """Two normalised convolutions beside a shortcut.
+    """Two normalised convolutions and a shortcut.
 
-    Where the width changes, the shortcut of the public weights reads the block's own output instead of its input, which
-    is lost; they were trained this way.
+    Where the width changes, the shortcut of the public weights reads the branch's output instead of the block's input,
+    which is discarded; they were trained this way.
     """
 
     def __init__(self, inputs: int, outputs: int) -> None:

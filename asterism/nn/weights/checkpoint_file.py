@@ -1,4 +1,4 @@
-"""Reading weight files of others: tensors, and the plain values beside them, never code."""
+"""Reading third-party weight files: tensors and the plain values stored with them, never code."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _WRAPPERS = ("model", "state_dict")
 
 @dataclass(frozen=True)
 class CheckpointFile:
-    """One network of a weight file. Prefixes of wrappers (`module.`, `backbone.`) are gone from the names."""
+    """One network of a weight file. Wrapper prefixes (`module.`, `backbone.`) are removed from the names."""
 
     path: Path
     tensors: Mapping[str, Tensor]
     metadata: Mapping[str, str] = field(default_factory=dict)  # of safetensors files
-    config: Mapping[str, Any] = field(default_factory=dict)  # config.json beside it (transformers, timm)
-    preprocessor: Mapping[str, Any] = field(default_factory=dict)  # preprocessor_config.json beside it (transformers)
+    config: Mapping[str, Any] = field(default_factory=dict)  # config.json next to it (transformers, timm)
+    preprocessor: Mapping[str, Any] = field(default_factory=dict)  # preprocessor_config.json next to it (transformers)
 
 
 def read_checkpoint(path: Path, which: str = "teacher") -> CheckpointFile:
@@ -41,8 +41,8 @@ def read_checkpoint(path: Path, which: str = "teacher") -> CheckpointFile:
         path=path,
         tensors=_network(path, values, which),
         metadata=metadata,
-        config=_json_beside(path, f"{path.stem}_config.json", "config.json"),
-        preprocessor=_json_beside(path, "preprocessor_config.json"),
+        config=_json_next_to(path, f"{path.stem}_config.json", "config.json"),
+        preprocessor=_json_next_to(path, "preprocessor_config.json"),
     )
 
 
@@ -54,8 +54,8 @@ def _file_in(path: Path) -> Path:
     found = next((path / name for name in _IN_FOLDERS if (path / name).is_file()), None)
     if found is None:
         raise UserError(
-            f"{path} holds no weights: expected one of {', '.join(_IN_FOLDERS)} in it "
-            "(a run gets its encoder.safetensors with its first checkpoint)"
+            f"{path} contains no weights: expected one of {', '.join(_IN_FOLDERS)} in it "
+            "(a run writes encoder.safetensors with its first checkpoint)"
         )
     return found
 
@@ -69,40 +69,40 @@ def _read_values(path: Path) -> tuple[Mapping[str, Any], Mapping[str, str]]:
 
 
 def read_safetensors(path: Path) -> tuple[Mapping[str, Any], Mapping[str, str]]:
-    """Tensors and metadata as the file holds them."""
+    """Tensors and metadata as stored in the file."""
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is not a whole safetensors file: {error}") from None
+        raise UserError(f"{path} is not a complete safetensors file: {error}") from None
 
 
 def _read_pickled(path: Path) -> Mapping[str, Any]:
     try:
-        # Public DINO and MAE files carry their command line beside the weights; a Namespace only holds values.
+        # Public DINO and MAE files store their command line with the weights; a Namespace only holds values.
         with torch.serialization.safe_globals([argparse.Namespace]):
             values = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise UserError(
-            f"{path} holds more than tensors and plain values, and opening it could run code; if you trust it, load it "
-            "with torch yourself and save its state dict with safetensors.torch.save_file"
+            f"{path} contains more than tensors and plain values, and opening it could run code; if you trust it, load "
+            "it with torch yourself and save its state dict with safetensors.torch.save_file"
         ) from None
     except (RuntimeError, EOFError, OSError, KeyError, ValueError) as error:
-        raise UserError(f"{path} is not a whole torch checkpoint: {error}") from None
+        raise UserError(f"{path} is not a complete torch checkpoint: {error}") from None
     if not isinstance(values, Mapping):
-        raise UserError(f"{path} holds a {type(values).__name__}, expected a state dict")
+        raise UserError(f"{path} contains a {type(values).__name__}, expected a state dict")
     return values
 
 
 def _network(path: Path, values: Mapping[str, Any], which: str) -> dict[str, Tensor]:
-    """The tensors of one network, without the wrappers that training codes put around it."""
+    """The tensors of one network, without the wrappers of training code."""
     pair = [name for name in ("student", "teacher") if isinstance(values.get(name), Mapping)]
     if pair:
         if which not in pair:
-            raise UserError(f"{path} has no {which}; it holds: {', '.join(pair)}")
+            raise UserError(f"{path} has no {which}; it contains: {', '.join(pair)}")
         values = values[which]
     elif which == "student":
-        raise UserError(f"{path} holds a single network, not a student and a teacher; leave out which='student'")
+        raise UserError(f"{path} contains a single network, not a student and a teacher; leave out which='student'")
     for wrapper in _WRAPPERS:
         if isinstance(values.get(wrapper), Mapping):
             values = values[wrapper]
@@ -111,11 +111,13 @@ def _network(path: Path, values: Mapping[str, Any], which: str) -> dict[str, Ten
         if any(name.startswith(prefix) for name in tensors):
             tensors = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
     if not tensors:
-        raise UserError(f"{path} holds no tensors where a state dict is expected; its entries are {list(values)[:5]}")
+        raise UserError(
+            f"{path} contains no tensors where a state dict is expected; its entries are {list(values)[:5]}"
+        )
     return tensors
 
 
-def _json_beside(path: Path, *names: str) -> Mapping[str, Any]:
+def _json_next_to(path: Path, *names: str) -> Mapping[str, Any]:
     file = next((path.with_name(name) for name in names if path.with_name(name).is_file()), None)
     if file is None:
         return {}

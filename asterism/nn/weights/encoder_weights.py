@@ -1,4 +1,4 @@
-"""Weights on their way into an encoder: tensors in timm's names, and the architecture that their shapes tell."""
+"""Weights to be loaded into an encoder: tensors with timm's names, and the architecture inferred from their shapes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, Encoder, Triple
 from asterism.nn.positions import Resampling, table_layout
 from asterism.nn.weights.checkpoint_file import CheckpointFile
 
-# The generic names under which networks are rebuilt from the shapes of their tensors, which override every size.
+# Generic model names from which networks are rebuilt; the shapes of their tensors override every size.
 _PLAIN_VIT, _SWIGLU_VIT = "vit_base_patch16_224", "vit_giant_patch14_dinov2"
 
-_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16}  # of the published sizes
+_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16}  # by width, of the published sizes
 _HEAD_WIDTH = 64
 
 
 @dataclass(frozen=True)
 class EncoderWeights:
-    """A network in timm's names, and what its images look like."""
+    """A network's tensors with timm's names, and its image size and statistics."""
 
     architecture: Architecture
     tensors: Mapping[str, Tensor]
@@ -45,18 +45,18 @@ class EncoderWeights:
 
 @dataclass(frozen=True)
 class Hints:
-    """What a file may not tell by itself."""
+    """Information that a file may lack."""
 
     heads: int | None = None
     name: str | None = None  # the timm model the weights belong to
     decoder_heads: int | None = None  # of STELLAR's decoder
-    tokenizer: str | Path | None = None  # whose codes STELLAR's decoder predicts, where the file does not hold it
+    tokenizer: str | Path | None = None  # whose codes STELLAR's decoder predicts, if the file lacks it
 
 
 def architecture_of(
     file: CheckpointFile, tensors: Mapping[str, Tensor], hints: Hints, resampling: Resampling
 ) -> Architecture:
-    """Every size of a ViT from the shapes of its tensors (timm's names); only the number of heads leaves no trace."""
+    """Every size of a ViT from the shapes of its tensors (timm's names), which do not show the number of heads."""
     try:
         dim, channels, patch, _ = tensors["patch_embed.proj.weight"].shape
         hidden = tensors["blocks.0.mlp.fc1.weight"].shape[0]
@@ -67,7 +67,7 @@ def architecture_of(
     if channels != 3:
         raise UserError(f"{file.path} is a network for images of {channels} channels; only RGB is supported")
     if "norm_pre.weight" in tensors and hints.name is None:
-        raise UserError(f"{file.path} needs to know which network it is (it has a norm before its blocks); give name=")
+        raise UserError(f"{file.path} does not say which network it is (it has a norm before its blocks); give name=")
     class_token = "cls_token" in tensors
     registers = tensors["reg_token"].shape[1] if "reg_token" in tensors else 0
     side, no_embed_class = table_layout(positions, int(class_token) + registers, bool(registers))
@@ -96,7 +96,7 @@ def _usual_heads(file: CheckpointFile, dim: int) -> int:
         return _HEADS[dim]
     if dim % _HEAD_WIDTH == 0:
         return dim // _HEAD_WIDTH
-    raise UserError(f"{file.path} is a network of width {dim}; its file does not tell the number of heads: give heads=")
+    raise UserError(f"{file.path} is a network of width {dim} and does not state its number of heads; give heads=")
 
 
 def _ratio(hidden: int, dim: int) -> float:

@@ -1,7 +1,7 @@
-"""The families of published weights: how to tell each, and how its tensors are called in timm.
+"""The families of published weights: how to recognise each, and timm's names for its tensors.
 
-To add one, write a function that turns a `CheckpointFile` into `EncoderWeights` and put a `Family` into `FAMILIES`; the
-first that recognises a file reads it.
+To add one, write a function that converts a `CheckpointFile` into `EncoderWeights` and add a `Family` to `FAMILIES`;
+the first that recognises a file reads it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HALF: Triple = (0.5, 0.5, 0.5)  # mean and deviation for the supervised ViTs of
 
 @dataclass(frozen=True)
 class Family:
-    """A way of naming tensors."""
+    """A naming scheme for tensors."""
 
     name: str
     recognises: Callable[[CheckpointFile], bool]
@@ -49,7 +49,7 @@ def convert(file: CheckpointFile, hints: Hints, family: str | None) -> EncoderWe
             names = ", ".join(list(file.tensors)[:4])
             raise UserError(
                 f"{file.path} is not a checkpoint of a known family ({', '.join(f.name for f in FAMILIES)}); "
-                f"its tensors are called {names} …"
+                f"its tensors are named {names} …"
             )
     if hints.tokenizer is not None and chosen.name != "stellar":
         raise stellar.no_tokenizer_needed(file.path)
@@ -73,7 +73,7 @@ def _own(file: CheckpointFile, hints: Hints) -> EncoderWeights:
 
 
 def _is_stellar(file: CheckpointFile) -> bool:
-    """Latent queries beside a ViT of transformers; training checkpoints prefix every name."""
+    """Whether the file has latent queries and a ViT of transformers; training checkpoints prefix every name."""
     return any(name in file.tensors for name in ("sparse_tokens", "model.sparse_tokens"))
 
 
@@ -98,12 +98,12 @@ def _transformers(file: CheckpointFile, hints: Hints) -> EncoderWeights:
 def _dinov2(file: CheckpointFile, hints: Hints) -> EncoderWeights:
     tensors, mask_token = _without_mask_token(file.tensors, "mask_token")
     # Their training code stores blocks in chunks (blocks.0.11), their releases do not (blocks.11);
-    # the gated MLP of the largest model is called w12 and w3.
+    # the gated MLP of the largest model is named w12 and w3.
     tensors = {re.sub(r"^blocks\.\d+\.(?=\d+\.)", "blocks.", name): tensor for name, tensor in tensors.items()}
     tensors = {n.replace(".mlp.w12.", ".mlp.fc1.").replace(".mlp.w3.", ".mlp.fc2."): t for n, t in tensors.items()}
     if "register_tokens" not in tensors:
         return EncoderWeights(architecture_of(file, tensors, hints, "offset"), tensors, mask_token)
-    # Registers join after positions were added to the class token and the patches.
+    # Registers are appended after positions were added to the class token and the patches.
     tensors["reg_token"] = tensors.pop("register_tokens")
     tensors["cls_token"] = tensors["cls_token"] + tensors["pos_embed"][:, :1]
     tensors["pos_embed"] = tensors["pos_embed"][:, 1:]
@@ -116,7 +116,7 @@ def _mae(file: CheckpointFile, hints: Hints) -> EncoderWeights:
 
 
 def _is_mae(file: CheckpointFile) -> bool:
-    """Its decoder tells it; public encoders, which come without, by their fixed positions."""
+    """Whether the file has a decoder or, as public encoders have none, fixed positions."""
     tensors = file.tensors
     return _is_timm_like(file) and ("decoder_pos_embed" in tensors or _is_sincos(tensors["pos_embed"]))
 
@@ -152,7 +152,7 @@ def _timm(file: CheckpointFile, hints: Hints) -> EncoderWeights:
 def _swin_architecture(file: CheckpointFile, name: str | None) -> Architecture:
     if name is None:
         raise UserError(
-            f"{file.path} is a Swin, whose windows its tensors do not tell; give name=, its timm model name"
+            f"{file.path} is a Swin, whose tensors do not show its windows; give name=, its timm model name"
         )
     from asterism.nn.swin import FEATURES_ONLY
 
@@ -160,13 +160,13 @@ def _swin_architecture(file: CheckpointFile, name: str | None) -> Architecture:
 
 
 def _is_timm(file: CheckpointFile) -> bool:
-    tells = ("head.weight", "fc_norm.weight", "reg_token", "norm_pre.weight", "layers.0.blocks.0.norm1.weight")
-    known = "architecture" in file.config or any(name in file.tensors for name in tells)
+    timm_only = ("head.weight", "fc_norm.weight", "reg_token", "norm_pre.weight", "layers.0.blocks.0.norm1.weight")
+    known = "architecture" in file.config or any(name in file.tensors for name in timm_only)
     return "patch_embed.proj.weight" in file.tensors and (known or "cls_token" not in file.tensors)
 
 
 def _is_timm_like(file: CheckpointFile) -> bool:
-    """DINO, iBOT, DINOv2 and MAE name a ViT as timm does."""
+    """Whether the names are those of a timm ViT, as in DINO, iBOT, DINOv2 and MAE files."""
     return {"patch_embed.proj.weight", "pos_embed", "cls_token", "norm.weight"} <= file.tensors.keys()
 
 
@@ -182,7 +182,7 @@ FAMILIES = [
     Family("dinov2", _is_dinov2, _dinov2),
     Family("mae", _is_mae, _mae),
     Family("timm", _is_timm, _timm),
-    # A bare ViT is taken for DINO's or iBOT's, who publish such files; say family="timm" if yours is timm's.
+    # A bare ViT is assumed to be DINO's or iBOT's, which publish such files; give family="timm" if yours is timm's.
     Family("dino", _is_timm_like, _dino_or_ibot),
 ]
 

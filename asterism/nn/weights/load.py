@@ -1,4 +1,4 @@
-"""Loading weights: encoders of runs, of published checkpoints and of timm, and the start of a run from any of them."""
+"""Loading weights: encoders from runs, published checkpoints and timm, and initialising a run from any of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from asterism.nn.weights.encoder_weights import EncoderWeights, Hints
 from asterism.nn.weights.families import convert
 from asterism.nn.weights.stellar import no_tokenizer_needed
 
-_MAY_DIFFER = {"cls_token", "reg_token", "mask_token"}  # a network is useful with or without them
+_MAY_DIFFER = {"cls_token", "reg_token", "mask_token"}  # a network works with or without them
 
 
 def load_encoder(
@@ -37,10 +37,10 @@ def load_encoder(
 ) -> Encoder:
     """The encoder of a run folder, a weight file, a transformers folder, or a timm model name (its published weights).
 
-    which: which network of a checkpoint that holds both. heads: attention heads, where the file does not tell, and
-    decoder_heads those of a STELLAR decoder. tokenizer: whose codes such a decoder predicts; published files lack it.
-    family: how to read the file, instead of recognising it. name: the timm model that a file of timm belongs to.
-    image_size, mean, std: instead of those the weights come with.
+    which: student or teacher, if the checkpoint contains both. heads: attention heads, if the file does not state them,
+    and decoder_heads those of a STELLAR decoder. tokenizer: whose codes such a decoder predicts; published files lack
+    it. family: read the file as this family instead of detecting it. name: the timm model that a timm file belongs to.
+    image_size, mean, std: override those of the weights.
     """
     weights = _weights(source, which, Hints(heads, name, decoder_heads, tokenizer), family)
     backbone = rebuild_backbone(weights.architecture)
@@ -54,12 +54,12 @@ def load_encoder(
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What became of a network and a checkpoint that need not agree in every part."""
+    """Which tensors were loaded from a checkpoint that may differ from the network in some parts."""
 
     loaded: tuple[str, ...]
     fresh: tuple[str, ...]  # parameters the checkpoint lacks: they keep their initial values
-    unused: tuple[str, ...]  # tensors of the checkpoint that the network has no place for
-    resampled: str | None = None  # "14×14 → 6×6" if positions had to follow another grid
+    unused: tuple[str, ...]  # tensors of the checkpoint that the network does not have
+    resampled: str | None = None  # "14×14 → 6×6" if positions were resampled to another grid
 
     def __str__(self) -> str:
         parts = [f"{len(self.loaded)} tensors loaded"]
@@ -79,8 +79,8 @@ def load_weights_into(
     which: Literal["teacher", "student"] = "teacher",
     family: str | None = None,
 ) -> LoadReport:
-    """Start a backbone from other weights (anything `load_encoder` reads); positions are resampled to its grid."""
-    heads = backbone.architecture.arguments.get("num_heads", 1)  # never loaded, so any value will do
+    """Initialise a backbone from other weights (anything `load_encoder` reads); positions are resampled to its grid."""
+    heads = backbone.architecture.arguments.get("num_heads", 1)  # has no tensors, so any value will do
     weights = _weights(source, which, Hints(heads, backbone.architecture.name), family)
     return _load(backbone, weights, str(source))
 
@@ -134,9 +134,9 @@ def _load(backbone: Backbone, weights: EncoderWeights, source: str) -> LoadRepor
 def _with_positions_of(
     network: Any, tensors: dict[str, Tensor], architecture: Architecture
 ) -> tuple[dict[str, Tensor], str | None]:
-    """Positions on the network's grid, with rows for class token and registers exactly if the network has them.
+    """Positions on the network's grid, with rows for class token and registers if and only if the network has them.
 
-    A row that has no place is added to its token, which is what the forward pass would do; a missing one is zero.
+    A row without a place is added to its token, as the forward pass would do; a missing one is zero.
     """
     cls, registers, table = tensors.get("cls_token"), tensors.get("reg_token"), tensors["pos_embed"]
     counts = (0 if cls is None else 1, 0 if registers is None else registers.shape[1])
@@ -170,7 +170,7 @@ def _rows_or_zeros(rows: Tensor, count: int, like: Tensor) -> Tensor:
 
 
 def _check(source: str, own: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:
-    """Refuse weights of another shape before anything is changed."""
+    """Refuse weights of a different shape before anything is changed."""
     fix = f"build the backbone to fit ({_sizes(tensors)}), or choose other weights"
     for name in (name for name in own if name in tensors):
         theirs, ours = list(tensors[name].shape), list(own[name].shape)
@@ -181,11 +181,11 @@ def _check(source: str, own: dict[str, Tensor], tensors: dict[str, Tensor]) -> N
         raise UserError(f"{source} lacks the tensor {lacking!r} of the backbone; {fix}")
     left_over = next((name for name in tensors if name not in own and name not in _MAY_DIFFER), None)
     if left_over is not None:
-        raise UserError(f"{source} has a tensor {left_over!r}, for which the backbone has no place; {fix}")
+        raise UserError(f"{source} has a tensor {left_over!r} that the backbone does not have; {fix}")
 
 
 def _sizes(tensors: dict[str, Tensor]) -> str:
-    """The sizes of a checkpoint in the words of `BackboneConfig`."""
+    """The sizes of a checkpoint, named as in `BackboneConfig`."""
     sizes = []
     if "patch_embed.proj.weight" in tensors:
         dim, _, patch, _ = tensors["patch_embed.proj.weight"].shape

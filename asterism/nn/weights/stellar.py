@@ -1,4 +1,4 @@
-"""Weights with concepts: those our runs export, and the official STELLAR checkpoints."""
+"""Weights with concepts: exports of our runs, and the official STELLAR checkpoints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TEMPERATURE = 0.06  # of the localisation; not in the files
 
 @dataclass(frozen=True)
 class ConceptWeights(EncoderWeights):
-    """A network whose registers are concepts, and the parts around it."""
+    """A network whose registers are concepts, with its localisation and decoder."""
 
     localization: Localization | None = field(kw_only=True)
     reconstruction: Reconstruction | None = field(kw_only=True)
@@ -37,7 +37,7 @@ class ConceptWeights(EncoderWeights):
 
 
 def with_concepts_beside(file: CheckpointFile, weights: EncoderWeights) -> EncoderWeights:
-    """The weights of a run's encoder, with the concepts that `ConceptEncoder.save` wrote beside it, if any."""
+    """The weights of a run's encoder, with the concepts that `ConceptEncoder.save` wrote next to it, if any."""
     path = concepts_file(file.path)
     if not path.is_file():
         return weights
@@ -46,7 +46,7 @@ def with_concepts_beside(file: CheckpointFile, weights: EncoderWeights) -> Encod
 
 
 def from_official(file: CheckpointFile, hints: Hints) -> EncoderWeights:
-    """An official checkpoint, whole; training checkpoints prefix every name."""
+    """A complete official checkpoint; training checkpoints prefix every name."""
     tensors = {name.removeprefix("model."): tensor for name, tensor in file.tensors.items()}
     try:
         return _converted(file, tensors, hints)
@@ -55,7 +55,7 @@ def from_official(file: CheckpointFile, hints: Hints) -> EncoderWeights:
 
 
 def _converted(file: CheckpointFile, tensors: Mapping[str, Tensor], hints: Hints) -> ConceptWeights:
-    """Latent queries become registers, which join after positions were added."""
+    """Latent queries become registers, which are appended after positions were added."""
     vit = from_transformers(tensors, "encoder.")
     vit["reg_token"] = tensors["sparse_tokens"][None]
     vit["cls_token"] = vit["cls_token"] + vit["pos_embed"][:, :1]
@@ -98,20 +98,22 @@ def _reconstruction(
 
 def no_tokenizer_needed(source: str | Path) -> UserError:
     return UserError(
-        f"{source} does not need a tokenizer beside it: it makes no images, makes them of pixels, or holds its own; "
-        "leave out --tokenizer"
+        f"{source} does not need a separate tokenizer: it has no decoder, decodes to pixels, or contains its own "
+        "tokenizer; leave out --tokenizer"
     )
 
 
 def _decoder(file: CheckpointFile, tensors: Mapping[str, Tensor], hints: Hints) -> ConceptDecoder:
-    """Their decoder is a whole ViT of transformers, of which only blocks and final norm are used."""
+    """The official decoder is a complete ViT of transformers, of which only blocks and final norm are used."""
     dim, in_dim = tensors["decoder_proj.weight"].shape
     used = ("blocks.", "norm.")
     blocks = {n: t for n, t in from_transformers(tensors, "decoder.").items() if n.startswith(used)}
     depth = 1 + max(int(name.split(".")[1]) for name in blocks if name.startswith("blocks."))
     heads = hints.decoder_heads or (dim // 64 if dim % 64 == 0 else None)
     if heads is None:
-        raise UserError(f"{file.path} has a decoder of width {dim}, whose heads it does not tell; give decoder_heads=")
+        raise UserError(
+            f"{file.path} has a decoder of width {dim} and does not state its number of heads; give decoder_heads="
+        )
     decoder = ConceptDecoder(in_dim, dim, depth, heads, mlp_ratio=len(blocks["blocks.0.mlp.fc1.weight"]) / dim)
     others = {
         "embed.weight": tensors["decoder_proj.weight"],

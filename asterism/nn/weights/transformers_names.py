@@ -1,4 +1,4 @@
-"""The names that transformers gives the parts of a ViT."""
+"""Conversion from the transformers library's names for the parts of a ViT."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def from_transformers(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The ViT under a prefix, from the names of transformers to those of timm; query, key and value become one."""
+    """The ViT under a prefix, from the names of transformers to those of timm; query, key and value are fused."""
     own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
     renamed = {}
     for name, tensor in own.items():

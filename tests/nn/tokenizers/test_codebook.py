@@ -34,7 +34,7 @@ def test_unused_codes_become_the_latents_with_the_smallest_keys() -> None:
     torch.testing.assert_close(book.codes[1:], latents[[1, 2, 0, 3]])
 
 
-def test_an_update_forgets_its_micro_batches() -> None:
+def test_an_update_clears_its_micro_batches() -> None:
     book = _book()
     latents = _latents(4)
     book.accumulate(latents, book.nearest(latents), torch.arange(4))

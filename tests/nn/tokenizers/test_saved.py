@@ -16,13 +16,13 @@ def _vqgan(vocabulary: int = 6) -> MaskGitVqgan:
 
 
 @pytest.mark.parametrize("prefix", ["", "tokenizer.", "model.tokenizer."])
-def test_public_weights_load_by_their_names(tmp_path: Path, prefix: str) -> None:
+def test_public_weights_load_by_name(tmp_path: Path, prefix: str) -> None:
     vqgan, path = _vqgan(), tmp_path / "vqgan.bin"
     torch.save({prefix + name: tensor for name, tensor in vqgan.state_dict().items()}, path)
     _assert_same(load_tokenizer(path), vqgan)
 
 
-def test_a_saved_tokenizer_needs_nothing_but_its_file(tmp_path: Path) -> None:
+def test_a_saved_tokenizer_needs_only_its_file(tmp_path: Path) -> None:
     vqgan = _vqgan()
     save_tokenizer(vqgan, tmp_path / "tokenizer.safetensors")
     _assert_same(load_tokenizer(tmp_path), vqgan)
@@ -39,7 +39,7 @@ def _assert_same(tokenizer: object, vqgan: MaskGitVqgan) -> None:
     assert not any(p.requires_grad for p in tokenizer.parameters())
 
 
-def test_a_tokenizer_of_another_shape_is_named(tmp_path: Path) -> None:
+def test_errors_name_the_tensor_that_differs(tmp_path: Path) -> None:
     path, state = tmp_path / "x.safetensors", _vqgan().state_dict()
     save_file({**state, "decoder.conv_in.bias": torch.zeros(7)}, path)
     with pytest.raises(UserError, match=r"decoder\.conv_in\.bias is \[7\], expected \[64\]"):
@@ -48,11 +48,11 @@ def test_a_tokenizer_of_another_shape_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"lacks decoder\.conv_in\.bias"):
         load_tokenizer(path)
     save_file({"head.weight": torch.zeros(2)}, path)
-    with pytest.raises(UserError, match="no tokenizer that we know"):
+    with pytest.raises(UserError, match="not a known kind of tokenizer"):
         load_tokenizer(path)
     with pytest.raises(UserError, match="asterism pretrain vq"):
         load_tokenizer(tmp_path)
-    with pytest.raises(UserError, match=r"no tokenizer at .*nowhere\.bin; train one"):
+    with pytest.raises(UserError, match=r"no tokenizer found at .*nowhere\.bin; train one"):
         load_tokenizer(tmp_path / "nowhere.bin")
 
 
@@ -66,12 +66,12 @@ def test_a_tokenizer_of_another_shape_is_named(tmp_path: Path) -> None:
         ({}, "no JSON"),
     ],
 )
-def test_files_that_make_no_tokenizer_are_named(
+def test_errors_name_files_that_are_not_tokenizers(
     tmp_path: Path, tensors: dict[str, torch.Tensor], metadata: str | None
 ) -> None:
     path = tmp_path / "x.safetensors"
     save_file(_vqgan().state_dict() | tensors, path, None if metadata is None else {METADATA_KEY: metadata})
-    with pytest.raises(UserError, match=r"x\.safetensors is a tokenizer of another shape"):
+    with pytest.raises(UserError, match=r"x\.safetensors is a tokenizer of a different shape"):
         load_tokenizer(path)
 
 

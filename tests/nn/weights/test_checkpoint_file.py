@@ -32,7 +32,7 @@ def written(path: Path, values: Any) -> Path:
         {"model": WEIGHTS, "args": argparse.Namespace(lr=1e-3, data="x")},
     ],
 )
-def test_wrappers_come_off(tmp_path: Path, values: Any) -> None:
+def test_wrappers_are_removed(tmp_path: Path, values: Any) -> None:
     tensors = read_checkpoint(written(tmp_path / "w.pth", values)).tensors
     assert list(tensors) == ["a.weight"]
     assert torch.equal(tensors["a.weight"], torch.ones(2))
@@ -42,9 +42,9 @@ def test_student_or_teacher(tmp_path: Path) -> None:
     both = written(tmp_path / "w.pth", {"student": {"a": torch.zeros(1)}, "teacher": {"a": torch.ones(1)}})
     assert read_checkpoint(both).tensors["a"] == 1
     assert read_checkpoint(both, "student").tensors["a"] == 0
-    with pytest.raises(UserError, match="holds a single network"):
+    with pytest.raises(UserError, match="contains a single network"):
         read_checkpoint(written(tmp_path / "one.pth", WEIGHTS), "student")
-    with pytest.raises(UserError, match="has no teacher; it holds: student"):
+    with pytest.raises(UserError, match="has no teacher; it contains: student"):
         read_checkpoint(written(tmp_path / "half.pth", {"student": WEIGHTS}))
 
 
@@ -60,7 +60,7 @@ def test_files_that_could_run_code_are_refused(tmp_path: Path, capsys: pytest.Ca
     assert "code ran" not in capsys.readouterr().out
 
 
-def test_broken_files_are_named(tmp_path: Path) -> None:
+def test_errors_name_broken_files(tmp_path: Path) -> None:
     whole = written(tmp_path / "w.pth", {"a": torch.ones(1000)}).read_bytes()
     (tmp_path / "half.pth").write_bytes(whole[: len(whole) // 2])
     save_file(WEIGHTS, tmp_path / "w.safetensors")
@@ -72,21 +72,21 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
             read_checkpoint(tmp_path / name)
 
 
-def test_other_things_are_named(tmp_path: Path) -> None:
+def test_errors_name_files_without_weights(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such file or folder"):
         read_checkpoint(tmp_path / "absent.pth")
-    with pytest.raises(UserError, match=r"holds no weights: expected one of encoder\.safetensors"):
+    with pytest.raises(UserError, match=r"contains no weights: expected one of encoder\.safetensors"):
         read_checkpoint(tmp_path)
     (tmp_path / "w.npz").touch()
     with pytest.raises(UserError, match=r"cannot read weights from .*w\.npz: expected a file \.safetensors, \.pth"):
         read_checkpoint(tmp_path / "w.npz")
-    with pytest.raises(UserError, match="holds a list, expected a state dict"):
+    with pytest.raises(UserError, match="contains a list, expected a state dict"):
         read_checkpoint(written(tmp_path / "list.pth", [1, 2]))
-    with pytest.raises(UserError, match="holds no tensors"):
+    with pytest.raises(UserError, match="contains no tensors"):
         read_checkpoint(written(tmp_path / "numbers.pth", {"epoch": 2}))
 
 
-def test_settings_beside_the_weights_are_read(tmp_path: Path) -> None:
+def test_settings_next_to_the_weights_are_read(tmp_path: Path) -> None:
     save_file(WEIGHTS, tmp_path / "model.safetensors", {"format": "pt"})
     (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 4}))
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({"image_mean": [0.5, 0.5, 0.5]}))

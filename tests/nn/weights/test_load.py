@@ -21,7 +21,7 @@ SIZES: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 64, "dept
 
 
 def network(name: str = "vit_base_patch16_224", **changes: Any) -> Any:
-    """A plain timm network whose every parameter matters."""
+    """A plain timm network in which every parameter affects the output."""
     torch.manual_seed(1)
     made: Any = timm.create_model(name, **(SIZES | changes))
     with torch.no_grad():
@@ -64,7 +64,7 @@ def test_files_of_timm(tmp_path: Path, changes: dict[str, Any]) -> None:
 
 
 @torch.no_grad()
-def test_a_folder_of_timm_tells_the_network_and_its_colours(tmp_path: Path) -> None:
+def test_a_timm_folder_specifies_the_network_and_its_statistics(tmp_path: Path) -> None:
     plain = network("vit_base_patch16_clip_224")
     saved(tmp_path / "model.safetensors", plain.state_dict())
     with pytest.raises(UserError, match="give name="):
@@ -77,7 +77,7 @@ def test_a_folder_of_timm_tells_the_network_and_its_colours(tmp_path: Path) -> N
 
 
 @torch.no_grad()
-def test_a_bare_vit_is_dinos_unless_told_otherwise(tmp_path: Path) -> None:
+def test_a_bare_vit_is_read_as_dino_by_default(tmp_path: Path) -> None:
     plain = network(dynamic_img_size=True, num_classes=0)
     path = saved(tmp_path / "w.safetensors", plain.state_dict())
     expected = plain.forward_features(pixels(3, 5))[:, 0]
@@ -88,7 +88,7 @@ def test_a_bare_vit_is_dinos_unless_told_otherwise(tmp_path: Path) -> None:
         load_encoder(path, family="tim")
 
 
-def test_fixed_positions_tell_an_mae(tmp_path: Path) -> None:
+def test_an_mae_is_recognised_by_fixed_positions(tmp_path: Path) -> None:
     tensors = network(num_classes=0).state_dict()
     tensors["pos_embed"] = torch.cat([torch.zeros(1, 1, 64), sincos_table(64, (4, 4))[None]], dim=1)
     assert load_encoder(saved(tmp_path / "w.safetensors", tensors)).backbone.architecture.resampling == "plain"
@@ -107,7 +107,7 @@ def test_the_gated_network_of_dinov2_in_chunks(tmp_path: Path) -> None:
     torch.testing.assert_close(encoder(pixels()).cls, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_colours_of_transformers(tmp_path: Path) -> None:
+def test_pixel_statistics_of_transformers(tmp_path: Path) -> None:
     tensors = {}
     for name, tensor in network(num_classes=0).state_dict().items():
         for ours, theirs in (
@@ -145,8 +145,8 @@ def test_colours_of_transformers(tmp_path: Path) -> None:
         load_encoder(tmp_path)
 
 
-def test_weights_of_unknown_kind_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"not a checkpoint of a known family \(asterism, .*called conv1\.weight"):
+def test_errors_name_unknown_weights(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"not a checkpoint of a known family \(asterism, .*named conv1\.weight"):
         load_encoder(saved(tmp_path / "w.safetensors", {"conv1.weight": torch.zeros(2)}))
     tensors = {name: t for name, t in network(num_classes=0).state_dict().items() if name != "blocks.1.norm1.weight"}
     with pytest.raises(UserError, match=r"lacks the tensor 'blocks\.1\.norm1\.weight'"):
@@ -158,7 +158,7 @@ def test_weights_of_unknown_kind_are_named(tmp_path: Path) -> None:
         load_encoder(saved(tmp_path / "w.safetensors", network(in_chans=4).state_dict()))
 
 
-def test_a_name_that_means_nothing(tmp_path: Path) -> None:
+def test_an_unknown_name(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="timm has no model 'runs_first'"):
         load_encoder("runs_first")
     with pytest.raises(UserError, match="no such file or folder: runs/absent"):
@@ -170,7 +170,7 @@ def test_published_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     create = timm.create_model
     monkeypatch.setattr(timm, "create_model", lambda name, pretrained=False, **more: create(name, **(more | small)))
     encoder = load_encoder("vit_tiny_patch16_224")
-    assert encoder.mean == (0.5, 0.5, 0.5)  # as timm says of these weights
+    assert encoder.mean == (0.5, 0.5, 0.5)  # as timm states for these weights
     assert encoder.image_size == 224
 
     def offline(*_: Any, **__: Any) -> None:
@@ -178,7 +178,7 @@ def test_published_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(timm_models.timm, "create_model", offline)
     with pytest.raises(
-        UserError, match="published weights of 'vit_tiny_patch16_224' could not be fetched: no connection;"
+        UserError, match="published weights of 'vit_tiny_patch16_224' could not be downloaded: no connection;"
     ):
         load_encoder("vit_tiny_patch16_224")
     with pytest.raises(UserError, match="'resnet18' is neither"):
@@ -196,7 +196,7 @@ def test_starting_from_weights_of_the_same_shape(tmp_path: Path) -> None:
 
 
 @torch.no_grad()
-def test_positions_are_resampled_to_the_backbones_grid(tmp_path: Path) -> None:
+def test_positions_are_resampled_to_the_grid_of_the_backbone(tmp_path: Path) -> None:
     plain = network(num_classes=0)
     path = saved(tmp_path / "w.safetensors", plain.state_dict())
     target = backbone(image_size=48)
@@ -220,7 +220,7 @@ def test_registers_and_tokens_may_be_new_or_left_over(tmp_path: Path) -> None:
     assert set(report.fresh) == {"reg_token", "mask_token"}
     assert "not in the checkpoint, so fresh: reg_token, mask_token" in str(report)
     assert torch.equal(target.network.reg_token, registers)
-    # With registers, tokens have no rows in the position table: the class token takes its row along.
+    # With registers, tokens have no rows in the position table: the class token's row is added to the token.
     assert torch.equal(target.network.cls_token, plain.cls_token + plain.pos_embed[:, :1])
     assert torch.equal(target.network.pos_embed, plain.pos_embed[:, 1:])
 
@@ -231,7 +231,7 @@ def test_registers_and_tokens_may_be_new_or_left_over(tmp_path: Path) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("image_size", [32, 40])
-def test_the_class_tokens_position_is_kept_where_it_has_a_place(tmp_path: Path, image_size: int) -> None:
+def test_the_position_of_the_class_token_is_kept_if_the_network_has_one(tmp_path: Path, image_size: int) -> None:
     theirs = network()
     path = saved(tmp_path / "mae.safetensors", theirs.state_dict())
     own = backbone(registers=8, class_position=True, image_size=image_size)
@@ -240,7 +240,7 @@ def test_the_class_tokens_position_is_kept_where_it_has_a_place(tmp_path: Path, 
     assert torch.equal(table[0], theirs.pos_embed[0, 0])
     assert not table[1:9].any()
     assert torch.equal(own.network.cls_token, theirs.cls_token)
-    # 1 + 8 + 16 rows are a square too: the file says that they are not 5×5 patches
+    # 1 + 8 + 16 rows are also a square: the file says that they are not 5×5 patches
     again = backbone(registers=8, class_position=True, image_size=40)
     load_weights_into(again, Encoder(own).save(tmp_path / "encoder.safetensors"))
     rows = resample(own.network.pos_embed[:, 9:], own.network.patch_embed.grid_size, (5, 5), "antialiased")
@@ -257,7 +257,7 @@ def test_back_from_registers_to_none(tmp_path: Path) -> None:
     assert torch.equal(table[:, 1:], source.network.pos_embed)
 
 
-def test_mask_tokens_of_others_are_taken(tmp_path: Path) -> None:
+def test_mask_tokens_of_other_families_are_loaded(tmp_path: Path) -> None:
     tensors = network(num_classes=0).state_dict() | {"masked_embed": torch.arange(64.0)[None]}  # as in iBOT's student
     path = saved(tmp_path / "w.safetensors", tensors)
     target = backbone(mask_token=True)
@@ -275,11 +275,11 @@ def test_mask_tokens_of_others_are_taken(tmp_path: Path) -> None:
         ),
         ({"patch_size": 16}, r"patch_embed\.proj\.weight has the shape \[64, 3, 8, 8\] in .* and \[64, 3, 16, 16\]"),
         ({"depth": 3}, r"lacks the tensor 'blocks\.2\..* of the backbone; .*depth 2"),
-        ({"depth": 1}, r"has a tensor 'blocks\.1\..*, for which the backbone has no place"),
+        ({"depth": 1}, r"has a tensor 'blocks\.1\..* that the backbone does not have"),
         ({"name": "vit_base_patch14_dinov2"}, "lacks the tensor .*gamma"),
     ],
 )
-def test_weights_of_another_shape_are_refused_and_change_nothing(
+def test_weights_of_a_different_shape_are_refused_and_change_nothing(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     path = saved(tmp_path / "w.safetensors", network(num_classes=0).state_dict())
@@ -290,13 +290,13 @@ def test_weights_of_another_shape_are_refused_and_change_nothing(
     assert all(torch.equal(tensor, before[name]) for name, tensor in target.state_dict().items())
 
 
-def test_another_number_of_registers_is_refused(tmp_path: Path) -> None:
+def test_a_different_number_of_registers_is_refused(tmp_path: Path) -> None:
     path = Encoder(backbone(registers=3)).save(tmp_path / "encoder.safetensors")
     with pytest.raises(UserError, match=r"reg_token has the shape \[1, 3, 64\] .* and \[1, 5, 64\] .* registers 3"):
         load_weights_into(backbone(registers=5), path)
 
 
-def test_files_of_another_version_are_named(tmp_path: Path) -> None:
+def test_errors_name_files_of_another_version(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(1)}, tmp_path / "encoder.safetensors", {"asterism": json.dumps({"architecture": {}})})
     with pytest.raises(UserError, match="written by another version of Asterism"):
         load_encoder(tmp_path)
