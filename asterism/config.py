@@ -1,6 +1,6 @@
-"""The base of every configuration: strict, frozen, readable from YAML, with errors that name the near matches.
+"""The base of every configuration: strict, frozen, readable from YAML, with errors that suggest near matches.
 
-A component's configuration lives beside the component; `asterism.train.recipe.Recipe` puts them together.
+A component's configuration is defined with the component; `asterism.train.recipe.Recipe` combines them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ C = TypeVar("C", bound="Config")
 
 
 class Config(BaseModel):
-    """A frozen group of settings; an unknown key is an error that names the near matches."""
+    """A frozen group of settings; an unknown key is an error that suggests near matches."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     @classmethod
     def parse(cls: type[C], values: Mapping[str, Any], section: str = "") -> C:
-        """Validate, turning pydantic's report into a `UserError`; `section` is where the settings stand in a recipe."""
+        """Validate, turning pydantic's errors into a `UserError`; `section` is the path of the settings in a recipe."""
         try:
             return cls.model_validate(values)
         except ValidationError as error:
@@ -41,7 +41,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise UserError(f"{path} is not valid YAML: {error}") from None
     if not isinstance(values, dict):
-        raise UserError(f"{path} holds a {type(values).__name__}, expected a mapping of settings")
+        raise UserError(f"{path} contains a {type(values).__name__}, expected a mapping of settings")
     return values
 
 
@@ -72,7 +72,7 @@ def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 reads 3e-4 as text; everyone who writes a learning rate means a number."""
+    """A loader that reads 3e-4 as a number; YAML 1.1 reads it as text."""
 
 
 _Loader.add_implicit_resolver(

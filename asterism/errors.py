@@ -1,4 +1,4 @@
-"""Errors that a user can mend. The command line prints them without a traceback and exits with code 2."""
+"""Errors that a user can fix. The command line prints them without a traceback and exits with code 2."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """A mistake in what the user gave us: names the value, what is allowed, and the fix."""
+    """A mistake in the user's input: the message names the value, what is allowed, and the fix."""
 
 
 class MissingExtra(UserError):
@@ -18,8 +18,8 @@ class MissingExtra(UserError):
 
 
 def unknown(kind: str, value: str, allowed: Iterable[str]) -> UserError:
-    """The error for a name that does not exist, with the nearest names that do."""
-    names = {name.rpartition(".")[2]: name for name in sorted(allowed)}  # a common prefix would make all names alike
+    """The error for an unknown name, with the nearest known names."""
+    names = {name.rpartition(".")[2]: name for name in sorted(allowed)}  # a common prefix would make all names similar
     near = difflib.get_close_matches(value.rpartition(".")[2], names, n=3, cutoff=0.6)
     if near:
         hint = f"did you mean {' or '.join(repr(names[name]) for name in near)}?"
@@ -29,7 +29,7 @@ def unknown(kind: str, value: str, allowed: Iterable[str]) -> UserError:
 
 
 class Interrupted(Exception):
-    """Training was asked to stop and has saved its state; `exit_code` follows the shell's convention, 128 + signal."""
+    """Training stopped on request and saved its state; `exit_code` follows the shell's convention, 128 + signal."""
 
     def __init__(self, message: str, signal_number: int) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Writing files safely: whole or not at all, and by one process at a time."""
+"""Writing files safely: atomically, and by one process at a time."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file that takes the place of `path` in one move. After an error nothing has changed."""
+    """A temporary file that replaces `path` atomically. After an error nothing has changed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
     os.close(handle)
     temporary = Path(name)
     try:
         yield temporary
-        temporary.chmod(0o666 & ~_umask())  # temporary files are private; results are as readable as any other file
+        temporary.chmod(0o666 & ~_umask())  # temporary files are private; results get the usual permissions
         flush(temporary)
         temporary.replace(path)
     finally:
@@ -27,14 +27,14 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """A reader sees the old file or the new one, never a part of it."""
+    """Write a file atomically: a reader sees the old file or the new one, never part of it."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 @contextmanager
 def filling(folder: Path) -> Iterator[Path]:
-    """A temporary folder whose files move to `folder` when all went well.
+    """A temporary folder whose files move to `folder` on success.
 
     Files of the same names are replaced; other files in `folder` stay.
     """
@@ -57,7 +57,7 @@ def scratch_folder(near: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Holds the lock file `path`; other processes of this machine wait for it. It is released even by a crash."""
+    """Hold the lock file `path`; other processes on this machine wait for it. A crash releases it too."""
     fcntl = importlib.import_module("fcntl")
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = os.open(path, os.O_RDWR | os.O_CREAT)

@@ -1,4 +1,4 @@
-"""The values that travel between the parts of Asterism: frozen, without logic of their own.
+"""The values passed between the parts of Asterism: frozen, without logic.
 
 Axis names in every shape: b images, v views, n patches, r sparse tokens, d channels, h and w pixels or grid cells,
 k prototypes.
@@ -18,7 +18,7 @@ from asterism.config import Config
 
 
 class ColorJitter(Config):
-    """Strengths as in torchvision's ColorJitter; the four changes come in a random order."""
+    """Strengths as in torchvision's ColorJitter; the four changes are applied in random order."""
 
     brightness: float = 0.4
     contrast: float = 0.4
@@ -28,7 +28,7 @@ class ColorJitter(Config):
 
 
 class ViewSpec(Config):
-    """What one view of an image looks like. Probabilities are in [0, 1]; sizes are in pixels."""
+    """The specification of one view of an image. Probabilities are in [0, 1]; sizes are in pixels."""
 
     size: int
     scale: tuple[float, float] = (0.25, 1.0)  # area of the crop as a share of its frame
@@ -40,14 +40,14 @@ class ViewSpec(Config):
     blur_sigma: tuple[float, float] = (0.1, 2.0)
     solarize: float = 0.0
     solarize_threshold: int = 128
-    inside: int | None = None  # the crop's frame is that earlier view's crop instead of the image
-    same_place: int | None = None  # cut where that earlier view was cut (place and flip), with colours of its own
-    segments: bool = False  # with the label of every pixel, for which the data must have masks
+    inside: int | None = None  # index of an earlier view whose crop is the frame, instead of the image
+    same_place: int | None = None  # index of an earlier view with the same crop and flip; colours differ
+    segments: bool = False  # include the label of every pixel; the data must have masks
 
 
 @dataclass(frozen=True)
 class CropGeometry:
-    """Where views were cut, in pixels of their original images. Only `ops.geometry` interprets it."""
+    """The crops of views, in pixels of their original images. Only `ops.geometry` interprets it."""
 
     top: Float[Tensor, " b"]
     left: Float[Tensor, " b"]
@@ -64,7 +64,7 @@ class View:
 
     pixels: Float[Tensor, "b 3 h w"]  # normalised by the data set's mean and standard deviation
     geometry: CropGeometry
-    segments: Int[Tensor, "b h w"] | None = None  # labels cut like the pixels, −1 where unknown; if they were asked for
+    segments: Int[Tensor, "b h w"] | None = None  # labels cropped like the pixels, −1 where unknown; if requested
 
     @classmethod
     def whole(cls, pixels: Float[Tensor, "b 3 h w"]) -> View:
@@ -80,7 +80,7 @@ class Batch:
     """A (micro-)batch on one process; `views` follow the order of the method's view specifications."""
 
     views: tuple[View, ...]
-    index: Int[Tensor, " b"]  # place of each image in its source
+    index: Int[Tensor, " b"]  # index of each image in its source
     keys: Int[Tensor, " b"]  # random key of each image: a function of (seed, epoch, index), see ops.random
 
     @classmethod
@@ -100,7 +100,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where training stands. Every schedule and every random draw of a step is a function of this."""
+    """The progress of training. Every schedule and every random draw of a step is a function of it."""
 
     step: int  # optimiser steps finished before this one
     steps: int  # optimiser steps of the whole run
@@ -118,17 +118,17 @@ class Progress:
 
 @dataclass(frozen=True)
 class Tokens:
-    """What a backbone makes of images, after its final norm."""
+    """The output tokens of a backbone, after its final norm."""
 
     cls: Float[Tensor, "b d"] | None  # None when the backbone has no class token
-    patches: Float[Tensor, "b n d"]  # raster order; only the visible ones, in the order asked for, when some were kept
+    patches: Float[Tensor, "b n d"]  # raster order; with `keep`, only the kept ones in the given order
     registers: Float[Tensor, "b r d"]  # latent queries without position; r may be 0
     grid: tuple[int, int]  # rows and columns of the full patch grid
 
 
 @dataclass(frozen=True)
 class Model:
-    """Which encoder it is: the name people gave, and how long it was trained."""
+    """The identity of an encoder: the name it was given, and how long it was trained."""
 
     name: str
     step: int | None = None  # optimiser steps behind its weights; None where unknown
@@ -136,7 +136,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Features:
-    """What an encoder says about images: what is there (cls, sparse) and where (patches, where)."""
+    """An encoder's description of images: what is there (cls, sparse) and where (patches, where)."""
 
     cls: Float[Tensor, "b d"]  # the class token; the mean patch for backbones without one
     patches: Float[Tensor, "b n d"]
