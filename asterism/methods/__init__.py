@@ -1,4 +1,4 @@
-"""One file per method. A new file here is a new method: nothing else has to know of it."""
+"""One file per method. A new file here is a new method: it needs no registration."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def method_names() -> list[str]:
-    """Names of all methods, from the files of this folder; none of them is imported."""
+    """Names of all methods, from the files in this folder, without importing them."""
     return sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in ("base", "parts"))
 
 
 def method_class(name: str) -> type[Method]:
-    """The method that the file of this name defines."""
+    """The method defined by the file of this name."""
     if name not in method_names():
         raise unknown("method", name, method_names())
     module = importlib.import_module(f"{__name__}.{name}")

@@ -24,17 +24,17 @@ class MethodConfig(Config):
 
     @property
     def needs_whole_batch(self) -> str | None:
-        """What in the loss depends on the images of all processes, named with its setting; None if nothing does.
+        """The part of the loss that depends on the images of all processes, with its setting; None if there is none.
 
-        `trainer.accumulate` = a must give what a times as many processes give. That holds where the loss of an image
-        depends on that image alone, or on those of its own process. Where processes exchange something on which the
-        loss depends (not only what `after_update` applies), micro-batches cannot, and the trainer refuses them.
+        `trainer.accumulate` = a must give the same result as a times as many processes. It does if the loss of an image
+        depends only on that image or on those of its own process. If the loss depends on data that processes exchange
+        (beyond what `after_update` applies), micro-batches cannot reproduce it, and the trainer refuses them.
         """
         return None
 
 
 class Method(nn.Module, ABC):
-    """A way to learn without labels.
+    """A method of self-supervised learning.
 
     A method owns its networks and memories as parameters and buffers, so that its `state_dict` is complete. Within one
     optimiser step the loop calls `loss` once per micro-batch and `after_update` once at the end.
@@ -44,13 +44,13 @@ class Method(nn.Module, ABC):
 
     shows: ClassVar[str] = ""  # one sentence about `pictures`, for reports
 
-    published_init: ClassVar[Init] = "timm"  # how the authors drew the backbone's first weights
+    published_init: ClassVar[Init] = "timm"  # the authors' initialisation of the backbone
 
     config: MethodConfig
-    backbone: Backbone  # the network that is trained; `--init` fills it
-    mean: Triple = IMAGENET_MEAN  # of RGB in [0, 1]: what was subtracted from the pixels; set from the data's settings
-    std: Triple = IMAGENET_STD  # what then divided them
-    uniform_terms: Mapping[str, float] = MappingProxyType({})  # ln K of each term that is ln K after a collapse
+    backbone: Backbone  # the network that is trained; `--init` loads its weights
+    mean: Triple = IMAGENET_MEAN  # of RGB in [0, 1]: subtracted from the pixels; set from the data's settings
+    std: Triple = IMAGENET_STD  # divides the result
+    uniform_terms: Mapping[str, float] = MappingProxyType({})  # ln K of each term that equals ln K after a collapse
 
     def __init__(self, config: MethodConfig, backbone: BackboneConfig) -> None:
         super().__init__()
@@ -58,28 +58,28 @@ class Method(nn.Module, ABC):
         self.backbone = build_backbone(backbone, self.published_init)
 
     def backbone_was_loaded(self) -> None:
-        """`backbone` got weights from elsewhere: a teacher must start from the same."""
+        """Called after weights were loaded into `backbone`: a teacher must start from the same."""
 
     @property
     @abstractmethod
     def views(self) -> tuple[ViewSpec, ...]:
-        """The views of each image that `loss` wants, in order."""
+        """The views of each image that `loss` takes, in order."""
 
     @abstractmethod
     def loss(self, batch: Batch, progress: Progress) -> Losses:
         """Loss terms of a micro-batch, each a mean over the images of this process."""
 
     def frozen(self, progress: Progress) -> Iterable[nn.Parameter]:
-        """Parameters that must not move in this step."""
+        """Parameters that stay fixed in this step."""
         return ()
 
     def after_update(self, progress: Progress) -> None:
-        """Teacher, centre and memories follow, once per optimiser step. `progress` is that of the step just made."""
+        """Update teacher, centre and memories, once per optimiser step. `progress` is that of the finished step."""
 
     def pictures(self, pixels: Float[Tensor, "b 3 h w"], key: int) -> dict[str, Float[Tensor, "b 3 h w"]]:
-        """What only this method can show of images, by name, as normalised pixels; `key` is for random draws."""
+        """Pictures specific to this method, by name, as normalised pixels; `key` is for random draws."""
         return {}
 
     @abstractmethod
     def encoder(self) -> Encoder:
-        """The network people use afterwards."""
+        """The network for use after training."""

@@ -1,9 +1,9 @@
 """CrIBo: cross-image object-level bootstrapping (Lebailly, Stegmüller et al., 2024).
 
-The teacher's tokens of two views of an image are clustered together, so an object (the mean token of a cluster) has a
+The teacher's tokens of two views of an image are clustered jointly, so an object (the mean token of a cluster) has a
 counterpart in the other view. The student predicts, over prototypes, the teacher's output for the other view: of the
-image, of each object, and of the object's nearest neighbour among objects that the teacher saw in *other* images. A
-neighbour teaches only if it leads back, through the other view, to the object itself.
+image, of each object, and of the object's nearest neighbour in a bank of the teacher's objects from *other* images. A
+neighbour is used as a target only if it leads back, through the other view, to the object itself.
 
     f_s, f_t           backbone, teacher_backbone
     h, h̄               head: one projection; prototypes W for objects and others for images
@@ -14,18 +14,18 @@ neighbour teaches only if it leads back, through the other view, to the object i
     nn, jump, O, B     bank.nearest, ops.cycle; object_batch                                    (eq. 2–4)
     p, p̃, p̄            softmax over prototypes, of objects, neighbours and images               (eq. 5, 7, 9)
     L_cv^o, L_ci^o, L_cv^g   the terms objects, neighbours and image                            (eq. 6, 8, 10)
-    Z_1, Z_2           how many objects of each view have a neighbour that teaches
+    Z_1, Z_2           number of objects of each view with an accepted neighbour
 
 Where paper and published code differ, this follows the code: every term is half as large; targets are centred; the
 marginals of the clusters are estimated from the last round instead of uniform (objects.marginals); the neighbour term
 is off in epoch 0 (neighbour_start); cycles close, and objects are counted, within each process's own batch instead of
-the batch of all processes (object_batch: with several micro-batches, each counts as a process's batch).
-Where this differs from the published code, a setting gives the code's way, and the recipes of the published runs use
-it: costs are scaled per image instead of per batch (objects.cost_range); each direction of the neighbour term is
-divided by its own count as in equation 8, not both by Z_1 (neighbour_counts); an image never finds its own objects of
-an earlier epoch (bank.own_image); the bank is in half precision (bank.precision).
-Differs from the published code without a setting: the bank starts empty instead of full of random rows, which makes no
-difference after an epoch of at least S images; and there is no bank of class tokens, which the code fills but never
+the batch of all processes (object_batch: each micro-batch counts as a process's batch).
+Where this differs from the published code, a setting restores the code's behaviour, and the recipes of the published
+runs use it: costs are scaled per image instead of per batch (objects.cost_range); each direction of the neighbour term
+is divided by its own count as in equation 8, not both by Z_1 (neighbour_counts); an image never finds its own objects
+of an earlier epoch (bank.own_image); the bank is in half precision (bank.precision).
+Differs from the published code without a setting: the bank starts empty instead of filled with random rows, which makes
+no difference after an epoch of at least S images; and there is no bank of class tokens, which the code fills but never
 reads.
 """
 
@@ -70,7 +70,7 @@ from asterism.types import Batch, Losses, Progress, Tokens, View, ViewSpec
 
 Named = dict[str, Float[Tensor, ""]]
 
-_SEEDS = 0x60  # separates the draw of first centroids from other uses of an image's key
+_SEEDS = 0x60  # separates the draw of initial centroids from other uses of an image's key
 
 
 class CriboConfig(ColorsConfig, PrototypeHeadConfig):
@@ -78,7 +78,7 @@ class CriboConfig(ColorsConfig, PrototypeHeadConfig):
 
     name: Literal["cribo"] = "cribo"
 
-    # Views (section 4, as DINO's without small ones)
+    # Views (section 4, as DINO's without small crops)
     view_size: int | None = Field(default=None, gt=0)  # None: the backbone's image size
     scale: tuple[float, float] = (0.25, 1.0)  # share of the image's area
     solarize: float = Field(default=0.2, ge=0, le=1)  # probability, of the second view
@@ -87,16 +87,16 @@ class CriboConfig(ColorsConfig, PrototypeHeadConfig):
     objects: ClusteringConfig = ClusteringConfig()
     bank: BankConfig = BankConfig()
     criterion: Literal["cycle", "none", "segments"] = "cycle"
-    # which neighbours teach: those that close a cycle, all (table 8), or those that people labelled alike (table 11)
+    # accepted neighbours: those that close a cycle, all (table 8), or those with the same labels (table 11)
     object_batch: ObjectBatch = "process"
-    # where cycles close and over which objects are averaged: each process's (micro-)batch, as published, or the batch
-    # of all processes: with objects.cost_range = image, the same result for any number of them
+    # the batch within which cycles close and objects are averaged: each process's (micro-)batch, as published, or that
+    # of all processes: with objects.cost_range = image, the same result for any number of processes
 
     # Terms (section 3.2.3; table 5 leaves some out); the paper adds them unweighted
     image_weight: float = Field(default=1.0, ge=0)
     object_weight: float = Field(default=1.0, ge=0)
     neighbour_weight: float = Field(default=1.0, ge=0)
-    neighbour_start: int = Field(default=1, ge=0)  # epochs before neighbours teach: an untrained network's are random
+    neighbour_start: int = Field(default=1, ge=0)  # first epoch that uses neighbours: initially they are random
     neighbour_counts: Counts = "own"  # divide by Z_1 and Z_2 (eq. 8), or first: both by Z_1, as published
 
     # Levels of the head: prototypes, centres and temperatures
@@ -127,18 +127,18 @@ class CriboConfig(ColorsConfig, PrototypeHeadConfig):
     @property
     def needs_whole_batch(self) -> str | None:
         if self.uses_objects and self.object_batch == "all":
-            return "method.object_batch = all looks for objects in the whole batch (process: in each part of it)"
+            return "method.object_batch = all matches objects over the whole batch (process: within each part of it)"
         return None
 
 
 @dataclass(frozen=True)
 class Objects:
-    """c: the objects that both views of an image show, of all images of this process one after another."""
+    """c: the objects present in both views of an image, concatenated over all images of this process."""
 
     teacher: Float[Tensor, "2 m d"]
     student: Float[Tensor, "2 m d"]
-    image: Int[Tensor, " m"]  # place in its source of the image that each belongs to
-    meaning: Int[Tensor, " m"]  # by the labels under it, where those decide which neighbours teach
+    image: Int[Tensor, " m"]  # index in its source of the image that each belongs to
+    meaning: Int[Tensor, " m"]  # from the labels of its patches, if labels decide which neighbours are accepted
 
     @property
     def count(self) -> Int[Tensor, ""]:
@@ -245,15 +245,15 @@ class Cribo(PrototypeDistillation[CriboConfig, LeveledPrototypeHead]):
         return torch.stack(cluster(z_cat, E, seeds, config).chunk(2, dim=1))
 
     def patch_places(self, views: Sequence[View], z: list[Tokens]) -> Float[Tensor, "b n2 2"]:
-        """E: where the patches of both views lie in their original image."""
+        """E: positions of the patches of both views in their original image."""
         return torch.cat([patch_centers(view.geometry, t.grid) for view, t in zip(views, z, strict=True)], dim=1)
 
     def first_centroids(self, keys: Int[Tensor, " b"], tokens: int, clusters: int) -> Int[Tensor, "b k"]:
-        """The tokens from which the clusters of each image start."""
+        """The tokens that are the initial centroids of each image."""
         return draw_seeds(fold_each(keys, _SEEDS), tokens, clusters)
 
     def collect_objects(self, batch: Batch, z_t: list[Tokens], z_s: list[Tokens], Q: Int[Tensor, "2 b n"]) -> Objects:
-        """c_1 and c_2 (eq. 1) of both networks by the teacher's clusters; the teacher's wait to enter the bank."""
+        """c_1 and c_2 (eq. 1) of both networks, by the teacher's clusters; the teacher's are collected for the bank."""
         K = self.config.objects.clusters
         valid = present_in_all(Q, K)
         c_t, c_s = (mean_tokens(torch.stack([view.patches for view in z]), Q, K) for z in (z_t, z_s))
@@ -271,7 +271,7 @@ class Cribo(PrototypeDistillation[CriboConfig, LeveledPrototypeHead]):
 
     @torch.no_grad()
     def find_neighbours(self, bank: ObjectBank, c: Objects) -> tuple[Int[Tensor, "2 m"], Bool[Tensor, "2 m"]]:
-        """Eq. 2, as slots of the bank, and which neighbours teach: O of eq. 4, or what takes its place."""
+        """Neighbours (eq. 2) as slots of the bank, and which are accepted: O of eq. 4, or its replacement."""
         nn = bank.nearest(c.teacher, c.image)
         if self.config.criterion == "none":
             return nn, nn >= 0
@@ -296,7 +296,7 @@ class Cribo(PrototypeDistillation[CriboConfig, LeveledPrototypeHead]):
     def project_neighbours(
         self, bank: ObjectBank, nn: Int[Tensor, "2 m"], teaches: Bool[Tensor, "2 m"]
     ) -> list[Float[Tensor, "_ p"]]:
-        """The teacher's projections of the neighbours that teach; no other rows leave the bank."""
+        """The teacher's projections of the accepted neighbours; no other rows are read from the bank."""
         return [self.teacher_head(bank.take(i, nn[i][teaches[i]])) for i in (0, 1)]
 
     def after_update(self, progress: Progress) -> None:
@@ -310,7 +310,7 @@ class Cribo(PrototypeDistillation[CriboConfig, LeveledPrototypeHead]):
 
     @torch.no_grad()
     def pictures(self, pixels: Float[Tensor, "b 3 h w"], key: int) -> dict[str, Float[Tensor, "b 3 h w"]]:
-        """Objects of two overlapping crops; clustered as in training, except where labels took that place."""
+        """Objects of two overlapping crops; clustered as in training, except where training used labels."""
         views = corner_views(pixels)
         z = encode_views(self.teacher_backbone, [view.pixels for view in views])
         keys = torch.tensor([fold(key, number) for number in range(len(pixels))], device=pixels.device)

@@ -1,8 +1,8 @@
 """DINO: self-distillation with no labels (Caron et al., 2021).
 
-A student sees every view of an image, a teacher only the two large ones. For each pair of different views the student
-predicts, over K prototypes, what the teacher says. The teacher is an average of the student's past. It says something
-definite (low temperature) but nothing always (its mean is subtracted), which keeps both from collapsing.
+The student sees every view of an image, the teacher only the two large ones. For each pair of different views the
+student predicts the teacher's distribution over K prototypes. The teacher is a momentum encoder. Its targets are
+sharpened (low temperature) and centred (a running mean is subtracted), which together prevent collapse.
 
     g_θs, g_θt      backbone and head; teacher_backbone and teacher_head
     {x_1^g, x_2^g}  the first two views;  V: all views
@@ -46,7 +46,7 @@ class DinoConfig(MultiCropConfig, PrototypeHeadConfig):
 
 
 class Dino(PrototypeDistillation[DinoConfig, PrototypeHead]):
-    """Student and teacher with a shared shape, and the centre of the teacher's logits."""
+    """Student and teacher of the same shape, and the centre of the teacher's logits."""
 
     Config: ClassVar[type[MethodConfig]] = DinoConfig
 

@@ -1,12 +1,12 @@
 """FLSL: feature-level self-supervised learning (Su et al., 2023).
 
-Objects and stuff are clusters of patch tokens. Inside a view, mean-shift (attention without projections) takes each
-token to the mode of its cluster, and the token is drawn towards that mode. Across views, the same token retrieves its
-cluster from the teacher's tokens of another crop of the same place, and both modes should fall into the same of K
+Objects and stuff are clusters of patch tokens. Within a view, mean-shift (attention without projections) moves each
+token to the mode of its cluster, and the loss pulls the token towards that mode. Across views, the same token retrieves
+its cluster from the teacher's tokens of another crop of the same region. Both modes should be assigned to the same of K
 clusters over the whole data set, while all K stay in use. There is no class token.
 
     f_s, f_t; g_s, g_t   backbone and teacher_backbone; head and teacher_head
-    X⁺, X                teacher crops, two at one place; student crops, cut inside them
+    X⁺, X                teacher crops, two of the same region; student crops, cut inside them
     z, Z, Z⁺             queries (one token per window); all tokens of the student's view; those of the teacher's
     τ                    intra_scale/√d (eq. 4) and inter_scale/√d (eq. 12)
     ẑ, ẑ⁺                mean_shift(z, Z) and mean_shift(z, Z⁺), in code ẑ and ẑ_plus
@@ -19,7 +19,7 @@ clusters over the whole data set, while all K stay in use. There is no class tok
 Differs from the paper's pseudo-code, which has errors (its query of the teacher's view is ẑ, its volume term is a
 constant): this follows equations 4, 12 and 13. Differs from the published code: the scales are divided by √d, where
 the code has √384 for every network; queries are drawn at random (sampling: fixed takes each window's first token, the
-code's default). Positives at projected places (projected_epochs) and balanced targets (targets: sinkhorn) are in the
+code's default). Positives at projected positions (projected_epochs) and balanced targets (targets: sinkhorn) are in the
 paper only; balanced rows here sum to 1, which a softmax over the batch alone does not give.
 """
 
@@ -65,7 +65,7 @@ class FlslConfig(ColorsConfig, PrototypeHeadConfig):
     view_size: int | None = Field(default=None, gt=0)  # of teacher and student crops; None: the backbone's image size
     teacher_scale: tuple[float, float] = (0.8, 1.0)  # share of the image's area
     student_scale: tuple[float, float] = (0.5, 1.0)  # share of the teacher crop's area; of the image's, if symmetric
-    local_views: int = Field(default=0, ge=0)  # small student crops inside the large ones, in turns
+    local_views: int = Field(default=0, ge=0)  # small student crops, alternately inside the two large ones
     local_size: int | None = Field(default=None, gt=0)  # None: 3/7 of the view size (96 of 224), in whole patches
     local_scale: tuple[float, float] = (0.1, 0.4)  # share of the large crop's area
     solarize: float = Field(default=0.2, ge=0, le=1)  # probability
@@ -79,7 +79,7 @@ class FlslConfig(ColorsConfig, PrototypeHeadConfig):
     intra_scale: float = Field(default=0.1, gt=0)
     inter_scale: float = Field(default=0.2, gt=0)
     steps: int = Field(default=1, ge=1)  # of mean-shift inside a view
-    projected_epochs: int = Field(default=0, ge=0)  # in which positives are the tokens at the same place (section 4.2)
+    projected_epochs: int = Field(default=0, ge=0)  # first epochs, with positives at the same position (section 4.2)
 
     # Objective (eq. 13)
     intra_weight: float = Field(default=0.03, ge=0)  # υ
@@ -106,7 +106,7 @@ class FlslConfig(ColorsConfig, PrototypeHeadConfig):
 
 @dataclass(frozen=True)
 class Seen:
-    """What a network makes of a view, and where the view lies."""
+    """A network's tokens of a view, and the view's position."""
 
     tokens: Float[Tensor, "b n d"]  # Z of a student, Z⁺ of a teacher
     grid: tuple[int, int]
@@ -115,7 +115,7 @@ class Seen:
 
 
 class Flsl(PrototypeDistillation[FlslConfig, PrototypeHead]):
-    """Student and teacher with a shared shape, and the prior of the clusters."""
+    """Student and teacher of the same shape, and the prior of the clusters."""
 
     Config: ClassVar[type[MethodConfig]] = FlslConfig
 
@@ -125,7 +125,7 @@ class Flsl(PrototypeDistillation[FlslConfig, PrototypeHead]):
         backbone = without_class_token(backbone)
         super().__init__(config, backbone, lambda dim: prototype_head(config, dim, config.out_dim))
         log_prior = prior_shares(config.prior, config.out_dim).log().float()
-        self.register_buffer("log_prior", log_prior, persistent=False)  # follows from the settings
+        self.register_buffer("log_prior", log_prior, persistent=False)  # derived from the settings
         self.uniform_terms = {"inter": math.log(config.out_dim)}
         check_windows(config, self.view_size, self.local_size, self.backbone.patch_size)
         warn_of_collapse(config)
@@ -203,7 +203,7 @@ class Flsl(PrototypeDistillation[FlslConfig, PrototypeHead]):
         )
 
     def draw_queries(self, student: Sequence[Seen], keys: Int[Tensor, " b"]) -> list[Int[Tensor, "b _"]]:
-        """Which tokens of each student view are queries."""
+        """The indices of each student view's tokens that are queries."""
         windows = [self.config.window] * 2 + [self.config.local_window] * self.config.local_views
         return [
             sample_windows(fold_each(keys, _QUERIES, number), view.grid, window, self.config.sampling)
@@ -249,7 +249,7 @@ def at_the_same_place(
     teacher: Sequence[Seen],
     otherwise: Sequence[Float[Tensor, "b _ d"]],
 ) -> list[Float[Tensor, "b _ d"]]:
-    """The teacher's tokens that show what the queries show; `otherwise` where its crop does not show it."""
+    """The teacher's tokens at the queries' positions; `otherwise` where they are outside its crop."""
     ẑ_plus = []
     for view, places, fallback in zip(student, queries, otherwise, strict=True):
         (other,) = (seen for seen in teacher if seen.place != view.place)

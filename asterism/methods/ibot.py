@@ -1,11 +1,11 @@
 """iBOT: image BERT pre-training with an online tokenizer (Zhou et al., 2022).
 
-DINO with masked image modelling: in the student's large views some patches are hidden, and the student predicts there
-what the teacher, which sees them, says about each. Usually images and patches have the same prototypes, so that what
-the teacher knows of whole images gives meaning to its "words" for patches.
+DINO with masked image modelling: some patches of the student's large views are masked, and the student predicts the
+output of the teacher, which sees them, for each. Usually images and patches share prototypes, so that the semantics
+learned from whole images carry over to patches.
 
     f_s, h_s; f_t, h_t    backbone, head; teacher_backbone, teacher_head
-    u, v; û, v̂            the two large views; with hidden patches
+    u, v; û, v̂            the two large views; with masked patches
     m, e_[MASK]           masks, backbone.mask_token
     P^[CLS], P^patch      targets and predictions over out_dim, patch_out_dim prototypes (levels of the head)
     L_[CLS], L_MIM        terms cls, patch; λ1, λ2: cls_weight, patch_weight
@@ -56,13 +56,13 @@ class IbotConfig(MultiCropConfig, PrototypeHeadConfig):
     out_dim: int = Field(default=8192, gt=1)  # prototypes of images
     patch_out_dim: int | None = Field(default=None, gt=1)  # prototypes of patches; None: the same as for images
     teacher_prototypes: Literal["as-student", "image"] = "as-student"
-    # image: the teacher describes patches by its prototypes of images even if the student has others for them, which
-    # then follow no teacher (the default of the published script; its published runs share all prototypes)
+    # image: the teacher uses its image prototypes for patches even if the student has separate ones, which then have
+    # no counterpart in the teacher (default of the published script; the published runs share all prototypes)
 
     # Teacher (appendix E)
     center_momentum: float = Field(default=0.9, ge=0, lt=1)
     patch_center_momentum: float = Field(default=0.9, ge=0, lt=1)
-    warmup_teacher_patch_temp: float = Field(default=0.04, gt=0)  # of patches, for as long as that of images
+    warmup_teacher_patch_temp: float = Field(default=0.04, gt=0)  # of patches; same warm-up length as for images
     teacher_patch_temp: float = Field(default=0.07, gt=0)
 
     @model_validator(mode="after")
@@ -71,7 +71,7 @@ class IbotConfig(MultiCropConfig, PrototypeHeadConfig):
             raise ValueError("cls_weight and patch_weight are both 0; give at least one of them a positive weight")
         if self.cls_weight == 0 and self.patch_out_dim is not None:
             raise ValueError(
-                "cls_weight = 0 leaves only patches, which need no prototypes of their own; leave out patch_out_dim, "
+                "cls_weight = 0 leaves only patches, which need no separate prototypes; leave out patch_out_dim, "
                 "and set out_dim"
             )
         if self.teacher_prototypes == "image" and self.patch_out_dim != self.out_dim:
@@ -112,13 +112,13 @@ class Ibot(PrototypeDistillation[IbotConfig, LeveledPrototypeHead]):
     @property
     def views(self) -> tuple[ViewSpec, ...]:
         views = multi_crop_views(self.config, self.backbone)
-        return views if self.config.cls_weight > 0 else views[:GLOBAL_VIEWS]  # small views only serve the class term
+        return views if self.config.cls_weight > 0 else views[:GLOBAL_VIEWS]  # only the class term uses small views
 
     def loss(self, batch: Batch, progress: Progress) -> Losses:
         return self.losses(batch, self.masks(batch, progress) if self.masking else [], progress)
 
     def masks(self, batch: Batch, progress: Progress) -> list[Bool[Tensor, "b n"]]:
-        """m: for each large view the patches that the student does not see."""
+        """m: for each large view, the patches masked for the student."""
         return draw_view_masks(self.config.mask, batch, progress, self.backbone, _MASKS)
 
     def losses(self, batch: Batch, masks: list[Bool[Tensor, "b n"]], progress: Progress) -> Losses:
@@ -158,10 +158,10 @@ class Ibot(PrototypeDistillation[IbotConfig, LeveledPrototypeHead]):
     def patch_targets(
         self, seen: list[Tokens], mask: Bool[Tensor, "b n"], temperature: float
     ) -> Float[Tensor, "rows k"]:
-        """What the teacher says about the hidden patches; takes note of all patches for their centre.
+        """The teacher's targets for the masked patches; adds all patches to their centre.
 
         Logits are linear in the projections, so the mean logits of an image's patches are the logits of their mean
-        projection: prototypes are compared with hidden patches and one mean per image, not with every patch.
+        projection: prototypes are compared with masked patches and one mean per image, not with every patch.
         """
         head, level = self.teacher_head.network, self.teacher_patch_level
         projected = head(torch.cat([view.patches for view in seen]))
@@ -170,7 +170,7 @@ class Ibot(PrototypeDistillation[IbotConfig, LeveledPrototypeHead]):
         return targets
 
     def teacher_patch_temp(self, progress: Progress) -> float:
-        """Rises in stairs of one epoch, from the first epoch with masks on."""
+        """Increases once per epoch, starting at the first epoch with masks."""
         config = self.config
         return ramp(
             max(0, progress.epoch - config.mask.start_epoch),

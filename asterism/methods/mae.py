@@ -1,7 +1,7 @@
 """MAE: masked autoencoders (He et al., 2022).
 
-Most patches of an image are removed at random. The encoder sees the others; a small decoder, which is thrown away
-afterwards, gets their tokens with a mask token in every gap, and predicts the pixels of the removed patches.
+Most patches of an image are removed at random. The encoder sees only the rest; a small decoder, discarded after
+training, gets their tokens with a mask token in every gap, and predicts the pixels of the removed patches.
 
     masking ratio          mask_ratio
     encoder, decoder       backbone, decoder
@@ -31,7 +31,7 @@ from asterism.ops.precision import at_least_float32
 from asterism.ops.random import fold, fold_each
 from asterism.types import Batch, Losses, Progress, ViewSpec
 
-_MASK = 0x3A  # tells the draw of the mask from other uses of an image's key
+_MASK = 0x3A  # separates the draw of the mask from other uses of an image's key
 
 
 class MaeConfig(MethodConfig):
@@ -49,12 +49,12 @@ class MaeConfig(MethodConfig):
 
 
 class Mae(Method):
-    """Encoder of the visible patches and decoder of all."""
+    """An encoder of the visible patches and a decoder of all patches."""
 
     Config: ClassVar[type[MethodConfig]] = MaeConfig
     config: MaeConfig
     published_init: ClassVar[Init] = "xavier"
-    shows: ClassVar[str] = "What the encoder sees, and the image that it makes of these patches alone."
+    shows: ClassVar[str] = "What the encoder sees, and the image reconstructed from these patches alone."
 
     def __init__(self, config: MaeConfig, backbone: BackboneConfig) -> None:
         super().__init__(config, backbone)
@@ -89,7 +89,7 @@ class Mae(Method):
         return self.losses(batch, self.visible(batch.keys))
 
     def losses(self, batch: Batch, keep: Int[Tensor, "b m"]) -> Losses:
-        """Encoder, decoder, loss, given the visible patches."""
+        """The loss terms, given the visible patches."""
         pixels = batch.views[0].pixels
         tokens = self.backbone(pixels, keep=keep, drop_keys=batch.keys)
         predicted = self.decoder(tokens, keep)
@@ -115,7 +115,7 @@ class Mae(Method):
 
     @torch.no_grad()
     def pictures(self, pixels: Float[Tensor, "b 3 h w"], key: int) -> dict[str, Float[Tensor, "b 3 h w"]]:
-        """What the encoder sees (removed patches have the mean colour), and what it makes of that."""
+        """The encoder's input (removed patches in the mean colour), and the reconstruction from it."""
         keep = self.visible(torch.tensor([fold(key, i) for i in range(len(pixels))], device=pixels.device))
         masked, reconstruction = self.reconstruct(pixels, keep)
         return {"visible patches": masked, "reconstruction": reconstruction}
@@ -126,7 +126,7 @@ class Mae(Method):
     ) -> tuple[Float[Tensor, "b 3 h w"], Float[Tensor, "b 3 h w"]]:
         """The images with only these patches, and the reconstruction with the visible patches pasted in.
 
-        Normalised predictions are brought back with the true patch's mean and deviation, which the network never saw.
+        Normalised predictions are rescaled with the true patch's mean and deviation, which the network never saw.
         """
         tokens = self.backbone(pixels, keep=keep)
         predicted = self.decoder(tokens, keep).float()

@@ -2,8 +2,8 @@
 
 As in iBOT, the student predicts the teacher's distribution over K prototypes, but the prototypes are not learned: every
 step draws them from a memory of past embeddings. An anchor is a random row of the memory, its support embeddings (SOVE:
-judges) are the rows most similar to it, and together they vote for their region of the space. Randomness takes the
-place of centring. Images and hidden patches have a memory and prototypes each.
+judges) are the rows most similar to it, and together they vote for their region of the space. Randomness replaces
+centring. Images and masked patches each have their own memory and prototypes.
 
     E_C, E_p          images.memory, patches.memory: first in, first out; rows are unit vectors
     A, K              anchors, their number per task: `count`
@@ -15,7 +15,7 @@ place of centring. Images and hidden patches have a memory and prototypes each.
     m                 momentum of the teacher, from momentum to 1
 
 A memory starts with random unit vectors. Until it is full, anchors and supports are drawn from these and from stored
-rows, so that there are always enough; the metric `memory_filled` is the share of stored rows.
+rows, so there are always enough; the metric `memory_filled` is the share of stored rows.
 
 MaSSL is the case of one member per prototype and no patches; its tasks are the blocks of a permutation of the memory.
 Its KoLeo term, which its published runs leave out, spreads the images of a micro-batch: unlike the other terms it
@@ -63,9 +63,9 @@ class SopConfig(MultiCropConfig, TeacherConfig):
     patches: PatchPrototypesConfig | None = PatchPrototypesConfig()
     cls_weight: float = Field(default=1.0, ge=0)  # λ1
     patch_weight: float = Field(default=1.0, ge=0)  # λ2
-    koleo_weight: float | None = Field(default=None, gt=0)  # of MaSSL's optional term; None: no such term
+    koleo_weight: float | None = Field(default=None, gt=0)  # of MaSSL's optional term; None: off
     mask: MaskConfig = MaskConfig()  # of the student's large views, if there is a patch task (appendix C.3)
-    global_token: Literal["cls", "mean-patch"] = "cls"  # what stands for an image (table C.2)
+    global_token: Literal["cls", "mean-patch"] = "cls"  # what represents an image (table C.2)
 
     # Projection (appendix A)
     hidden_dim: int = Field(default=2048, gt=0)
@@ -90,7 +90,7 @@ class SopConfig(MultiCropConfig, TeacherConfig):
 
 @dataclass(frozen=True)
 class Draws:
-    """All that is random in a step, given the views."""
+    """All random draws of a step, given the views."""
 
     masks: Sequence[Bool[Tensor, "b n"]]  # of the student's large views; none without a patch task
     images: Sequence[Anchors]
@@ -99,13 +99,13 @@ class Draws:
 
 
 class Sop(SelfDistillation[SopConfig, ProjectionHead]):
-    """Student and teacher with one projection for images and patches, and the memories that make prototypes."""
+    """Student and teacher with one projection for images and patches, and the memories that provide prototypes."""
 
     Config: ClassVar[type[MethodConfig]] = SopConfig
 
     def __init__(self, config: SopConfig, backbone: BackboneConfig) -> None:
         changes: dict[str, bool] = {"mask_token": config.patches is not None}
-        if config.global_token == "mean-patch":  # no loss would reach a class token, and people would read it
+        if config.global_token == "mean-patch":  # no loss would train a class token, yet users would read it
             changes["class_token"] = False
         super().__init__(
             config,
@@ -120,13 +120,13 @@ class Sop(SelfDistillation[SopConfig, ProjectionHead]):
     @property
     def views(self) -> tuple[ViewSpec, ...]:
         views = multi_crop_views(self.config, self.backbone)
-        return views if self.images is not None else views[:GLOBAL_VIEWS]  # small views only serve the class term
+        return views if self.images is not None else views[:GLOBAL_VIEWS]  # only the class term uses small views
 
     def loss(self, batch: Batch, progress: Progress) -> Losses:
         return self.losses(batch, self.draw(batch, progress), progress)
 
     def draw(self, batch: Batch, progress: Progress) -> Draws:
-        """Masks and the stored patch belong to an image, anchors to the step."""
+        """Draw masks and the stored patch per image, and anchors per step."""
         cells = math.prod(self.backbone.grid_of(batch.views[GLOBAL_VIEWS - 1].pixels))
         masked = self.patches is not None
         return Draws(
@@ -137,7 +137,7 @@ class Sop(SelfDistillation[SopConfig, ProjectionHead]):
         )
 
     def losses(self, batch: Batch, draws: Draws, progress: Progress) -> Losses:
-        """The loss terms of given draws."""
+        """The loss terms, given the draws."""
         config, tau = self.config, Temperatures(self.teacher_temp(progress), self.config.student_temp)
         views = [view.pixels for view in batch.views]
         keys = [fold_each(batch.keys, number) for number in range(len(views))]
@@ -171,7 +171,7 @@ class Sop(SelfDistillation[SopConfig, ProjectionHead]):
         )
 
     def teacher_temp(self, progress: Progress) -> float:
-        """Rises in a straight line, step by step."""
+        """Increases linearly with every step."""
         config = self.config
         return ramp_per_step(
             progress, config.warmup_teacher_temp_epochs, config.warmup_teacher_temp, config.teacher_temp
@@ -195,10 +195,10 @@ class Temperatures:
 def image_loss(
     u_t: Float[Tensor, "t b d"], u_s: Float[Tensor, "v b d"], tasks: Iterator[Prototypes], tau: Temperatures
 ) -> tuple[Float[Tensor, ""], dict[str, Float[Tensor, ""]]]:
-    """Equation 2: mean of −P(u_t)ᵀ log P(u_s) over tasks, images and pairs of a teacher's view and another view.
+    """Equation 2: mean of −P(u_t)ᵀ log P(u_s) over tasks, images and pairs of a teacher view and another view.
 
-    The cross-entropy is linear in its target, so the targets of a student's view are added up first: it meets the
-    prototypes once per task, v passes instead of t(v − 1). Also returns the entropies of targets and (of the first
+    The cross-entropy is linear in its target, so the targets of a student view are summed first: it is compared with
+    the prototypes once per task, v passes instead of t(v − 1). Also returns the entropies of targets and (of the first
     task's) predictions for large views.
     """
     (t, b, _), v = u_t.shape, len(u_s)
@@ -208,7 +208,7 @@ def image_loss(
     for DY in tasks:
         p_t = log_probabilities(u_t.flatten(0, 1), DY, tau.teacher).exp().view(t, b, -1)
         own_view = torch.cat([p_t, p_t.new_zeros(v - t, *p_t.shape[1:])])
-        targets = p_t.sum(dim=0) - own_view  # for each student's view those of the other views
+        targets = p_t.sum(dim=0) - own_view  # for each student view, those of the other views
         crossed = grouped_cross_entropy(u_s.flatten(0, 1), targets.flatten(0, 1), DY, tau.student)
         losses.append(crossed.sum() / (b * t * (v - 1)))
         target_entropies.append(entropy(p_t))
@@ -228,7 +228,7 @@ def patch_loss(
     tasks: Iterator[Prototypes],
     tau: Temperatures,
 ) -> Float[Tensor, ""]:
-    """Equation 4, for the r hidden patches only: mean over the hidden patches of a view, then over views and tasks."""
+    """Equation 4, for the r masked patches only: mean over the masked patches of a view, then over views and tasks."""
     losses = []
     for DY in tasks:
         p_t = log_probabilities(u_t, DY, tau.teacher).exp()
@@ -237,7 +237,7 @@ def patch_loss(
 
 
 def patches_at(views: Sequence[Tokens], mask: Bool[Tensor, "b n"]) -> Float[Tensor, "r d"]:
-    """The patches of all views, one view after the other, where the mask is true."""
+    """The patches of all views where the mask is true, concatenated view by view."""
     return torch.cat([view.patches for view in views])[mask]
 
 

@@ -1,10 +1,10 @@
 """STELLAR: sparse token extraction and localisation with low-rank approximated reconstruction.
 
-An image is a few concepts and where they are. r latent queries pass through the encoder together with the patches and
-become concepts S; each patch is divided among them (L). A light decoder must make the image from L S alone, so the
-concepts hold all that is needed. What *kind* of thing each concept is, is learned by assigning the concepts of all
-images to a vocabulary of prototypes that are used equally often, and by recognising the same concepts in views of which
-only a few patches are visible. Concepts have no order, so those of two views are first matched.
+An image is represented by a few concepts and their locations. r latent queries pass through the encoder together with
+the patches and become concepts S; each patch is divided among them (L). A light decoder must reconstruct the image from
+L S alone, so the concepts contain all that is needed. Semantics are learned by assigning the concepts of all images to
+a vocabulary of prototypes that are used equally often, and by recognising the same concepts in views with only a few
+visible patches. Concepts are unordered, so those of two views are first matched.
 
     E: S, U            backbone: registers and patches of the clean view; r = tokens
     L, t, W1, W2       localization                                                     (eq. 5)
@@ -22,11 +22,11 @@ cross-entropies are minimised (equations 8 and 11 lack a minus sign); W1 and W2 
 marginals 1, not 1/r; class tokens have a vocabulary, KoLeo spreads the concepts of clean and masked views, and masks
 have a focus, with the weights of `Weights`.
 
-Differs from the published code: colours change per image, not per batch; the teacher follows after a step instead of
-before the next one, which gives the student the same path, and no validation batch moves it. The published network has
-a position of the class token, layer norms of 1e-12 and positions resampled without antialiasing; its optimiser has a
-constant rate and decays every parameter. All of these are settings, of backbone and optim, and the recipes
-`stellar-imagenet-*` set them.
+Differs from the published code: colours change per image, not per batch; the teacher is updated after a step instead of
+before the next one, which gives the student the same trajectory, and validation batches do not update it. The published
+network has a position for the class token, layer norms with epsilon 1e-12 and positions resampled without antialiasing;
+its optimiser has a constant learning rate and decays every parameter. All of these are settings of backbone and optim,
+and the recipes `stellar-imagenet-*` set them.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _NOISE, _FOCUS = 0x51, 0x52  # separate the draws of masks from other uses of an
 
 
 class WarmupConfig(Config):
-    """Training from scratch begins with targets of a momentum encoder (appendix B.1)."""
+    """Training from scratch starts with targets from a momentum encoder (appendix B.1)."""
 
     share: float = Field(default=2 / 3, gt=0, le=1)  # of the run's steps: 150 of 225 epochs
     momentum: float = Field(default=0.996, ge=0, le=1)
@@ -89,7 +89,7 @@ class StellarConfig(ColorsConfig):
 
     tokens: int = Field(default=16, gt=0)  # r, concepts per image
     localization: LocalizationConfig = LocalizationConfig()
-    reconstruction: ReconstructionConfig | None = ReconstructionConfig()  # None: concepts have no places either
+    reconstruction: ReconstructionConfig | None = ReconstructionConfig()  # None: concepts have no locations either
     vocabulary: VocabularyConfig = VocabularyConfig()
     class_vocabulary: VocabularyConfig | None = VocabularyConfig()  # None: no class branch
     alignment: AlignmentConfig = AlignmentConfig()
@@ -100,7 +100,7 @@ class StellarConfig(ColorsConfig):
     global_size: int | None = Field(default=None, gt=0)  # None: the backbone's image size
     global_scale: tuple[float, float] = (0.36, 1.0)
     masked_views: int = Field(default=8, ge=0)
-    mask_ratio: float = Field(default=0.8, gt=0, lt=1)  # share of patches that masked views lack
+    mask_ratio: float = Field(default=0.8, gt=0, lt=1)  # share of patches removed from masked views
     focus: FocusConfig | None = FocusConfig()
     local_views: int = Field(default=8, ge=0)  # only their class tokens are used
     local_size: int | None = Field(default=None, gt=0)  # None: 3/7 of the global size (96 of 224), in whole patches
@@ -110,12 +110,12 @@ class StellarConfig(ColorsConfig):
     def needs_whole_batch(self) -> str | None:
         needs = needs_of(self)
         if needs.vocabulary or needs.class_vocabulary:
-            return "the balanced targets of STELLAR share out prototypes among all images of the batch"
+            return "the balanced targets of STELLAR divide prototypes among all images of the batch"
         return None
 
 
 class Stellar(Method):
-    """Encoder, decoder and vocabularies, and a teacher where training starts from scratch."""
+    """Encoder, decoder and vocabularies, and a teacher if training starts from scratch."""
 
     Config: ClassVar[type[MethodConfig]] = StellarConfig
     config: StellarConfig
@@ -134,7 +134,7 @@ class Stellar(Method):
         if config.reconstruction is not None:
             self.reconstruction = build_reconstruction(config.reconstruction, dim, patch, self.global_size)
         refuse_what_cannot_work(self)
-        # Several processes wait for the gradient of every trained parameter, so what no term reaches is not trained.
+        # Processes wait for the gradient of every trainable parameter, so parameters that no term uses are frozen.
         self.vocabulary.requires_grad_(self.needs.vocabulary)
         if self.class_vocabulary is not None:
             self.class_vocabulary.requires_grad_(self.needs.class_vocabulary)
@@ -151,7 +151,7 @@ class Stellar(Method):
         small = config.local_size or usual_local_size(self.global_size, self.backbone.patch_size)
         clean = ViewSpec(size=self.global_size, scale=config.global_scale)
         masked = config.colored(clean).model_copy(update={"blur": 0.5})
-        first = masked.model_copy(update={"same_place": 0})  # where the clean view was cut
+        first = masked.model_copy(update={"same_place": 0})  # same crop as the clean view
         local = masked.model_copy(update={"size": small, "scale": config.local_scale})
         return (clean, *[first, *[masked] * masked_views][:masked_views], *[local] * self.needs.local_views)
 
@@ -177,7 +177,7 @@ class Stellar(Method):
         )
 
     def draw_masks(self, keys: Int[Tensor, " b"]) -> list[MaskDraw]:
-        """The random numbers of each masked view's mask, drawn for each image from its key."""
+        """The random numbers behind each view's masks, drawn for each image from its key."""
         rows, columns = grid = self.grid
         masks = []
         for view in range(self.needs.masked_views):
@@ -198,12 +198,12 @@ class Stellar(Method):
         return clean, others[: len(masks)], others[len(masks) :]
 
     def teach(self, batch: Batch) -> Tokens:
-        """The teacher sees the whole of the second masked view."""
+        """The teacher's tokens of the second masked view, of which it sees all patches."""
         _clean, _first, second, *_ = batch.views
         return self.teacher_backbone(second.pixels)
 
     def reconstruct(self, clean: Tokens, X: Float[Tensor, "b 3 h w"]) -> tuple[Terms, Terms]:
-        """D(L S) against the image X: what and where must be enough (eq. 3 and 5)."""
+        """D(L S) against the image X: concepts and their locations must suffice (eq. 3 and 5)."""
         if self.reconstruction is None or self.localization is None:
             return {}, {}
         S, U = clean.registers, clean.patches
@@ -233,7 +233,7 @@ class Stellar(Method):
     def cluster_and_align_classes(
         self, clean: Tokens, masked: Sequence[Tokens], local: Sequence[Tokens], taught: Tokens | None
     ) -> Terms:
-        """The class token as one more concept, with a vocabulary of its own and nothing to be matched."""
+        """The class token as one more concept, with its own vocabulary and no matching."""
         config, vocabulary = self.config, self.class_vocabulary
         if vocabulary is None or not self.needs.class_vocabulary:
             return {}
@@ -253,7 +253,7 @@ class Stellar(Method):
         }
 
     def spread(self, clean: Tokens, masked: Sequence[Tokens]) -> Terms:
-        """KoLeo: the concepts of one image keep their distance from each other."""
+        """KoLeo: spreads the concepts of each image apart."""
         weights, terms = self.config.weights, {}
         if weights.koleo:
             terms["koleo"] = koleo(clean.registers)
@@ -262,7 +262,7 @@ class Stellar(Method):
         return terms
 
     def is_warming_up(self, progress: Progress) -> bool:
-        """Whether the teacher gives the targets of this step."""
+        """Whether the teacher provides the targets of this step."""
         return self.config.warmup is not None and progress.step < self.config.warmup.share * progress.steps
 
     def mask_ratio(self, progress: Progress) -> float:

@@ -1,7 +1,7 @@
-"""VQ: a tokenizer of one's own images (van den Oord et al., 2017; factorised unit codes as in Yu et al., 2022).
+"""VQ: a tokenizer for your own images (van den Oord et al., 2017; factorised unit codes as in Yu et al., 2022).
 
-Every patch of an image is rounded to the nearest of K codes, and a light decoder makes the image from the codes. Its
-purpose is to serve other methods as a frozen target: `method.reconstruction.tokenizer=runs/vq` in STELLAR.
+Every patch of an image is quantised to the nearest of K codes, and a light decoder reconstructs the image from them.
+It serves other methods as a frozen target: `method.reconstruction.tokenizer=runs/vq` in STELLAR.
 
     z_e(x), z_q(x)   latents, unit vectors, and the codes nearest to them
     e_k              codebook.codes, running means of their latents; no gradient
@@ -30,7 +30,7 @@ from asterism.ops.pixels import denormalise, normalise
 from asterism.ops.random import fold_each
 from asterism.types import Batch, Losses, Progress, ViewSpec
 
-_SPARE = 0x7E  # tells the choice of replacements for unused codes from other uses of an image's key
+_SPARE = 0x7E  # separates the choice of replacements for unused codes from other uses of an image's key
 
 
 class VqConfig(MethodConfig):
@@ -44,7 +44,7 @@ class VqConfig(MethodConfig):
     code_dim: int = Field(default=16, gt=1)  # few dimensions use more of the codes
     commitment: float = Field(default=0.25, ge=0)  # β
     momentum: float = Field(default=0.99, ge=0, lt=1)  # of the running means, per step
-    revive_below: float = Field(default=0.05, ge=0)  # a code with fewer latents per step, on average, starts anew
+    revive_below: float = Field(default=0.05, ge=0)  # a code with fewer latents per step, on average, is replaced
     decoder_dim: int = Field(default=256, gt=0)
     decoder_depth: int = Field(default=4, gt=0)
     decoder_heads: int = Field(default=4, gt=0)
@@ -55,7 +55,7 @@ class Vq(Method):
 
     Config: ClassVar[type[MethodConfig]] = VqConfig
     config: VqConfig
-    shows: ClassVar[str] = "The image as its codes tell it."
+    shows: ClassVar[str] = "The image reconstructed from its codes."
 
     def __init__(self, config: VqConfig, backbone: BackboneConfig) -> None:
         super().__init__(config, backbone)
@@ -88,7 +88,7 @@ class Vq(Method):
 
     @torch.no_grad()
     def pictures(self, pixels: Float[Tensor, "b 3 h w"], key: int) -> dict[str, Float[Tensor, "b 3 h w"]]:
-        """The images as their codes tell them."""
+        """The images reconstructed from their codes."""
         tokenizer = self.tokenizer()
         made = tokenizer.decode(tokenizer.encode(denormalise(pixels, self.mean, self.std)))
         return {"reconstruction": normalise(made, self.mean, self.std)}
@@ -106,13 +106,13 @@ class Vq(Method):
 
     @torch.no_grad()
     def _perplexity(self) -> Float[Tensor, ""]:
-        """How many codes would be as varied if they were all used equally often."""
+        """The perplexity of the code usage: the effective number of codes in use."""
         share = self.codes.codebook.count / self.codes.codebook.count.sum()
         return torch.exp(-(share * share.clamp_min(1e-30).log()).sum())
 
 
 class TokenizingEncoder(Encoder):
-    """The tokenizer's backbone; `save` also writes the tokenizer, beside it."""
+    """The tokenizer's backbone; `save` also writes the tokenizer next to it."""
 
     def __init__(self, tokenizer: PatchTokenizer) -> None:
         super().__init__(tokenizer.backbone, tokenizer.mean, tokenizer.std)

@@ -15,7 +15,7 @@ TINY = BackboneConfig(name="vit_tiny_patch16_224", image_size=16, patch_size=4, 
 
 
 def random_batch(method: Method, images: int, seed: int = 0) -> Batch:
-    """Views of noise, of the sizes the method asks for; every view is the whole image."""
+    """Noise in views of the sizes the method specifies; every view is the whole image."""
     generator = torch.Generator().manual_seed(seed)
     views = [torch.randn(images, 3, spec.size, spec.size, generator=generator) for spec in method.views]
     index = torch.arange(images)

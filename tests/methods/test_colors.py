@@ -1,4 +1,4 @@
-"""Settings of colours reach the views of every method that has them."""
+"""Colour settings reach the views of every method that has them."""
 
 from __future__ import annotations
 

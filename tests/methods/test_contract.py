@@ -1,4 +1,4 @@
-"""What every method promises the training loop, tried with the smallest settings of each."""
+"""The contract of every method with the training loop, tested with tiny settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.train.tiny import METHODS, tiny_recipe
 
 _FEW = {"memory": 32, "count": 8}
 
-# Settings that give a method other state than its tiny recipe has: name of the case → method, changes
+# Settings that give a method different state from its tiny recipe: name of the case → method, changes
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "ibot, own prototypes": ("ibot", {"patch_out_dim": 24}),
     "ibot, teacher without them": ("ibot", {"patch_out_dim": 32, "teacher_prototypes": "image"}),
@@ -53,7 +53,7 @@ def progress(step: int) -> Progress:
 
 
 class Trainer:
-    """The loop's order of things, for one method and noise images."""
+    """The training loop's order of calls, for one method and noise images."""
 
     def __init__(self, case: str, seed: int = 0) -> None:
         self.method = build(case, seed)
@@ -62,7 +62,7 @@ class Trainer:
         self.gradients: dict[str, Tensor] = {}  # of the last step, before clipping
 
     def take(self, step: int, micro_batches: int = 1) -> float:
-        """One step on this process's share of the batch; the loss of all processes and micro-batches."""
+        """Take one step on this process's share of the batch; returns the loss over all processes and micro-batches."""
         now, batch = progress(step), random_batch(self.method, IMAGES, seed=step)
         parts = collectives.world_size() * micro_batches
         first = collectives.rank() * micro_batches
@@ -92,7 +92,7 @@ def part_of(batch: Batch, number: int, parts: int) -> Batch:
 
 
 def three_steps(cases: list[str], micro_batches: int = 1) -> dict[str, tuple[list[float], dict[str, Tensor]]]:
-    """Losses of three steps, and gradients of the first and buffers after the last."""
+    """Losses of three steps, gradients of the first, and buffers after the last."""
     results = {}
     for case in cases:
         trainer = Trainer(case)
@@ -137,7 +137,7 @@ def test_micro_batches_are_one_batch(alone: dict[str, tuple[list[float], dict[st
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_resumed_method_is_bit_identical(case: str) -> None:
-    """The state dictionary is complete: what another seed began ends as if it had been there from the start."""
+    """The state dictionary is complete: loaded into a method of another seed, it gives the same result."""
     whole, resumed = Trainer(case), Trainer(case, seed=1)
     for step in range(STEPS):
         if step == STEPS // 2:
@@ -154,7 +154,7 @@ def test_a_resumed_method_is_bit_identical(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_trained_parameters_have_gradients_and_others_none(case: str) -> None:
-    """Several processes wait for the gradient of every trained parameter, in every step."""
+    """Processes wait for the gradient of every trainable parameter in every step."""
     method = build(case)
     moved: set[str] = set()
     for step in (0, 2, 3):

@@ -48,7 +48,7 @@ def _cribo(**changes: Any) -> Cribo:
             method.center.value.normal_(std=0.1)
             method.object_center.value.normal_(std=0.1)
     if method.bank is not None:
-        # Much like the batch, so that some cycles close; as other images.
+        # Similar to the batch, so that some cycles close, but stored as other images.
         g = torch.Generator().manual_seed(3)
         for part in range(2):
             batch = _batch(method, 4)
@@ -73,7 +73,7 @@ def _batch(method: Cribo, images: int) -> Batch:
 
 
 def _slow_terms(method: Cribo, batch: Batch) -> tuple[dict[str, Tensor], tuple[int, int]]:
-    """The three losses of the equations, pair after pair; and Z_1, Z_2."""
+    """The three losses of the equations, pair by pair, and Z_1, Z_2."""
     config, bank = method.config, method.bank
     assert bank is not None
     teacher_head, clusters = method.teacher_head.network, config.objects.clusters
@@ -146,7 +146,7 @@ def test_losses_and_gradients_are_those_of_the_slow_loop() -> None:
     torch.testing.assert_close(losses.metrics["bootstrapping_ratio"], torch.tensor((first + second) / (2 * 5 * 4)))
 
 
-def test_neighbours_wait_for_the_first_epoch_to_pass() -> None:
+def test_neighbours_are_not_used_in_the_first_epoch() -> None:
     method = _cribo()
     early, late = (method.loss(_batch(method, 4), progress) for progress in (FIRST_EPOCH, PROGRESS))
     assert early.terms["neighbours"] == 0
@@ -175,7 +175,7 @@ def test_terms_can_be_left_out(weights: dict[str, float], terms: set[str]) -> No
     losses = method.loss(_batch(method, 4), PROGRESS)
     assert set(losses.terms) == terms
     losses.total.backward()
-    assert all(p.grad is not None for p in method.parameters() if p.requires_grad), "no parameter lies idle"
+    assert all(p.grad is not None for p in method.parameters() if p.requires_grad), "no parameter is unused"
     method.after_update(PROGRESS)
     uniform = {"image": math.log(24), "objects": math.log(20)}
     assert method.uniform_terms == {term: value for term, value in uniform.items() if term in terms}
@@ -206,7 +206,7 @@ def test_a_batch_in_which_no_object_spans_both_views() -> None:
     newest = (method.bank.newest + torch.arange(3)) % 12
     assert not method.bank.valid[newest].any()
     method.config = CONFIG
-    assert method.loss(_batch(method, 3), PROGRESS).total.isfinite(), "empty images in the bank do no harm"
+    assert method.loss(_batch(method, 3), PROGRESS).total.isfinite(), "images without objects in the bank do no harm"
 
 
 def test_labelled_regions_are_objects() -> None:
@@ -231,7 +231,7 @@ def test_labelled_regions_are_objects() -> None:
 def test_neighbours_can_be_accepted_by_labels() -> None:
     method = _cribo(criterion="none")
     method.config = CONFIG.model_copy(update={"criterion": "segments"})
-    batch = _halves(method, 4)  # every object that both views show has the labels {1, 2}
+    batch = _halves(method, 4)  # every object present in both views has the labels {1, 2}
     assert method.bank is not None
     for meaning, ratio in ((0, 0.0), (int(_meaning(method, batch)), 1.0)):
         method.bank.meaning.fill_(meaning)
@@ -254,7 +254,7 @@ def test_the_bank_follows_once_per_step_with_the_teachers_objects() -> None:
         split.loss(rows(batch, part), PROGRESS)
     assert whole.bank is not None
     assert split.bank is not None
-    assert not (whole.bank.image == 0).any(), "losses leave the bank alone"
+    assert not (whole.bank.image == 0).any(), "losses do not change the bank"
     for method in (whole, split):
         method.after_update(PROGRESS)
     assert set(whole.bank.image.tolist()) == {0, 1, 2, 3, *range(100, 108)}
@@ -265,7 +265,7 @@ def test_the_bank_follows_once_per_step_with_the_teachers_objects() -> None:
 
 
 def test_an_image_never_learns_from_itself() -> None:
-    """A data set of one batch: all that the bank could offer an image are other images."""
+    """A data set of one batch: an image may only find other images in the bank."""
     method = _cribo(criterion="none", bank=BankConfig(images=4, precision="full"))
     batch = _batch(method, 4)
     method.loss(batch, PROGRESS)
@@ -285,7 +285,7 @@ def _encoded(method: Cribo, batch: Batch) -> tuple[Any, Any, Tensor]:
     return seen, tokens, method.find_objects(batch, seen, PROGRESS)
 
 
-def test_metrics_tell_a_collapse_from_learning() -> None:
+def test_metrics_distinguish_collapse_from_learning() -> None:
     method = _cribo()
     losses = method.loss(_batch(method, 4), PROGRESS)
     metrics = losses.metrics
@@ -299,7 +299,7 @@ def test_metrics_tell_a_collapse_from_learning() -> None:
     assert losses.embeddings.shape == (4, 32)
 
 
-def test_views_are_two_and_large() -> None:
+def test_there_are_two_large_views() -> None:
     own = Cribo(CONFIG, TINY).views
     assert [(view.size, view.scale, view.blur, view.solarize) for view in own] == [
         (16, (0.25, 1.0), 1.0, 0.0),
@@ -321,7 +321,7 @@ def test_settings_are_checked() -> None:
 
 
 def _half_of_the_batch(state: str, config: CriboConfig) -> dict[str, Any]:
-    """What one of two processes computes from a saved state on."""
+    """The results of one of two processes, starting from a saved state."""
     method = Cribo(config, TINY)
     method.load_state_dict(torch.load(state, weights_only=True))
     part = slice(2 * collectives.rank(), 2 * collectives.rank() + 2)
@@ -339,7 +339,7 @@ def _half_of_the_batch(state: str, config: CriboConfig) -> dict[str, Any]:
     }
 
 
-def test_two_processes_do_what_one_does(tmp_path: Path) -> None:
+def test_two_processes_give_the_result_of_one(tmp_path: Path) -> None:
     method = _cribo()
     path = str(tmp_path / "state.pt")
     torch.save(method.state_dict(), path)
@@ -363,8 +363,8 @@ def test_two_processes_do_what_one_does(tmp_path: Path) -> None:
             torch.testing.assert_close(result["bank"][name], value)
 
 
-def test_published_processes_keep_to_their_own_batch(tmp_path: Path) -> None:
-    """Each process alone has the same terms as together with another; centre and bank still follow both."""
+def test_as_published_each_process_uses_its_own_batch(tmp_path: Path) -> None:
+    """A process has the same terms alone and together with another; centre and bank follow both."""
     own = CONFIG.model_copy(update={"object_batch": "process"})
     assert CriboConfig().object_batch == "process"
     path = str(tmp_path / "state.pt")
@@ -385,7 +385,7 @@ def test_published_processes_keep_to_their_own_batch(tmp_path: Path) -> None:
     for result in results:
         torch.testing.assert_close(result["metrics"]["bootstrapping_ratio"], torch.stack(ratios).mean())
     everyone = whole.loss(_batch(whole, 4), PROGRESS)
-    assert torch.stack(ratios).mean() > everyone.metrics["bootstrapping_ratio"], "fewer objects to be confused with"
+    assert torch.stack(ratios).mean() > everyone.metrics["bootstrapping_ratio"], "fewer candidates close more cycles"
     whole.after_update(PROGRESS)
     torch.testing.assert_close(results[0]["center"], whole.object_center.value)
     torch.testing.assert_close(results[0]["bank"]["rows"], whole.bank.rows)
@@ -411,7 +411,7 @@ def test_both_directions_can_be_divided_by_the_first_count() -> None:
     torch.testing.assert_close(method.loss(batch, PROGRESS).terms["neighbours"], (totals[0] + totals[1]) / first)
 
 
-def test_objects_can_have_temperatures_of_their_own() -> None:
+def test_objects_can_have_separate_temperatures() -> None:
     changes = {"object_student_temp": 0.2, "object_warmup_teacher_temp": 0.05, "object_teacher_temp": 0.08}
     p = _cribo(**changes).object_softmax(PROGRESS)
     assert (p.τ_s, p.τ_t) == (0.2, pytest.approx(0.05 + 0.03 / 29))

@@ -75,7 +75,7 @@ def test_dropped_paths_depend_on_the_image_not_on_its_batch() -> None:
     assert not torch.allclose(_dino().loss(batch, PROGRESS).total, whole), "the student drops paths"
 
 
-def test_each_view_drops_paths_of_its_own() -> None:
+def test_each_view_drops_different_paths() -> None:
     method = _dino(drop_path=0.5)
     batch = random_batch(method, 4)
     same = replace(batch, views=(batch.views[0], batch.views[0], *batch.views[2:]))
@@ -85,14 +85,14 @@ def test_each_view_drops_paths_of_its_own() -> None:
     assert not torch.allclose(tokens[0][0], tokens[0][1])
 
 
-def test_the_last_layer_waits_for_the_first_epochs_to_pass() -> None:
+def test_the_last_layer_is_frozen_in_the_first_epochs() -> None:
     method = _dino()
     last = set(method.head.last_layer.parameters())
     assert set(method.frozen(Progress(3, 40, steps_per_epoch=4))) == last
     assert set(method.frozen(Progress(4, 40, steps_per_epoch=4))) == set()
 
 
-def test_metrics_tell_a_collapse_from_learning() -> None:
+def test_metrics_distinguish_collapse_from_learning() -> None:
     method = _dino()
     losses = method.loss(random_batch(method, 3), PROGRESS)
     metrics = losses.metrics
@@ -104,7 +104,7 @@ def test_metrics_tell_a_collapse_from_learning() -> None:
     assert losses.embeddings.shape == (3, 32)
 
 
-def test_views_follow_the_backbone_unless_they_are_given() -> None:
+def test_view_sizes_follow_the_backbone_by_default() -> None:
     own = Dino(CONFIG.model_copy(update={"local_size": None, "local_views": 3}), TINY).views
     assert [view.size for view in own] == [16, 16, 8, 8, 8]  # 16 · 3/7 in patches of 4
     assert [view.blur for view in own] == [1.0, 0.1, 0.5, 0.5, 0.5]

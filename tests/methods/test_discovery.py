@@ -8,7 +8,7 @@ from asterism.methods import method_class, method_names
 from asterism.methods.base import Method
 
 
-def test_every_file_is_a_method_of_its_name() -> None:
+def test_every_file_defines_the_method_of_its_name() -> None:
     assert {"dino", "mae"} <= set(method_names())
     assert "base" not in method_names()
     for name in method_names():
@@ -18,7 +18,7 @@ def test_every_file_is_a_method_of_its_name() -> None:
         assert method.Config(name=name).name == name
 
 
-def test_an_unknown_name_brings_up_its_neighbours() -> None:
+def test_the_error_for_an_unknown_name_suggests_near_matches() -> None:
     with pytest.raises(UserError, match=r"unknown method 'dinno'; did you mean 'dino'"):
         method_class("dinno")
 

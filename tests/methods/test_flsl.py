@@ -37,7 +37,7 @@ def _flsl(drop_path: float = 0.0, **changes: object) -> Flsl:
 
 
 def _nested_batch(method: Flsl, images: int) -> Batch:
-    """A batch whose crops lie as the views ask: two teacher crops at one place, the others inside of it."""
+    """A batch with crops as the views specify: two teacher crops of the same region, the others inside it."""
     batch = random_batch(method, images)
     g = torch.Generator().manual_seed(1)
     outer = torch.tensor([[10.0, 20.0, 80.0, 60.0, 120.0, 130.0, 0.0]]).expand(images, -1)
@@ -68,7 +68,7 @@ def _slow_loss(method: Flsl, batch: Batch, *, projected: bool = False) -> Tensor
         keys = fold_each(batch.keys, 0x0F, number)
         places = sample_windows(keys, tokens.grid, config.window if number < 2 else config.local_window)
         cells, seen = locate(batch.views[other].geometry, patch_centers(view.geometry, tokens.grid), (4, 4))
-        assert seen.all(), "student crops lie inside the teacher's"
+        assert seen.all(), "student crops are inside the teacher's"
         for image, Z in enumerate(tokens.patches):
             for place in places[image]:
                 z = mode = Z[place]
@@ -110,7 +110,7 @@ def test_projected_positives_end_with_their_epochs() -> None:
     assert not torch.allclose(method.loss(batch, PROGRESS).total, _flsl().loss(batch, PROGRESS).total)
 
 
-def test_places_out_of_sight_are_retrieved() -> None:
+def test_positions_outside_the_teacher_crop_are_retrieved() -> None:
     method = _flsl(projected_epochs=2)
     batch = random_batch(method, 2)
     away = [replace(view.geometry, left=view.geometry.left + 1000) for view in batch.views[:2]]
@@ -128,7 +128,7 @@ def test_sinkhorn_targets_are_balanced_over_the_batch() -> None:
 
 
 def test_draws_depend_on_the_image_not_on_its_batch() -> None:
-    method = _flsl(drop_path=0.5, volume_weight=0.0)  # the mean probability is the one thing that images share
+    method = _flsl(drop_path=0.5, volume_weight=0.0)  # images share only the mean probability
     batch = random_batch(method, 4)
     whole = method.loss(batch, PROGRESS).total
     parts = [method.loss(rows(batch, slice(i, i + 1)), PROGRESS).total for i in range(4)]
@@ -136,7 +136,7 @@ def test_draws_depend_on_the_image_not_on_its_batch() -> None:
     assert not torch.allclose(_flsl(volume_weight=0.0).loss(batch, PROGRESS).total, whole), "the student drops paths"
 
 
-def test_views_are_nested_and_share_a_place() -> None:
+def test_views_are_nested_and_teacher_crops_coincide() -> None:
     views = _flsl().views
     assert [view.size for view in views] == [16, 16, 16, 16, 12, 12, 12]
     assert [view.same_place for view in views] == [None, 0, None, None, None, None, None]
@@ -160,7 +160,7 @@ def test_symmetric_crops_are_seen_by_both_networks() -> None:
     assert method.loss(batch, PROGRESS).total.isfinite()
 
 
-def test_metrics_tell_a_collapse_from_learning() -> None:
+def test_metrics_distinguish_collapse_from_learning() -> None:
     method = _flsl()
     losses = method.loss(random_batch(method, 3), PROGRESS)
     metrics, most = losses.metrics, math.log(12) + 1e-5
@@ -175,7 +175,7 @@ def test_metrics_tell_a_collapse_from_learning() -> None:
     assert losses.embeddings.shape == (3, 32)
 
 
-def test_teacher_follows_and_the_last_layer_waits() -> None:
+def test_the_teacher_follows_and_the_last_layer_is_frozen_at_first() -> None:
     method = _flsl()
     before = method.teacher_head.network.mlp[0].weight.clone()
     method.after_update(PROGRESS)
@@ -227,12 +227,12 @@ def test_settings_are_checked(settings: dict[str, object], message: str) -> None
         ({"intra_weight": 0.0}, r"intra_weight = 0 leaves out.*collapses"),
     ],
 )
-def test_settings_that_collapse_are_named(changes: dict[str, object], message: str) -> None:
+def test_warnings_name_settings_that_collapse(changes: dict[str, object], message: str) -> None:
     with pytest.warns(UserWarning, match=message):
         _flsl(**changes)
 
 
-def test_the_paper_s_settings_pass_without_a_word() -> None:
+def test_the_settings_of_the_paper_give_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         _flsl()

@@ -25,7 +25,7 @@ PROGRESS = Progress(step=7, steps=40, steps_per_epoch=4)
 
 
 def _ibot(backbone: BackboneConfig = TINY, **changes: Any) -> Ibot:
-    """In the middle of training: student and teacher differ, centres are not zero."""
+    """A method in the middle of training: student and teacher differ, centres are not zero."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         method = Ibot(IbotConfig(**(CONFIG | changes)), backbone)
@@ -114,7 +114,7 @@ def test_images_and_patches_share_the_projection_and_usually_the_prototypes() ->
     assert new == {"head.last_layers.patch.weight_g", "head.last_layers.patch.weight_v"}
 
 
-def test_a_teacher_without_prototypes_of_patches_starts_with_the_students() -> None:
+def test_a_teacher_without_patch_prototypes_starts_with_the_students() -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         method = Ibot(IbotConfig(**CONFIG, patch_out_dim=24, teacher_prototypes="image"), TINY)
@@ -175,7 +175,7 @@ def test_swin_learns_from_images_and_patches() -> None:
     assert method.backbone.mask_token.grad.abs().sum() > 0
 
 
-def test_prototypes_wait_for_the_first_epochs_to_pass() -> None:
+def test_prototypes_are_frozen_in_the_first_epochs() -> None:
     method = _ibot(patch_out_dim=12)
     assert set(method.frozen(Progress(3, 40, steps_per_epoch=4))) == set(method.head.last_layers.parameters())
     assert set(method.frozen(Progress(4, 40, steps_per_epoch=4))) == set()

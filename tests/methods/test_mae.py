@@ -52,7 +52,7 @@ def test_loss_and_gradient_are_those_of_the_slow_loop(target: str) -> None:
         torch.testing.assert_close(own, slow, rtol=1e-3, atol=1e-6)
 
 
-def test_every_parameter_but_the_fixed_positions_learns() -> None:
+def test_every_parameter_except_the_fixed_positions_is_trained() -> None:
     method = _mae()
     method.loss(random_batch(method, 3), PROGRESS).total.backward()
     without = [name for name, p in method.named_parameters() if p.grad is None]
@@ -67,13 +67,13 @@ def test_removed_pixels_do_not_reach_the_network() -> None:
     masked, made = method.reconstruct(pixels, keep)
     _, again = method.reconstruct(masked, keep)
     removed, repeated = patchify(made, 4)[mask], patchify(again, 4)[mask]
-    # A flat patch has deviation √1e-6: only the scale of the predictions differs, never the predictions themselves.
+    # A constant patch has deviation √1e-6: only the scale of the predictions differs, not the predictions themselves.
     scale = (patchify(pixels, 4)[mask].var(dim=1, keepdim=True) + 1e-6).sqrt()
     mean = patchify(pixels, 4)[mask].mean(dim=1, keepdim=True)
     torch.testing.assert_close((removed - mean) / scale, repeated / 1e-3, rtol=1e-3, atol=1e-4)
 
 
-def test_pictures_paste_what_was_visible() -> None:
+def test_pictures_contain_the_visible_patches() -> None:
     method = _mae(mask_ratio=0.5)
     pixels = random_batch(method, 3).views[0].pixels
     keep = method.visible(torch.tensor([1, 2, 3]))
@@ -91,7 +91,7 @@ def test_pictures_paste_what_was_visible() -> None:
     assert not first.equal(other)
 
 
-def test_learned_positions_and_no_class_token_work_too() -> None:
+def test_learned_positions_without_a_class_token_work_too() -> None:
     torch.manual_seed(0)
     method = Mae(CONFIG, TINY.model_copy(update={"class_token": False, "registers": 2}))
     losses = method.loss(random_batch(method, 2), PROGRESS)
@@ -100,7 +100,7 @@ def test_learned_positions_and_no_class_token_work_too() -> None:
     assert losses.embeddings.shape == (2, 32)
 
 
-def test_one_view_with_a_flip_and_no_colours() -> None:
+def test_there_is_one_view_with_flips_and_without_colour_changes() -> None:
     (view,) = _mae().views
     assert (view.size, view.scale, view.flip, view.jitter, view.grayscale, view.blur) == (
         16,
@@ -113,7 +113,7 @@ def test_one_view_with_a_flip_and_no_colours() -> None:
     assert _mae(image_size=24).views[0].size == 24
 
 
-def test_the_encoder_is_what_is_kept() -> None:
+def test_the_encoder_is_the_backbone_without_the_decoder() -> None:
     method = _mae()
     assert method.encoder().backbone is method.backbone
     assert not method.uniform_terms
@@ -128,9 +128,7 @@ def test_the_encoder_is_what_is_kept() -> None:
         ({}, {"name": "swin_tiny_patch4_window7_224"}, "cannot: choose a timm vit_"),
     ],
 )
-def test_settings_that_cannot_work_are_named(
-    config: dict[str, object], backbone: dict[str, object], message: str
-) -> None:
+def test_errors_name_impossible_settings(config: dict[str, object], backbone: dict[str, object], message: str) -> None:
     chosen = TINY.model_copy(update=backbone) if not backbone else BackboneConfig.parse(backbone)
     with pytest.raises(UserError, match=message):
         Mae(CONFIG.model_copy(update=config), chosen)

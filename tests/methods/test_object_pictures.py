@@ -9,8 +9,8 @@ from asterism.methods.parts.object_pictures import (
 from asterism.ops.geometry import patch_centers
 
 
-def test_crops_for_pictures_show_what_their_geometry_says() -> None:
-    """An image whose colour is its position: at the centre of every patch the crop has the patch's coordinates."""
+def test_crops_for_pictures_match_their_geometry() -> None:
+    """In an image whose colours encode positions, the crop has the patch's coordinates at the centre of every patch."""
     y, x = torch.meshgrid(torch.arange(16.0), torch.arange(16.0), indexing="ij")
     image = torch.stack([x, y, 0 * x])[None]
     views = corner_views(image)

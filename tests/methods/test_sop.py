@@ -33,7 +33,7 @@ PROGRESS = Progress(step=7, steps=40, steps_per_epoch=4, seed=3)
 
 
 def _sop(backbone: BackboneConfig = TINY, **changes: Any) -> Sop:
-    """In the middle of training: student and teacher differ."""
+    """A method in the middle of training: student and teacher differ."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         method = Sop(SopConfig(**(CONFIG | changes)), backbone)
@@ -77,7 +77,7 @@ def _slow_prototypes(organizer: Organizer, use: int, task: int) -> tuple[Tensor,
 
 def _probabilities(u: Tensor, D: Tensor, Y: Tensor, temperature: float) -> Tensor:
     p = torch.softmax(u @ D.T / temperature, dim=-1) @ Y
-    return p / p.sum(dim=-1, keepdim=True)  # changes only block-diagonal contributions, which do not add up to one
+    return p / p.sum(dim=-1, keepdim=True)  # changes only block-diagonal contributions, which do not sum to one
 
 
 def _slow_terms(method: Sop, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
@@ -161,7 +161,7 @@ def test_massl_is_a_softmax_over_each_block_of_the_memory() -> None:
     assert method.backbone.mask_token is None
 
 
-def test_memories_take_the_teachers_second_view_once_per_step() -> None:
+def test_memories_store_the_second_view_of_the_teacher_once_per_step() -> None:
     method = _sop()
     batch = random_batch(method, 4)
     seen = method.teacher_backbone(batch.views[1].pixels)
@@ -212,7 +212,7 @@ def test_prototypes_change_at_every_step_unless_they_are_fixed() -> None:
         {"local_views": 0},
     ],
 )
-def test_every_ablation_learns(changes: dict[str, Any]) -> None:
+def test_every_ablation_trains(changes: dict[str, Any]) -> None:
     method = _sop(**changes)
     losses = method.loss(random_batch(method, 4), PROGRESS)
     losses.total.backward()
@@ -226,7 +226,7 @@ def test_every_ablation_learns(changes: dict[str, Any]) -> None:
     assert all(not value.requires_grad for value in losses.metrics.values())
 
 
-def test_the_mean_patch_can_stand_for_the_image_in_training_and_in_use() -> None:
+def test_the_mean_patch_can_represent_the_image_in_training_and_in_use() -> None:
     method = _sop(global_token="mean-patch")
     pixels = random_batch(method, 2).views[0].pixels
     tokens = method.teacher_backbone(pixels)
@@ -236,7 +236,7 @@ def test_the_mean_patch_can_stand_for_the_image_in_training_and_in_use() -> None
     torch.testing.assert_close(features.cls, features.patches.mean(dim=1))
 
 
-def test_the_teacher_follows_from_0_994_on() -> None:
+def test_the_momentum_of_the_teacher_starts_at_0_994() -> None:
     method = _sop()
     before = [p.clone() for _, teacher in method.pairs for p in teacher.parameters()]
     method.loss(random_batch(method, 2), PROGRESS)
@@ -278,7 +278,7 @@ def test_the_koleo_term_spreads_the_images_of_each_large_view() -> None:
         method.loss(rows(batch, slice(0, 1)), PROGRESS)
 
 
-def test_the_stored_patch_is_any_of_the_image_with_equal_chance() -> None:
+def test_the_stored_patch_is_drawn_uniformly() -> None:
     method = _sop()
     places = method.draw(random_batch(method, 4000), PROGRESS).stored_patch
     counts = places.bincount(minlength=16)
@@ -293,7 +293,7 @@ def test_swin_learns_from_images_and_patches() -> None:
     assert method.backbone.mask_token.grad.abs().sum() > 0
 
 
-def test_metrics_tell_how_full_the_memory_is_and_how_sure_teacher_and_student_are() -> None:
+def test_metrics_report_the_fill_of_the_memory_and_the_entropies() -> None:
     method = _sop()
     method.images.memory.push(torch.zeros(10, 8))
     metrics = method.loss(random_batch(method, 2), PROGRESS).metrics
@@ -303,7 +303,7 @@ def test_metrics_tell_how_full_the_memory_is_and_how_sure_teacher_and_student_ar
     assert 0 < metrics["prediction_entropy"] <= math.log(8) + 1e-5
 
 
-def test_more_anchors_than_stored_rows_are_drawn_from_the_random_ones() -> None:
+def test_anchors_beyond_the_stored_rows_are_random_rows() -> None:
     method = _sop(images=IMAGES | {"count": 30})
     losses = method.loss(random_batch(method, 2), Progress(0, 40, 4))
     assert int(method.images.memory.filled) == 0
@@ -352,7 +352,7 @@ PUBLISHED = {  # memory, count, neighbours and tasks of images; the same of patc
 
 
 @pytest.mark.parametrize("name", [n for n in recipe_names() if n.split("-")[0] in PUBLISHED and "imagenet" in n])
-def test_published_recipes_have_the_papers_numbers(name: str) -> None:
+def test_published_recipes_have_the_values_of_the_papers(name: str) -> None:
     recipe = load_recipe(name, values={"data": {"path": "photos"}})
     method = recipe.method
     assert isinstance(method, SopConfig)

@@ -125,7 +125,7 @@ def test_the_published_weights() -> None:
     }  # fmt: skip
 
 
-def test_alignment_teaches_the_masked_view_alone() -> None:
+def test_alignment_trains_only_the_masked_view() -> None:
     method = _stellar()
     batch = random_batch(method, 3)
     clean, masked, _ = method.encode(batch, method.draw_masks(batch.keys), 0.8)
@@ -172,7 +172,7 @@ def test_the_published_views() -> None:
         assert (view.grayscale, view.blur, view.blur_sigma) == (0.2, 0.5, (0.1, 2.0))
 
 
-def test_masks_belong_to_the_image_and_the_view() -> None:
+def test_masks_depend_on_the_image_and_the_view() -> None:
     method = _stellar()
     batch = random_batch(method, 4)
     first, second = _visible(method, batch.keys)
@@ -204,10 +204,10 @@ def test_terms_can_be_switched_off(changes: dict[str, Any], gone: set[str], view
     losses = method.loss(batch, PROGRESS)
     assert set(losses.terms) == set(_stellar().term_weights) - gone
     losses.total.backward()
-    assert all(p.grad is not None for p in method.parameters() if p.requires_grad), "no trained parameter lies idle"
+    assert all(p.grad is not None for p in method.parameters() if p.requires_grad), "no trained parameter is unused"
 
 
-def test_warm_up_ends_where_it_should() -> None:
+def test_warm_up_ends_after_its_share_of_steps() -> None:
     method = _stellar(warmup=WarmupConfig(share=0.25))
     steps = [step for step in range(40) if method.is_warming_up(Progress(step, 40, 4))]
     assert steps == list(range(10))
@@ -224,7 +224,7 @@ def test_warm_up_ends_where_it_should() -> None:
     assert with_teacher != without
 
 
-def test_the_encoder_tells_what_and_where_and_survives_saving(tmp_path: Path) -> None:
+def test_the_encoder_returns_concepts_and_maps_and_can_be_saved(tmp_path: Path) -> None:
     method = _stellar()
     encoder = method.encoder().eval()
     images = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -248,7 +248,7 @@ def test_the_encoder_tells_what_and_where_and_survives_saving(tmp_path: Path) ->
 
 def test_without_reconstruction_there_are_no_maps(tmp_path: Path) -> None:
     method = _stellar(reconstruction=None)
-    assert method.localization is None, "nothing would train W1 and W2"
+    assert method.localization is None, "no term would train W1 and W2"
     method.encoder().save(tmp_path)
     again = load_encoder(tmp_path)
     assert isinstance(again, ConceptEncoder)
@@ -259,7 +259,7 @@ def test_without_reconstruction_there_are_no_maps(tmp_path: Path) -> None:
         asterism.concepts(tmp_path, [torch.rand(3, 16, 16)], out=tmp_path / "page")
 
 
-def test_starts_from_a_run_of_mae(tmp_path: Path) -> None:
+def test_starts_from_an_mae_run(tmp_path: Path) -> None:
     mae = Mae(
         MaeConfig(decoder_dim=16, decoder_depth=1, decoder_heads=2), TINY.model_copy(update={"positions": "sincos"})
     )
@@ -274,14 +274,14 @@ def test_starts_from_a_run_of_mae(tmp_path: Path) -> None:
     assert all(student[name].equal(teacher[name]) for name in student)
 
 
-def test_codes_of_a_tokenizer_of_our_own_as_target(tmp_path: Path) -> None:
+def test_codes_of_our_own_tokenizer_as_target(tmp_path: Path) -> None:
     vq = Vq(VqConfig(vocabulary=12, code_dim=4, decoder_dim=16, decoder_depth=1, decoder_heads=2), TINY)
     vq.encoder().save(tmp_path)
     config = DECODER.model_copy(update={"target": "codes", "tokenizer": str(tmp_path)})
     method = _stellar(reconstruction=config)
     losses = method.loss(random_batch(method, 2), PROGRESS)
     assert losses.weights["reconstruction"] == 0.05
-    assert 1 < losses.terms["reconstruction"] < 5  # ln 12 for a guess
+    assert 1 < losses.terms["reconstruction"] < 5  # ln 12 for random guesses
     losses.total.backward()
     assert all(p.grad is None for p in method.reconstruction.tokenizer.parameters())
     method.encoder().save(tmp_path / "encoder.safetensors")
@@ -325,7 +325,7 @@ def test_codes_of_a_tokenizer_of_our_own_as_target(tmp_path: Path) -> None:
         ({"reconstruction": DECODER.model_copy(update={"decoder_heads": 3})}, "cannot have 3 heads"),
     ],
 )
-def test_what_cannot_work_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_impossible_settings_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         _stellar(**changes)
 
@@ -359,7 +359,7 @@ def test_codes_need_a_tokenizer_and_pixels_none() -> None:
         StellarConfig.parse({"reconstruction": {"image_size": 64}})
 
 
-def test_advice_about_a_single_concept_helps() -> None:
+def test_the_suggested_fix_for_a_single_concept_works() -> None:
     method = _stellar(tokens=1, weights=Weights(koleo=0, koleo_masked=0))
     assert method.loss(random_batch(method, 2), PROGRESS).total.isfinite()
 

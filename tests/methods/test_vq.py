@@ -39,7 +39,7 @@ def test_loss_is_that_of_the_slow_loop() -> None:
     torch.testing.assert_close(losses.total, losses.terms["reconstruction"] + 0.25 * commitment)
 
 
-def test_the_decoders_gradient_passes_the_rounding() -> None:
+def test_the_gradient_of_the_decoder_passes_straight_through() -> None:
     method = _vq()
     losses = method.loss(random_batch(method, 2), PROGRESS)
     losses.terms["reconstruction"].backward()

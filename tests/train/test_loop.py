@@ -118,7 +118,7 @@ def test_accumulation_changes_neither_weights_nor_teacher_nor_centre(tmp_path):
     [
         ("flsl", {}, r"volume_weight = 5.0 compares the mean assignment"),
         ("flsl", {"targets": "sinkhorn", "volume_weight": 0}, "targets = sinkhorn balances clusters"),
-        ("cribo", {}, "object_batch = all looks for objects"),
+        ("cribo", {}, "object_batch = all matches objects"),
         ("stellar", {}, "balanced targets of STELLAR"),
     ],
 )

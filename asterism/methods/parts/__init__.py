@@ -1,1 +1,1 @@
-"""What methods are made of: settings and steps that several share, and what would only fill one method's file."""
+"""Parts of methods: settings and steps that several share, and details kept out of a method's file."""

@@ -1,4 +1,4 @@
-"""How the colours of views change: settings that all methods with several views share."""
+"""Colour augmentation of views: settings shared by all methods with several views."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from asterism.types import ColorJitter, ViewSpec
 
 
 class ColorsConfig(MethodConfig):
-    """Colours that differ between views carry no meaning, and a network learns to look for what does."""
+    """Colours that differ between views are uninformative, so the network learns to rely on other cues."""
 
-    jitter: ColorJitter | None = ColorJitter()  # None where colours carry the meaning, or there are none
+    jitter: ColorJitter | None = ColorJitter()  # None if colours are informative, or images are grey
     grayscale: float = Field(default=0.2, ge=0, le=1)  # probability
     blur_sigma: tuple[float, float] = (0.1, 2.0)  # in pixels of the view: lower it for views much below 224
 

@@ -1,4 +1,4 @@
-"""Settings with which FLSL cannot run, and those of which its authors report that they collapse."""
+"""Settings with which FLSL cannot run, and those its authors report to collapse."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def without_class_token(backbone: BackboneConfig) -> BackboneConfig:
     """The same network without a class token, which FLSL's objective does not train."""
     if backbone.class_token:
         raise UserError(
-            "backbone.class_token = true: FLSL's objective has no class token, so it would learn nothing; leave the "
-            "setting out or make it false"
+            "backbone.class_token = true: FLSL's objective does not train a class token; leave the setting out "
+            "or make it false"
         )
     return backbone.model_copy(update={"class_token": False})
 
@@ -43,10 +43,10 @@ def warn_of_collapse(config: FlslConfig) -> None:
     if config.inter_scale < config.intra_scale:
         reasons.append(
             f"method.inter_scale = {config.inter_scale} is below method.intra_scale = {config.intra_scale}: "
-            "queries are spread wider over the teacher's view than over their own"
+            "queries attend more broadly over the teacher's view than over their own"
         )
     if config.intra_weight == 0:
-        reasons.append("method.intra_weight = 0 leaves out the clustering inside a view (table 5)")
+        reasons.append("method.intra_weight = 0 leaves out the clustering within a view (table 5)")
     if config.crops == "symmetric":
         reasons.append("method.crops = symmetric gives student and teacher the same crops (appendix E.3)")
     for reason in reasons:

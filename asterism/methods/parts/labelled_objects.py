@@ -1,4 +1,4 @@
-"""CrIBo's oracles (table 11): objects, and matches between them, by regions that people labelled."""
+"""CrIBo's oracles (table 11): objects, and matches between them, from labelled regions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from asterism.types import Tokens, View
 
 
 def labelled_objects(views: Sequence[View], z: Sequence[Tokens], clusters: int) -> Int[Tensor, "v b n"]:
-    """In place of Q*: the largest labelled regions of each image."""
+    """The largest labelled regions of each image, as a replacement for Q*."""
     labels = torch.cat(list(patch_labels(views, z)), dim=1)
     return torch.stack(largest_regions(labels, clusters).chunk(len(views), dim=1))
 
@@ -22,7 +22,7 @@ def labelled_objects(views: Sequence[View], z: Sequence[Tokens], clusters: int) 
 def object_meanings(
     views: Sequence[View], z: Sequence[Tokens], Q: Int[Tensor, "v b n"], clusters: int
 ) -> Int[Tensor, "b {clusters}"]:
-    """A number for each object that is the same where people gave its patches the same labels."""
+    """A number for each object, equal for objects whose patches have the same set of labels."""
     return label_sets(Q, patch_labels(views, z), clusters)
 
 

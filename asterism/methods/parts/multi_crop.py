@@ -1,4 +1,4 @@
-"""The views that DINO, iBOT, SOP, SOVE and MaSSL share: two large crops and several small ones."""
+"""The multi-crop views shared by DINO, iBOT, SOP, SOVE and MaSSL: two large crops and several small ones."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def multi_crop_views(config: MultiCropConfig, backbone: Backbone) -> tuple[ViewS
 def draw_view_masks(
     config: MaskConfig, batch: Batch, progress: Progress, backbone: Backbone, use: int
 ) -> list[Bool[Tensor, "b n"]]:
-    """For each large view the patches that the student does not see; `use` separates this draw from others."""
+    """For each large view, the patches masked for the student; `use` separates this draw from others."""
     return [
         draw_masks(config, fold_each(batch.keys, use, number), backbone.grid_of(view.pixels), progress.epoch)
         for number, view in enumerate(batch.views[:GLOBAL_VIEWS])

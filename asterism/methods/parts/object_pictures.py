@@ -17,7 +17,7 @@ from asterism.types import Tokens, View
 
 
 def corner_views(pixels: Float[Tensor, "b 3 h w"]) -> tuple[View, View]:
-    """Two crops of ¾ of each side: of the top left corner and, mirrored, of the bottom right one."""
+    """Two crops of ¾ of each side: at the top left corner and, mirrored, at the bottom right one."""
     (b, _, height, width), device = pixels.shape, pixels.device
     tall, wide = round(0.75 * height), round(0.75 * width)
     views = []
@@ -33,7 +33,7 @@ def corner_views(pixels: Float[Tensor, "b 3 h w"]) -> tuple[View, View]:
 def draw_objects(
     crops: Sequence[Float[Tensor, "b 3 h w"]], z: Sequence[Tokens], Q: Int[Tensor, "v b n"], clusters: int
 ) -> dict[str, Float[Tensor, "b 3 h w"]]:
-    """Crops in [0, 1] with the objects that both show, each in one colour; then one object and its match."""
+    """Crops in [0, 1] with the objects present in both, each in one colour; then one object and its match."""
     shared = without_partners(Q, clusters)
     maps = [labels.view(len(labels), *tokens.grid) for labels, tokens in zip(shared, z, strict=True)]
     drawn = {f"objects of crop {number + 1}": tint(crop, maps[number]) for number, crop in enumerate(crops)}
@@ -46,20 +46,20 @@ def draw_objects(
 
 
 def without_partners(Q: Int[Tensor, "v b n"], clusters: int) -> Int[Tensor, "v b n"]:
-    """Labels with −1 for what is missing in one of the views."""
+    """Labels with −1 for clusters that are missing in one of the views."""
     alone = ~present_in_all(Q, clusters)
     return Q.masked_fill(alone.expand(len(Q), -1, -1).gather(2, Q), -1)
 
 
 def least_typical_objects(objects: Float[Tensor, "b k d"]) -> Int[Tensor, " b"]:
-    """The object of each image that is least similar to the others together; objects that are missing are zero."""
+    """The object of each image that is least similar to the sum of all objects; missing objects are zero."""
     present = objects.any(dim=-1)
     similarity = F.cosine_similarity(objects, objects.sum(dim=1, keepdim=True), dim=-1)
     return similarity.masked_fill(~present, torch.inf).argmin(dim=1)
 
 
 def nearest_in_another_image(objects: Float[Tensor, "b k d"]) -> tuple[Int[Tensor, " b"], Int[Tensor, " b"]]:
-    """For the least typical object of each image the most similar one of another image, as (image, object)."""
+    """For the least typical object of each image, the nearest object in another image, as (image, object)."""
     b, k, _ = objects.shape
     image = torch.arange(b, device=objects.device)
     present = objects.any(dim=-1).flatten().nonzero()[:, 0]

@@ -1,7 +1,7 @@
-"""What DINO, iBOT, SOP, FLSL and CrIBo share: a student that predicts what an average of its own past says.
+"""Self-distillation, shared by DINO, iBOT, SOP, FLSL and CrIBo: a student predicts its momentum encoder's output.
 
 backbone, head                    the student, which is trained
-teacher_backbone, teacher_head    the teacher, which follows it after every step and is what people use afterwards
+teacher_backbone, teacher_head    the teacher, which follows it after every step and is used after training
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from asterism.types import Progress
 
 
 class TeacherConfig(MethodConfig):
-    """How the teacher follows, and how definite targets and predictions are. Temperatures divide logits."""
+    """How the teacher follows, and how sharp targets and predictions are. Temperatures divide logits."""
 
     momentum: float = Field(default=0.996, ge=0, le=1)  # of the teacher at the start; a cosine takes it to 1
     student_temp: float = Field(default=0.1, gt=0)
@@ -35,12 +35,12 @@ class TeacherConfig(MethodConfig):
 
 
 class PrototypeHeadConfig(TeacherConfig):
-    """A head with learned prototypes: layers, unit length, and cosines with each prototype."""
+    """A head with learned prototypes: layers, normalisation to unit length, and cosines with each prototype."""
 
     hidden_dim: int = Field(default=2048, gt=0)
     bottleneck_dim: int = Field(default=256, gt=0)
-    norm_last_layer: bool = True  # gains of the prototypes fixed to 1: stabler, for a little accuracy
-    freeze_last_layer: int = Field(default=1, ge=0)  # epochs in which the prototypes stay as they are
+    norm_last_layer: bool = True  # prototype gains fixed to 1: more stable, slightly less accurate
+    freeze_last_layer: int = Field(default=1, ge=0)  # epochs in which the prototypes are frozen
 
 
 C = TypeVar("C", bound=TeacherConfig)
@@ -63,12 +63,12 @@ def leveled_prototype_head(
 
 
 class SelfDistillation(Method, Generic[C, H]):
-    """Student and teacher of one shape."""
+    """Student and teacher of the same shape."""
 
     config: C
 
     def __init__(self, config: C, backbone: BackboneConfig, head: Callable[[int], H]) -> None:
-        """`head` makes the head for tokens of so many channels."""
+        """`head` builds the head for a given number of token channels."""
         super().__init__(config, backbone)
         self.head = head(self.backbone.dim)
         self.teacher_backbone = Teacher(self.backbone)
@@ -80,18 +80,18 @@ class SelfDistillation(Method, Generic[C, H]):
         return [(self.backbone, self.teacher_backbone), (self.head, self.teacher_head)]
 
     def teacher_temp(self, progress: Progress) -> float:
-        """Rises in stairs of one epoch, because low temperatures are safe and higher ones teach more."""
+        """Increases once per epoch: low temperatures are stable, higher ones give richer targets."""
         config = self.config
         return ramp_per_epoch(
             progress, config.warmup_teacher_temp_epochs, config.warmup_teacher_temp, config.teacher_temp
         )
 
     def teacher_momentum(self, progress: Progress) -> float:
-        """Rises along a cosine: the teacher comes to rest."""
+        """Increases to 1 along a cosine, so that the teacher stops changing."""
         return cosine(progress.step, progress.steps, self.config.momentum, 1.0)
 
     def after_update(self, progress: Progress) -> None:
-        """The teacher follows; a method whose centre or memory does too adds that to this."""
+        """Update the teacher; methods with a centre or memory extend this."""
         for student, teacher in self.pairs:
             teacher.update(student, self.teacher_momentum(progress))
 
@@ -99,12 +99,12 @@ class SelfDistillation(Method, Generic[C, H]):
         self.teacher_backbone.update(self.backbone, momentum=0.0)
 
     def encoder(self) -> Encoder:
-        """The teacher, which is ahead of its student throughout training and which the papers evaluate."""
+        """The teacher, which performs better than its student throughout training and which the papers evaluate."""
         return Encoder(self.teacher_backbone.network, self.mean, self.std)
 
 
 class PrototypeDistillation(SelfDistillation[P, H]):
-    """The same with learned prototypes, which begin to move when the rest has settled a little."""
+    """Self-distillation with learned prototypes, which are frozen during the first epochs."""
 
     def frozen(self, progress: Progress) -> Iterable[nn.Parameter]:
         if progress.epoch >= self.config.freeze_last_layer:

@@ -1,4 +1,4 @@
-"""What STELLAR cannot work with, each with the setting to change."""
+"""Settings with which STELLAR cannot run, each refused with the setting to change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def refuse_other_registers(config: StellarConfig, backbone: BackboneConfig) -> None:
-    """Before the backbone is built: its registers are the concepts."""
+    """Called before the backbone is built: its registers are the concepts."""
     if backbone.registers not in (None, 0, config.tokens):
         raise UserError(
             f"backbone.registers = {backbone.registers}, but in STELLAR the registers are the concepts: leave it out, "
@@ -23,7 +23,7 @@ def refuse_other_registers(config: StellarConfig, backbone: BackboneConfig) -> N
 
 
 def refuse_what_cannot_work(method: Stellar) -> None:
-    """Once its parts are built."""
+    """Called once all parts are built."""
     _refuse_backbone(method)
     _refuse_terms(method)
     _refuse_sizes(method)
@@ -31,11 +31,11 @@ def refuse_what_cannot_work(method: Stellar) -> None:
 
 
 def refuse_a_single_image(images: int) -> None:
-    """In training: balanced targets share out prototypes among several images."""
+    """Called in training: balanced targets divide prototypes among several images."""
     everywhere = images * collectives.world_size()
     if everywhere < 2:
         raise UserError(
-            f"a batch of {everywhere} image is too small for balanced targets, which share out prototypes among all "
+            f"a batch of {everywhere} image is too small for balanced targets, which divide prototypes among all "
             "images of all devices; raise trainer.batch_size, or lower trainer.accumulate, which does not help here"
         )
 
@@ -57,12 +57,12 @@ def _refuse_terms(method: Stellar) -> None:
         raise UserError("every term of the loss is off; give method.reconstruction or some of method.weights")
     if config.masked_views == 0 and weights.align:
         raise UserError(
-            "method.masked_views = 0 leaves nothing to align; raise it, or switch the term off by "
+            "method.masked_views = 0 leaves nothing to align; raise it, or switch the term off with "
             "method.weights.align=0"
         )
     if config.tokens < 2 and (weights.koleo or weights.koleo_masked):
         raise UserError(
-            "a single concept has no other to keep its distance from; set method.weights.koleo=0 and "
+            "KoLeo needs at least two concepts; with a single one, set method.weights.koleo=0 and "
             "method.weights.koleo_masked=0"
         )
 

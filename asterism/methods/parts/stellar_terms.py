@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Weights(Config):
-    """Weights of the loss terms; 0 leaves a term out. The reconstruction's is in its own settings."""
+    """Weights of the loss terms; 0 leaves a term out. The reconstruction's weight is in its own settings."""
 
     cluster: float = Field(default=1.0, ge=0)
     align: float = Field(default=1.0, ge=0)
@@ -27,7 +27,7 @@ class Weights(Config):
 
 @dataclass(frozen=True)
 class Needs:
-    """What the terms in use need. Views for other terms are not made, and what no term reaches is not trained."""
+    """What the terms in use need. Other views are not made, and parameters that no term uses are not trained."""
 
     masked_views: int
     local_views: int

@@ -1,4 +1,4 @@
-"""Which sizes of views fit a backbone."""
+"""The check that view sizes fit a backbone."""
 
 from __future__ import annotations
 
