@@ -1,4 +1,4 @@
-"""Published checkpoint layouts give the features that their own code computes."""
+"""Published checkpoint layouts give the same features as their original code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.golden.vectors import Vectors, read
 
 TOLERANCE = 1e-4  # README: abs 1e-4
 
-# weight file → vectors it belongs to
+# weight file → its vectors
 FILES = {
     "mae_tiny.pth": "mae_tiny",
     "mae_tiny.safetensors": "mae_tiny",
@@ -35,7 +35,7 @@ def case(request: pytest.FixtureRequest, golden: Path) -> tuple[Path, Vectors]:
 
 
 def load(path: Path, vectors: Vectors, **options: Any) -> Encoder:
-    heads = vectors.params.get("num_heads")  # transformers tell it in a file beside the weights, the others nowhere
+    heads = vectors.params.get("num_heads")  # only transformers stores it, in a file next to the weights
     return load_encoder(path, heads=heads, **options)
 
 
@@ -49,7 +49,7 @@ def test_features_equal_those_of_the_original_code(case: tuple[Path, Vectors]) -
     encoder = load(path, vectors)
     sizes = [name.removeprefix("in_image") for name in vectors.arrays if name.startswith("in_image")]
     assert "" in sizes
-    for size in sizes:  # their own, and for most another one, to which positions are resampled
+    for size in sizes:  # the original one, and for most another, to which positions are resampled
         tokens = encoder.backbone(vectors[f"in_image{size}"])
         assert tokens.cls is not None
         close(tokens.cls, vectors[f"out_cls{size}"])
@@ -59,7 +59,7 @@ def test_features_equal_those_of_the_original_code(case: tuple[Path, Vectors]) -
 
 
 @torch.no_grad()
-def test_the_student_is_there_for_the_asking(golden: Path) -> None:
+def test_the_student_can_be_loaded(golden: Path) -> None:
     vectors = read(golden / "checkpoints" / "dino_tiny.npz")
     features = load(golden / "checkpoints" / "dino_tiny.pth", vectors, which="student")(vectors["in_image"])
     close(features.cls, vectors["out_student_cls"])

@@ -59,7 +59,7 @@ def test_clusters(golden: Path) -> None:
 
 
 def _in_slots(objects: Tensor, counts: Tensor, slots: int, first: int) -> StoredObjects:
-    """Rows of two views, image after image, in the slots of their images, which are numbered from `first` on."""
+    """Rows of two views, ordered by image, in the slots of their images, which are numbered from `first`."""
     valid = torch.arange(slots) < counts[:, None]
     rows = torch.zeros(len(counts), slots, *objects.shape[::2])
     rows[valid] = objects[:, : int(counts.sum())].transpose(0, 1)
@@ -84,7 +84,7 @@ def test_neighbours(golden: Path) -> None:
     for step in range(params["steps"]):
         counts = vectors["in_object_counts"][step]
         both = torch.stack([vectors["in_objects_view1"][step], vectors["in_objects_view2"][step]])
-        new = _in_slots(both, counts, slots, first=images + step * len(counts))  # no image comes twice
+        new = _in_slots(both, counts, slots, first=images + step * len(counts))  # no image occurs twice
         objects, count = new.rows[new.valid].transpose(0, 1), int(counts.sum())
 
         found = bank.nearest(objects, new.image[:, None].expand_as(new.valid)[new.valid])
@@ -112,7 +112,7 @@ def _object_softmax(vectors: Vectors) -> ObjectSoftmax:
 
 
 def _neighbours(vectors: Vectors, student: Tensor, masks: Tensor, counts: Counts) -> Tensor:
-    """The neighbour term: what the first view's search found in bank 1 teaches the second view, and vice versa."""
+    """The neighbour term: the first view's neighbours in bank 1 are targets for the second view, and vice versa."""
     found = (vectors["in_teacher_neighbours1"][0], vectors["in_teacher_neighbours2"][1])
     theirs = [rows[mask] for rows, mask in zip(found, masks, strict=True)]
     return neighbour_loss(_object_softmax(vectors), student, theirs, masks, counts=counts)

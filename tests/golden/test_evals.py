@@ -52,7 +52,7 @@ def test_label_propagation(golden: Path) -> None:
     labels = torch.stack([hard_labels(mask, (height, width)) for mask in masks])
     resized = torch.stack([hard_labels(mask, (height, width), output) for mask in masks])
     assert labels.equal(file["out_labels"].long())
-    # Where the centre of an output pixel falls between two source pixels, either may be taken.
+    # If the centre of an output pixel falls between two source pixels, either may be used.
     clear = [
         torch.tensor([(2 * place + 1) * old % (2 * new) != 0 for place in range(new)])
         for old, new in zip((height, width), output, strict=True)

@@ -64,7 +64,7 @@ def test_mean_shift(golden: Path) -> None:
 
 
 def test_loss_and_gradients(golden: Path) -> None:
-    """Logits stand in for embeddings: with the unit vectors as prototypes they are the same."""
+    """Logits replace embeddings: with unit vectors as prototypes they are the same."""
     file = read(golden / "flsl" / "loss.npz")
     params = file.params
     z, modes, logits = (file[name].clone().requires_grad_() for name in ("in_z", "in_modes", "in_student_logits"))

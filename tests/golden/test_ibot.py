@@ -69,7 +69,7 @@ def test_loss(golden: Path) -> None:
     total = p["weight_cls"] * cls + p["weight_patch"] * patch
     total.backward()
 
-    # The golden terms are weighted already.
+    # The golden terms already include their weights.
     assert relative_error(p["weight_cls"] * cls.detach(), v["out_loss_cls"]) <= tolerance
     assert relative_error(p["weight_patch"] * patch.detach(), v["out_loss_patch"]) <= tolerance
     assert relative_error(total.detach(), v["out_total"]) <= tolerance

@@ -271,7 +271,7 @@ def test_a_tokenizer_inside_an_official_checkpoint_decodes_its_codes(golden: Pat
         torch.testing.assert_close(made, vqgan.decode(codes), rtol=0, atol=1e-5)
 
 
-def test_a_tokenizer_beside_an_official_checkpoint_decodes_its_codes(golden: Path, tmp_path: Path) -> None:
+def test_a_separate_tokenizer_decodes_the_codes_of_an_official_checkpoint(golden: Path, tmp_path: Path) -> None:
     v = read(golden / "stellar" / "forward_tiny.npz")
     vqgan = MaskGitVqgan(width=32, multipliers=(1, 1), blocks=1, channels=4, vocabulary=v.params["vq_vocabulary"])
     torch.save(vqgan.state_dict(), tmp_path / "vqgan.bin")
@@ -288,7 +288,7 @@ def test_a_tokenizer_beside_an_official_checkpoint_decodes_its_codes(golden: Pat
         asterism.load(golden / "checkpoints" / "stellar_tiny.safetensors", tokenizer=tmp_path / "vqgan.bin", **heads)
 
 
-def test_an_incomplete_official_checkpoint_is_named(golden: Path, tmp_path: Path) -> None:
+def test_the_error_names_an_incomplete_official_checkpoint(golden: Path, tmp_path: Path) -> None:
     v = read(golden / "stellar" / "forward_tiny.npz")
     tensors = load_file(golden / "checkpoints" / "stellar_tiny.safetensors")
     del tensors["decoder_proj.weight"]
@@ -301,7 +301,7 @@ UNUSED = ("encoder.pooler.", "decoder.pooler.", "decoder.embeddings.")
 
 
 def _official_step(golden: Path) -> tuple[Vectors, Stellar, Losses]:
-    """The training step of the vectors: our method with the official weights, and its losses."""
+    """The vectors of a training step, our method with the official weights, and its losses."""
     v = read(golden / "stellar" / "train_step_tiny.npz")
     method = published.method_of(v.params)
     weights = load_file(golden / v.params["checkpoint"])

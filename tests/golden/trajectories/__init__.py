@@ -1,7 +1,7 @@
 """Replays of official training runs, one adapter module per family of files.
 
-An adapter has `FILES`, a glob of file names, and `replay(path)`, which takes the steps with our method and yields what
-it compares. `python -m tests.golden.trajectories` prints a table of errors and tolerances.
+An adapter has `FILES`, a glob of file names, and `replay(path)`, which takes the steps with our method and yields the
+comparisons. `python -m tests.golden.trajectories` prints a table of errors and tolerances.
 """
 
 from __future__ import annotations

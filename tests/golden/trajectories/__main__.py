@@ -1,4 +1,4 @@
-"""Prints the largest error of every group of quantities of every file, and its tolerance."""
+"""Print the largest error of every group of quantities of every file, and its tolerance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.golden.trajectories.compared import Compared
 
 
 def share(compared: Compared) -> float:
-    """Error in tolerances, by which quantities of different tolerance can be ordered."""
+    """Error divided by tolerance, to order quantities of different tolerance."""
     if compared.tolerance == 0:
         return 0.0 if compared.holds else float("inf")
     return compared.error / compared.tolerance

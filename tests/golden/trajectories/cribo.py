@@ -72,7 +72,7 @@ def replay(path: Path) -> Iterator[Compared]:
 
 
 class _Observed(Cribo):
-    """CrIBo with the file's settings, which draws what the file says and keeps what it found."""
+    """CrIBo with the file's settings and draws, which records its results."""
 
     def __init__(self, vectors: Vectors) -> None:
         super().__init__(_config(vectors.params), backbone_config(vectors.params))
@@ -86,14 +86,14 @@ class _Observed(Cribo):
     def load_memories(self) -> None:
         vectors, bank = self.vectors, self._bank
         counts = vectors["init_bank_counts"]
-        assert vectors.params["normalized_matching"], "our searches go by cosine"
+        assert vectors.params["normalized_matching"], "our searches use the cosine"
         self.center.value.copy_(vectors["init_center_image"][0])
         self.object_center.value.copy_(vectors["init_center_objects"][0])
         valid = torch.arange(self.config.objects.clusters) < counts[:, None]
         rows = torch.zeros(*valid.shape, 2, self.backbone.dim)
         stored = torch.stack([vectors["init_bank_view1"], vectors["init_bank_view2"]], dim=1)
         rows[valid] = stored[: int(counts.sum())]
-        image = -1 - torch.arange(len(counts))  # of no image of the run
+        image = -1 - torch.arange(len(counts))  # different from all images of the run
         bank.push(StoredObjects(rows, valid, torch.zeros_like(valid, dtype=torch.int64), image, keys=image))
 
     @property
@@ -102,7 +102,7 @@ class _Observed(Cribo):
         return self.bank
 
     def batch(self, progress: Progress) -> Batch:
-        """No image comes twice; keys rise with the place in the batch, so the bank keeps the batch's order."""
+        """The stored batch. Images never repeat; keys increase with the index, so the bank keeps the batch's order."""
         self.step, vectors = progress.step, self.vectors
         batch = batch_at(vectors, self.step, torch.float32)
         size = torch.tensor(vectors.params["base_image_size"]).expand(len(batch.index), 2)
@@ -115,7 +115,7 @@ class _Observed(Cribo):
         return replace(batch, views=tuple(views), index=batch.index + self.step * len(batch.index))
 
     def patch_places(self, views: Sequence[View], z: list[Tokens]) -> Tensor:
-        """The stored ones, which differ from ours by less than a hundredth of a pixel."""
+        """The stored positions, which differ from ours by less than a hundredth of a pixel."""
         ours = super().patch_places(views, z)
         self.places.append(torch.stack(ours.chunk(2, dim=1)).numpy())
         return torch.cat(list(self.vectors["in_positions"][self.step]), dim=1)
@@ -132,7 +132,7 @@ class _Observed(Cribo):
         return self.labels
 
     def find_neighbours(self, bank: ObjectBank, c: Objects) -> tuple[Tensor, Tensor]:
-        """Slots in the file's numbers: the valid ones, those of the newest images first."""
+        """Record slots in the file's numbering: the valid ones, those of the newest images first."""
         nn, accepted = super().find_neighbours(bank, c)
         numbers = torch.full((bank.valid.numel(),), -1)
         numbers[self._by_age] = torch.arange(int(bank.valid.sum()))
@@ -182,7 +182,7 @@ class _Observed(Cribo):
 
 
 def _compared(record: Recorder) -> Iterator[Compared]:
-    """Every recorded series, in the file's absolute tolerances; the file has no other `out_` or `final_` arrays."""
+    """Every recorded series with the file's absolute tolerances; the file has no other `out_` or `final_` arrays."""
     vectors = record.vectors
     stored = {name for name in vectors.arrays if name.startswith(("out_", "final_")) and "__" not in name}
     assert set(record.series) == stored, f"not compared: {stored ^ set(record.series)}"
@@ -203,7 +203,7 @@ def _shared(family: str, tolerance: dict[str, float]) -> str:
 
 
 def _config(params: dict[str, Any]) -> CriboConfig:
-    """The recipe of the published run with the file's numbers: how things are computed is up to the recipe."""
+    """The recipe of the published run with the file's numbers; the recipe determines how they are used."""
     published = load_recipe("cribo-imagenet-vits16").method
     assert isinstance(published, CriboConfig)
     first, last = params["pos_alpha"][1], params["pos_alpha"][0]  # the code reads them backwards

@@ -94,7 +94,7 @@ def run(vectors: Vectors, dtype: torch.dtype) -> tuple[Ibot, Recorder]:
 
 @torch.no_grad()
 def first_outputs(method: Ibot, batch: Batch, masks: list[Tensor]) -> dict[str, Tensor]:
-    """Logits of whole views, of which the loss computes the hidden patches only."""
+    """Logits of whole views; the loss computes those of masked patches only."""
     count = len(masks)
     large = torch.cat([view.pixels for view in batch.views[:count]])
     tokens = method.backbone(large, mask=torch.cat(masks))

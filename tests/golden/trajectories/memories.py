@@ -1,4 +1,4 @@
-"""What the replays of MaSSL and SOP share: absolute tolerances, and memories whose columns are our rows."""
+"""Shared by the replays of MaSSL and SOP: absolute tolerances, and memories whose columns are our rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fill(memory: Memory, columns: Tensor, pointer: int) -> None:
 def run(
     vectors: Vectors, method: Sop, draws: Callable[[Progress], Draws], observe: Callable[[Recorder, Step], None]
 ) -> Recorder:
-    """The steps of a file; `observe` records what only one of the methods has."""
+    """Take the steps of a file; `observe` records quantities that only one of the methods has."""
     params = vectors.params
     networks, record = Networks(method, {}), Recorder(vectors)
     assert not networks.unloaded(vectors)
@@ -67,7 +67,7 @@ def run(
 
 
 def compared(record: Recorder, method: Sop) -> Iterator[Compared]:
-    """Every recorded series and the final networks, in the files' absolute tolerances."""
+    """Every recorded series and the final networks, with the files' absolute tolerances."""
     tolerance = record.vectors.params["tolerance"]
     for name in record.series:
         if name in ("out_lr", "out_weight_decay", "out_momentum", "out_teacher_temp"):
@@ -90,7 +90,7 @@ def final_memory(vectors: Vectors, name: str, memory: Memory) -> Compared:
 
 
 def _keys(name: str) -> list[str]:
-    """The key of a series' tolerance: its own name, or that of the family it belongs to."""
+    """Keys of a series' tolerance: its own name, or that of its family."""
     families = ("out_teacher_param", "out_param", "out_loss", "out_grad_norm")
     family = next((each for each in families if name.startswith(each)), name)
     return [name, family, "out_param"] if family == "out_teacher_param" else [name, family]

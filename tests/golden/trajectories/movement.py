@@ -1,4 +1,4 @@
-"""The comparison of DINO's and iBOT's files: tensors are off by a share of how far they moved in training."""
+"""The comparison for DINO's and iBOT's files: errors of tensors are relative to their movement in training."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def series(record: Recorder, **tolerances: str) -> Iterator[Compared]:
 
 
 def in_float64(record: Recorder) -> Iterator[Compared]:
-    """Everything that the file has of the official run in float64."""
+    """All quantities of the official float64 run in the file."""
     for stored in record.vectors.arrays:
         if stored.startswith("out64_"):
             theirs = record.vectors[stored].numpy()
@@ -69,7 +69,7 @@ def final_networks(vectors: Vectors, networks: Networks) -> Iterator[Compared]:
 
 
 def first_step(vectors: Vectors, record: Recorder, networks: Networks) -> Iterator[Compared]:
-    """Raw outputs and gradients of step 0, for which the files state no tolerance of their own."""
+    """Raw outputs and gradients of step 0, for which the files state no separate tolerance."""
     tolerance = vectors.params["tolerance"]
     for name in vectors.arrays:
         if name.startswith("out_step0_grad__"):

@@ -31,7 +31,7 @@ def replay(path: Path) -> Iterator[Compared]:
     fill(images, vectors["init_class_memory"], params["start_pointer"])
     fill(patches, vectors["init_patch_memory"], params["start_pointer"])
 
-    found: list[np.ndarray] = []  # neighbours of every anchor drawn, of which the loss uses some
+    found: list[np.ndarray] = []  # neighbours of every drawn anchor; the loss uses some of them
 
     def draws(progress: Progress) -> Draws:
         step = progress.step
@@ -63,7 +63,7 @@ def replay(path: Path) -> Iterator[Compared]:
 
 
 def _choices(vectors: Vectors, step: int) -> list[Tensor]:
-    """Places among a task's anchors of those that were kept: all of them if the file does not choose."""
+    """Indices of the kept anchors of each task: all of them if the file does not choose."""
     if "in_class_anchor_choice" in vectors.arrays:
         return list(vectors["in_class_anchor_choice"][step])
     count = vectors.params["class_anchors"]

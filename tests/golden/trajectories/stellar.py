@@ -66,7 +66,7 @@ def replay(path: Path) -> Iterator[Compared]:
 
 
 def run(vectors: Vectors) -> tuple[Stellar, Recorder, dict[str, Tensor]]:
-    """The method after the last step, the record, and the teacher as the last step used it."""
+    """The method after the last step, the record, and the teacher used in the last step."""
     params, record = vectors.params, Recorder(vectors)
     method, optim, teacher = method_of(params), optim_config(params), {}
     start = named(vectors, "init__")
@@ -209,7 +209,7 @@ def optim_config(params: dict[str, Any]) -> OptimConfig:
     )
 
 
-PARTS = {  # official → ours, of whole prefixes
+PARTS = {  # prefixes: official → ours
     "encoder.embeddings.cls_token": "backbone.network.cls_token",
     "encoder.embeddings.patch_embeddings.projection.": "backbone.network.patch_embed.proj.",
     "encoder.encoder.layer.": "backbone.network.blocks.",
@@ -237,7 +237,7 @@ QKV = re.compile(r"attention\.attention\.(query|key|value)\.")
 
 
 def official(name: str, find: Find) -> Tensor:
-    """The official tensor of this name, a view of ours where it is a part of one."""
+    """Our tensor for this official name; a view if it is only part of ours."""
     if name == "sparse_tokens":
         return find("backbone.network.reg_token")[0]
     if name == "encoder.embeddings.position_embeddings":  # ours has rows of zeros for the registers too
@@ -254,7 +254,7 @@ def official(name: str, find: Find) -> Tensor:
 
 @torch.no_grad()
 def load(method: Stellar, tensors: Mapping[str, Tensor]) -> None:
-    """Official weights; the teacher is a copy of the student."""
+    """Load official weights; the teacher is a copy of the student."""
     find = find_in(method)
     for name, tensor in tensors.items():
         if name == "encoder.embeddings.position_embeddings":
@@ -274,7 +274,7 @@ def find_in(method: Stellar) -> Find:
 
 
 def teacher_of(method: Stellar) -> dict[str, Tensor]:
-    """The teacher's parameters by the names of the student's."""
+    """The teacher's parameters under the student's names."""
     own = {name.removeprefix("teacher_"): p for name, p in method.named_parameters() if name.startswith("teacher_")}
     return {name.replace(".network.", ".", 1): p.detach() for name, p in own.items()}
 

@@ -1,4 +1,4 @@
-"""Training steps as `asterism.train.loop` takes them, with what the files record of each."""
+"""Training steps as `asterism.train.loop` takes them, with the quantities that the files record."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from asterism.types import Batch, CropGeometry, Losses, Progress, View
 
 @dataclass(frozen=True)
 class Step:
-    """One step that was just taken; the method holds the state after it."""
+    """A finished step; the method has the state after it."""
 
     progress: Progress
-    losses: Losses  # those that were differentiated
+    losses: Losses  # the losses that were differentiated
     lr: float
     weight_decay: float  # of the decayed group
     gradients: Mapping[str, Tensor]  # before clipping and freezing, by our names
@@ -41,7 +41,7 @@ def train(
     loss: Callable[[Progress], Losses],
     batch_size: int,
 ) -> Iterator[Step]:
-    """`count` steps; `loss` feeds the stored batch and draws of a step to the method."""
+    """Take `count` steps; `loss` passes the stored batch and draws of a step to the method."""
     optimizer = build_optimizer(method, optim)
     for number in range(count):
         now = progress(number)
@@ -59,7 +59,7 @@ def train(
 
 
 def batch_of(views: list[Tensor]) -> Batch:
-    """Views of whole images; keys rise with the place in the batch, so memories store rows in the batch's order."""
+    """Views of whole images; keys increase with the index, so memories store rows in the batch's order."""
     images = len(views[0])
     keys = torch.arange(images)
     return Batch(tuple(View(pixels, _whole(pixels)) for pixels in views), keys, keys)

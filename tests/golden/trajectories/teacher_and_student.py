@@ -1,4 +1,4 @@
-"""What the replays of DINO, iBOT, MaSSL and SOP share: one network in two names, and the two kinds of tolerance."""
+"""Shared by the replays of DINO, iBOT, MaSSL and SOP: networks with official names, and both kinds of tolerance."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def optim_config(params: Mapping[str, Any], betas: str) -> OptimConfig:
 
 @dataclass(frozen=True)
 class Networks:
-    """The tensors of both networks of a method by their official names."""
+    """The tensors of both networks of a method under their official names."""
 
     method: SelfDistillation[Any, Any]
     heads: Names
@@ -75,7 +75,7 @@ class Networks:
 
     @torch.no_grad()
     def load(self, vectors: Vectors) -> None:
-        """The teacher starts as the student's copy, but for tensors that the file gives it."""
+        """Load the initial state; the teacher starts as a copy of the student, except for tensors given in the file."""
         for name, tensor in _named(vectors, "init__").items():
             self.student(name).copy_(tensor)
         for student, teacher in self.method.pairs:
@@ -128,7 +128,7 @@ class Recorder:
         self.add("out_grad_norms", torch.tensor([norms[networks.ours(name)] for name in names]))
 
     def compared(self, name: str, tolerance: float, relative: bool = False, group: str | None = None) -> Compared:
-        """`relative`: to the largest absolute value of the official series."""
+        """`relative`: the tolerance is relative to the largest absolute value of the official series."""
         theirs = self.vectors[name].numpy().astype(np.float64)
         scale = np.abs(theirs).max() if relative else 1.0
         label = name if group is None else f"{group}/{name}"
@@ -136,12 +136,12 @@ class Recorder:
 
 
 def key_part(name: str, tensor: np.ndarray, start: int, stop: int) -> np.ndarray:
-    """Without the keys' part of an attention bias, whose true gradient is zero: Adam amplifies its rounding noise."""
+    """Remove the keys' part of an attention bias: its true gradient is zero, and Adam amplifies rounding noise."""
     return np.delete(tensor, slice(start, stop), axis=-1) if name.endswith("attn.qkv.bias") else tensor
 
 
 def finals(vectors: Vectors, networks: Networks) -> Iterator[tuple[str, str, np.ndarray, np.ndarray, np.ndarray]]:
-    """Network, name, our final tensor, theirs and the initial one of every tensor of both networks."""
+    """Network, name, our final tensor, the official one and the initial one, for every tensor of both networks."""
     initial = _named(vectors, "init__")
     for kind, prefix, find, start in (
         ("student", "final__", networks.student, initial),
