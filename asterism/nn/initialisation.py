@@ -22,10 +22,10 @@ Init = Literal["timm", "xavier", "width"]
 NARROW = 192  # channels of a ViT-T: the narrowest network that was published with std .02
 
 
-def choose_init(asked: Init | Literal["auto"], dim: int, published: Init) -> Init:
+def choose_init(requested: Init | Literal["auto"], dim: int, published: Init) -> Init:
     """The requested initialisation; "auto": the method's published one, but `width` below a ViT-T's width."""
-    if asked != "auto":
-        return asked
+    if requested != "auto":
+        return requested
     return "width" if dim < NARROW else published
 
 

@@ -52,11 +52,11 @@ def nearest_in_parts(
     index = [torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device) for _ in parts]
     for start, keys in _chunks(bank, _BANK):
         inside = [_inside(runs, start, start + len(keys)) for runs in parts]
-        asked = [part for part, runs in enumerate(inside) if runs]
-        merged: dict[int, list[tuple[Tensor, Tensor]]] = {part: [] for part in asked}
+        searched_parts = [part for part, runs in enumerate(inside) if runs]
+        merged: dict[int, list[tuple[Tensor, Tensor]]] = {part: [] for part in searched_parts}
         for first, unit in _chunks(queries, _QUERIES):
             candidates, own = unit @ keys.T, slice(first, first + len(unit))
-            for part in asked:
+            for part in searched_parts:
                 best = (similarity[part][own], index[part][own])
                 merged[part].append(_keep_largest(candidates, inside[part], start, best, k))
         for part, found_by_chunk in merged.items():

@@ -40,7 +40,7 @@ def most_similar_row(
     if reciprocal_length is None:
         reciprocal_length = reciprocal_lengths(rows)
     # Few rows belong to a query's group, so only their columns are checked.
-    asked = None if query_group is None or row_group is None else torch.isin(row_group, query_group)
+    own_group = None if query_group is None or row_group is None else torch.isin(row_group, query_group)
     with torch.autocast(rows.device.type, enabled=False):
         unit = F.normalize(queries.float(), dim=1)
         best = unit.new_full((len(unit),), -torch.inf)
@@ -54,8 +54,8 @@ def most_similar_row(
                 part = slice(start, min(start + _QUERIES, len(unit)))
                 similarity = product[: (part.stop - start) * len(tile)].view(-1, len(tile))
                 torch.mm(unit[part], tile.T, out=similarity)
-                if asked is not None and query_group is not None and row_group is not None:
-                    _forbid_own_group(similarity, asked[places], query_group[part], row_group[places])
+                if own_group is not None and query_group is not None and row_group is not None:
+                    _forbid_own_group(similarity, own_group[places], query_group[part], row_group[places])
                 value, column = similarity.max(dim=1)
                 better = value > best[part]
                 best[part] = torch.where(better, value, best[part])
@@ -70,12 +70,12 @@ def reciprocal_lengths(rows: Float[Tensor, "*n d"]) -> Float[Tensor, "*n"]:
 
 def _forbid_own_group(
     similarity: Float[Tensor, "q m"],
-    asked: Bool[Tensor, " m"],
+    own_group: Bool[Tensor, " m"],
     query_group: Int[Tensor, " q"],
     row_group: Int[Tensor, " m"],
 ) -> None:
-    """Modify in place; `asked` are the rows that belong to the group of any query."""
-    columns = asked.nonzero()[:, 0]
+    """Modify in place; `own_group` are the rows that belong to the group of any query."""
+    columns = own_group.nonzero()[:, 0]
     if len(columns):
         own = query_group[:, None] == row_group[columns]
         similarity[:, columns] = similarity[:, columns].masked_fill(own, -torch.inf)

@@ -87,7 +87,7 @@ def test_settings_out_of_range_are_refused() -> None:
 
 
 def test_pretrained_starts_from_published_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(load, "load_weights_into", lambda backbone, name: asked.append((backbone, name)))
+    calls = []
+    monkeypatch.setattr(load, "load_weights_into", lambda backbone, name: calls.append((backbone, name)))
     backbone = tiny(pretrained=True)
-    assert asked == [(backbone, "vit_small_patch16_224")]
+    assert calls == [(backbone, "vit_small_patch16_224")]

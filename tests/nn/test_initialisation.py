@@ -34,7 +34,7 @@ def photographs(real_data: Path) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("asked", "dim", "published", "chosen"),
+    ("requested", "dim", "published", "chosen"),
     [
         ("auto", 191, "timm", "width"),
         ("auto", 96, "xavier", "width"),
@@ -45,8 +45,8 @@ def photographs(real_data: Path) -> Tensor:
         ("width", 768, "timm", "width"),
     ],
 )
-def test_a_narrow_network_starts_with_width_by_default(asked: Any, dim: int, published: Init, chosen: Init) -> None:
-    assert choose_init(asked, dim, published) == chosen
+def test_a_narrow_network_starts_with_width_by_default(requested: Any, dim: int, published: Init, chosen: Init) -> None:
+    assert choose_init(requested, dim, published) == chosen
 
 
 def test_weights_have_the_spread_of_their_initialisation() -> None:

@@ -38,8 +38,8 @@ def test_only_allowed_rows_of_other_groups() -> None:
 
 def test_nothing_to_choose_from() -> None:
     queries, stored = _draw(3, 6), _draw(2, 6)
-    nobody = torch.zeros(0, dtype=torch.int64)
-    assert most_similar_row(queries, stored, among=nobody).tolist() == [-1, -1, -1]
+    none = torch.zeros(0, dtype=torch.int64)
+    assert most_similar_row(queries, stored, among=none).tolist() == [-1, -1, -1]
     group = torch.zeros(3, dtype=torch.int64)
     assert most_similar_row(queries, stored, query_group=group, row_group=group[:2]).tolist() == [-1, -1, -1]
     assert most_similar_row(queries[:0], stored).tolist() == []

@@ -39,7 +39,7 @@ def _assert_same(tokenizer: object, vqgan: MaskGitVqgan) -> None:
     assert not any(p.requires_grad for p in tokenizer.parameters())
 
 
-def test_errors_name_the_tensor_that_differs(tmp_path: Path) -> None:
+def test_errors_explain_why_a_file_does_not_fit(tmp_path: Path) -> None:
     path, state = tmp_path / "x.safetensors", _vqgan().state_dict()
     save_file({**state, "decoder.conv_in.bias": torch.zeros(7)}, path)
     with pytest.raises(UserError, match=r"decoder\.conv_in\.bias is \[7\], expected \[64\]"):
