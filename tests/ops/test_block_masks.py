@@ -100,7 +100,7 @@ def test_shapes_have_the_published_ratios_by_default() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"ratios": [0.1], "spreads": [0.2]}, "leaves"),
+        ({"ratios": [0.1], "spreads": [0.2]}, "is outside"),
         ({"ratios": [0.9, 0.1], "spreads": [0.2]}, "one spread for each ratio"),
         ({"shape": "blocks"}, "shape"),
         ({"ratios": []}, "ratios is empty"),

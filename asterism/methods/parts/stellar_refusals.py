@@ -36,7 +36,7 @@ def refuse_a_single_image(images: int) -> None:
     if everywhere < 2:
         raise UserError(
             f"a batch of {everywhere} image is too small for balanced targets, which divide prototypes among all "
-            "images of all devices; raise trainer.batch_size, or lower trainer.accumulate, which does not help here"
+            "images of all devices; raise trainer.batch_size, or lower trainer.accumulate, which splits the batch"
         )
 
 

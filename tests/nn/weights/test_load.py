@@ -152,7 +152,7 @@ def test_errors_name_unknown_weights(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"lacks the tensor 'blocks\.1\.norm1\.weight'"):
         load_encoder(saved(tmp_path / "w.safetensors", tensors))
     tensors = network(num_classes=0, embed_dim=80, num_heads=5).state_dict()
-    with pytest.raises(UserError, match=r"width 80; .* give heads="):
+    with pytest.raises(UserError, match=r"width 80 .* give heads="):
         load_encoder(saved(tmp_path / "w.safetensors", tensors))
     with pytest.raises(UserError, match="only RGB"):
         load_encoder(saved(tmp_path / "w.safetensors", network(in_chans=4).state_dict()))
