@@ -36,7 +36,7 @@ def train(name: str, options: argparse.Namespace) -> Run:
     out = options.out / name
     if (out / "checkpoints" / f"step-{options.steps:08d}").is_dir():
         return Run(out)
-    short = [f"trainer.steps={options.steps}", "optim.warmup_epochs=0.03", "monitor.knn.bank=4000"]
+    short = [f"trainer.steps={options.steps}", "optim.warmup_epochs=0.03", "monitor.knn.every_epochs=100"]
     overrides = [*short, *options.overrides]
     return asterism.pretrain(recipe=name, data=options.data, out=out, overwrite=True, overrides=overrides)
 

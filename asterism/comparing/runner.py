@@ -58,7 +58,7 @@ def slots(jobs: int | None) -> list[Slot]:
             Slot({"CUDA_VISIBLE_DEVICES": str(i % gpus)}, ("trainer.devices=1",), False) for i in range(jobs or gpus)
         ]
     one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    return [Slot(one_thread, ("data.workers=0",), True) for _ in range(jobs or cores())]
+    return [Slot(one_thread, ("data.workers=0", "trainer.devices=1"), True) for _ in range(jobs or cores())]
 
 
 class TrialFailed(Exception):

@@ -13,8 +13,15 @@ from asterism.data.workers import cores
 from asterism.train.recipe import TrainerConfig
 
 SMALL = 10_000_000  # trained parameters up to which processes beat threads, and copies of the network cost little
+BATCH = 64  # automatic batch on a CPU, over all its processes: their number must not change what is learned
 _WORTHWHILE_STEPS, _WORTHWHILE_MINUTES = 300, 1.0  # starting a process takes seconds
 _IMAGES_PER_PROCESS = 16  # fewer in a batch, and the work that every process repeats begins to show
+
+
+def allowed_cores() -> int:
+    """Cores that training may use: those of this process, or fewer where OMP_NUM_THREADS divides them."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    return min(cores(), int(wanted)) if wanted.isdigit() and int(wanted) > 0 else cores()
 
 
 def starts_processes(config: TrainerConfig) -> bool:
@@ -30,12 +37,12 @@ def process_count(config: TrainerConfig, parameters: int, available: int | None 
     """Processes for a network of so many trained parameters, on a CPU: as configured, or what cores and batch allow."""
     if config.devices != "auto":
         return config.devices
-    available = cores() if available is None else available
+    available = allowed_cores() if available is None else available
     too_few = config.steps is not None and config.steps < _WORTHWHILE_STEPS
     too_short = config.minutes is not None and config.minutes < _WORTHWHILE_MINUTES
     if parameters > SMALL or too_few or too_short:
         return 1
-    batch = 64 * available if config.batch_size == "auto" else config.batch_size  # auto: 64 for each process
+    batch = BATCH if config.batch_size == "auto" else config.batch_size
     fitting = (
         count
         for count in range(available, 1, -1)
@@ -50,6 +57,6 @@ def thread_count(parameters: int, processes: int, workers: int, available: int |
     Beside a small network data workers have a core each: its threads meet after every short operation, and one that
     waits for a core holds up all. A large network takes all cores; its workers have little to do.
     """
-    available = cores() if available is None else available
+    available = allowed_cores() if available is None else available
     share = available // processes
     return max(1, share - workers if parameters <= SMALL else share)

@@ -15,7 +15,6 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from asterism.data import BadImageLog, Loader, Source, Views, to_batch
-from asterism.data.workers import cores
 from asterism.errors import Interrupted, UserError
 from asterism.methods.base import Method
 from asterism.nn.encoder import Encoder
@@ -23,7 +22,7 @@ from asterism.ops import collectives
 from asterism.ops.random import fold
 from asterism.train import checkpoint
 from asterism.train.building import build_method, trained_parameters
-from asterism.train.cores import thread_count
+from asterism.train.cores import allowed_cores, thread_count
 from asterism.train.monitor import Monitor
 from asterism.train.optim import build_optimizer, clip_gradients, set_schedules
 from asterism.train.pace import Pace
@@ -114,7 +113,7 @@ class Training:
         """Done by the first process; on a CPU with all cores, as the others wait for it."""
         threads = torch.get_num_threads()
         if self.fabric.device.type == "cpu":
-            torch.set_num_threads(cores())
+            torch.set_num_threads(allowed_cores())
         with monitor.paused():
             record = measure(self.method.encoder().eval())
         monitor.measured(step, record)

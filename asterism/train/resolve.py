@@ -11,6 +11,7 @@ from asterism.data.workers import cores
 from asterism.errors import UserError
 from asterism.nn.backbone import BackboneConfig
 from asterism.nn.initialisation import Init
+from asterism.train.cores import BATCH
 from asterism.train.recipe import Recipe
 
 _LEAST_STEPS = 10_000  # an automatic run on few images makes more epochs instead of ending before it learned
@@ -27,8 +28,8 @@ def resolve(recipe: Recipe, images: int, device: torch.device, world: int, init:
     per_step = world * trainer.accumulate
     batch = trainer.batch_size
     if batch == "auto":
-        per_device = 64 if device.type == "cpu" else 128
-        batch = max(1, min(per_device * per_step, images) // per_step) * per_step
+        usual = BATCH if device.type == "cpu" else 128 * per_step
+        batch = max(1, min(usual, images) // per_step) * per_step
     if batch > images:
         raise UserError(
             f"trainer.batch_size = {batch} is larger than the data set ({images} images); "

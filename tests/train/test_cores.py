@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from asterism.config import write_yaml
 from asterism.errors import UserError
 from asterism.train import loop, processes, start
-from asterism.train.cores import SMALL, process_count, starts_processes, thread_count
+from asterism.train.cores import SMALL, allowed_cores, process_count, starts_processes, thread_count
 from asterism.train.recipe import TrainerConfig
 from tests.train.tiny import tiny_recipe
 
@@ -58,6 +58,14 @@ def test_processes(settings: dict[str, object], parameters: int, cores: int, cou
 )
 def test_threads(parameters: int, count: int, workers: int, cores: int, threads: int) -> None:
     assert thread_count(parameters, count, workers, cores) == threads
+
+
+@pytest.mark.parametrize(("limit", "count"), [("1", 1), ("2,1", 2), ("many", 4), ("", 4), ("64", 4)])
+def test_omp_num_threads_divides_the_cores(limit: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asterism.train.cores.cores", lambda: 4)
+    monkeypatch.setenv("OMP_NUM_THREADS", limit)
+    assert allowed_cores() == count
+    assert process_count(trainer(), 10**6) == count
 
 
 def test_processes_that_others_started_are_left_to_them(monkeypatch: pytest.MonkeyPatch) -> None:

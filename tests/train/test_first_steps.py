@@ -10,12 +10,13 @@ from asterism.train.start import pretrain
 
 SHORT = [
     "backbone.patch_size=8",
-    "trainer.steps=50",
+    "trainer.steps=40",
     "trainer.accelerator=cpu",
     "optim.warmup_epochs=0.01",
     "data.workers=0",
     "monitor.tensorboard=false",
     "monitor.knn.every_epochs=100",
+    "monitor.knn.bank=1000",
     "monitor.knn.queries=500",
 ]
 
