@@ -33,6 +33,7 @@ from asterism.data.sources.source import Source
 from asterism.data.sources.stamp import stamp
 from asterism.data.sources.subset import Subset
 from asterism.data.sources.videos import SceneFrames, first_videos
+from asterism.data.sources.wrapped import Wrapped
 from tests.data.pictures import encoded, picture, write, write_classes
 
 
@@ -112,6 +113,7 @@ OPENERS: dict[str, Callable[[Path], Source]] = {
     "Joined": lambda root: Joined("both", {"a": _folder(root / "a"), "b": _folder(root / "b")}),
     "Named": lambda root: Named("cifar10/train", _Torchvision(root), root),
     "WithBoxes": _boxed,
+    "Wrapped": lambda root: Wrapped(_folder(root)),
     "Subset": lambda root: Subset(_folder(root), [3, 0]),
     "SegmentedSubset": lambda root: SegmentedSubset(_segmented(root), [1]),
     "Scenes": lambda root: Scenes(size=16, count=3),
