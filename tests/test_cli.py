@@ -161,7 +161,7 @@ def test_lists_can_be_filtered() -> None:
 
 def test_an_unknown_list_names_near_ones() -> None:
     assert "did you mean 'models'" in refused(call("list", "modles"))
-    assert set(KINDS) == {"methods", "recipes", "datasets", "protocols", "models"}
+    assert set(KINDS) == {"methods", "recipes", "studies", "datasets", "protocols", "models"}
 
 
 # --- the way through ------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ def test_all_that_a_study_names_exists(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", study_names())
-def test_its_header_says_command_cost_and_what_to_expect(name: str) -> None:
+def test_its_header_says_the_command_and_what_to_expect(name: str) -> None:
     lines = (study_folder() / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
     header = [line for line in lines if line.startswith("#")]
     assert lines[: len(header)] == header
