@@ -209,13 +209,22 @@ def test_a_run_is_evaluated_on_its_own_data(labelled: Path) -> None:
 def test_the_demo_trains_evaluates_and_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[object, ...]] = []
     monkeypatch.setattr(api, "pretrain", lambda **words: calls.append(("pretrain", words)) or Run(words["out"]))
-    monkeypatch.setattr(api, "evaluate", lambda run, baselines: calls.append(("evaluate", run, baselines)) or {})
+    monkeypatch.setattr(
+        api, "evaluate", lambda run, data, protocol, **words: calls.append((protocol, run, data, words)) or {}
+    )
     monkeypatch.setattr(api, "report", lambda run: calls.append(("report", run)) or run.path / "report.html")
     result = call("demo", "--out", "shown")
     assert result.exit_code == 0, result.output
     assert calls == [
         ("pretrain", {"recipe": "demo", "out": Path("shown"), "overwrite": False}),
-        ("evaluate", Run(Path("shown")), True),
+        ("knn", Run(Path("shown")), "scenes:size=64,count=2000", {"baselines": True, "knn": {"k": [20]}}),
+        ("reconstruction", Run(Path("shown")), "scenes:size=64,count=500", {"baselines": True, "reconstruction": {}}),
+        (
+            "dense-nn",
+            Run(Path("shown")),
+            "scenes:size=64,count=192",
+            {"baselines": True, "dense-nn": {"shares": [0.25], "draws": 3}},
+        ),
         ("report", Run(Path("shown"))),
     ]
     assert result.stdout == f"Report: {Path('shown').resolve() / 'report.html'}\n"

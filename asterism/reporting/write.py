@@ -12,6 +12,7 @@ from asterism.errors import UserError
 from asterism.evals.result import Result, read_results
 from asterism.files import write_text
 from asterism.reporting.sections import compared_sections, run_sections
+from asterism.reporting.verdict import verdict
 from asterism.train.recipe import Recipe
 from asterism.train.run import Run, open_run
 from asterism.viz import charts, page
@@ -58,6 +59,7 @@ def _single(run: Run) -> str:
         run.path.resolve().name,
         f"{recipe.method.name} with {recipe.backbone.name} on {recipe.data.path}",
         [
+            page.lead(verdict(results, metrics)),
             Section("At a glance", page.facts(_glance(recipe, metrics, results))),
             Section("Scores", _scores(results), _measured_at(results)),
             Section("Training", _curves({"": metrics}), "Over optimiser steps; the number is the last value."),

@@ -75,6 +75,11 @@ def note(text: str) -> str:
     return f'<p class="note">{escape(text)}</p>' if text else ""
 
 
+def lead(text: str) -> str:
+    """The sentence that a page opens with."""
+    return f'<p class="lead">{escape(text)}</p>' if text else ""
+
+
 def heading(text: str) -> str:
     return f"<h3>{escape(text)}</h3>"
 

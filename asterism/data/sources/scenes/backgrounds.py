@@ -1,4 +1,4 @@
-"""What lies behind the things: gradients, noise, stripes, checks, spots, cells, and landscapes with a horizon."""
+"""What lies behind the things: gradients, clouds, and landscapes with a horizon. Patterns are left to the things."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from asterism.data.sources.scenes.lookup import Frame, clip_to_unit, pixel_centr
 from asterism.data.sources.scenes.surfaces import Color
 from asterism.data.sources.scenes.tiles import TileName, noise
 
-GROUNDS = ("gradient", "clouds", "stripes", "checks", "spots", "cells", "land", "land")  # land twice: it varies most
+GROUNDS = ("gradient", "clouds", "land", "land")  # land twice: it varies most
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class Background:
     low: Color
     high: Color
     third: Color
-    direction: float  # of stripes, checks and gradients, radians
-    cycles: float  # repeats of the pattern over the picture
+    direction: float  # of gradients, radians
+    cycles: float  # how often clouds and hills repeat over the picture
     horizon: float  # height of the land's horizon, from the top
     x: float  # where the picture looks in the endless background
     y: float
@@ -37,46 +37,22 @@ def paint(background: Background, size: int) -> Float[np.ndarray, "3 {size} {siz
     picture = Frame(centres, centres, xx=1 / size, yy=1 / size)
     if background.ground == "land":
         return _land(background, picture)
-    canvas = _mixed(background.low, background.high, _share(background, picture))
-    if background.ground in ("stripes", "checks"):
-        weave = _noise("grain", background, picture, 0.4, 0.4)
-        weave *= 0.4
-        weave += 0.8
-        canvas *= weave
-    return canvas
+    return _mixed(background.low, background.high, _share(background, picture))
 
 
 def _share(background: Background, picture: Frame) -> Field:
     """Share of the colour `high` at every pixel."""
-    a, b = math.cos(background.direction), math.sin(background.direction)
-    wave = 2 * math.pi * background.cycles
-    frame = picture.moved(1, background.x, 1, background.y)
     match background.ground:
         case "gradient":
+            a, b = math.cos(background.direction), math.sin(background.direction)
             share = picture.linear(0.8 * a, 0.8 * b, 0.4 - 0.4 * (a + b))
             share += 0.2 * _noise("clouds", background, picture, 0.3, 0.3)
             return share
         case "clouds":
             scale = 0.04 * background.cycles + 0.15
             return _noise("clouds", background, picture, scale, scale)
-        case "stripes":
-            share = np.sin(frame.linear(wave * a, wave * b))
-        case "checks":
-            share = np.sin(frame.linear(wave * a, wave * b))
-            share *= np.sin(frame.linear(-wave * b, wave * a))
-        case "spots":
-            scale = 0.1 * background.cycles + 0.2
-            share = 0.7 * _noise("spots", background, picture, scale, scale)
-            share += 0.3 * _noise("clouds", background, picture, 0.3, 0.3)
-            return share
-        case "cells":
-            scale = 0.08 * background.cycles + 0.2
-            return _noise("cells", background, picture, scale, scale)
         case other:
             raise AssertionError(other)
-    share *= max(0.5, 0.35 / (wave * picture.xx))  # an edge of about three pixels: the background is out of focus
-    share += 0.5
-    return clip_to_unit(share)
 
 
 def _land(background: Background, picture: Frame) -> Float[np.ndarray, "3 size size"]:
@@ -91,8 +67,8 @@ def _land(background: Background, picture: Frame) -> Float[np.ndarray, "3 size s
     depth = row + (ridge + (0.175 - background.horizon))
     ground = _mixed(background.third, _darker(background.third), 1 - 1.1 * depth)
     rough = _noise("grain", background, picture, 0.35, 0.9)
-    rough *= 0.5
-    rough += 0.75
+    rough *= 0.16
+    rough += 0.92
     ground *= rough
     ground -= sky
     depth /= picture.yy

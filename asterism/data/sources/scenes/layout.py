@@ -18,16 +18,15 @@ from asterism.data.sources.scenes.backgrounds import GROUNDS, Background
 from asterism.data.sources.scenes.draws import Draws
 from asterism.data.sources.scenes.outlines import VARIANTS, outlines
 from asterism.data.sources.scenes.shapes import CLASSES
-from asterism.data.sources.scenes.surfaces import PATTERNS, USUAL, USUAL_HUE, Color, Surface
+from asterism.data.sources.scenes.surfaces import COARSE, FINE, PATTERNS, USUAL, Color, Material, Surface
 from asterism.ops.random import fold
 
-LARGEST_OTHER = 0.5  # area of any other thing over the dominant one's
+LARGEST_OTHER = 0.3  # area of any other thing over the dominant one's
 MOST_COVERED = 0.25  # area of all things in front of the dominant one over its own
 _SMALLEST_RADIUS = 0.09
-_TURN = 0.8  # most that things are turned either way, radians
-_LEAN = 0.35  # the same for things that stand
+_LEAN = 0.35  # most that standing things are turned either way, radians; the others lie as they fall
 _STANDING = frozenset(("boat", "house", "tree", "mushroom", "mug"))
-_USUAL = 0.7  # share of things that have their class's usual pattern and colour
+_USUAL = 0.9  # share of things that are made of their class's usual material
 _LABEL, _REST = 0, 1  # the two uses of a scene's key
 
 
@@ -89,7 +88,7 @@ def sample_scene(key: int, objects: tuple[int, int]) -> Scene:
 def _dominant(draw: Draws, kind: int, background: Background) -> Thing:
     variant = draw.whole(0, VARIANTS - 1)
     # Slender outlines are made larger, so that the area of a thing tells little about its class.
-    radius = min(0.48, draw.between(0.34, 0.45) * (1.6 / outlines()[kind][variant].area) ** 0.3)
+    radius = min(0.44, draw.between(0.24, 0.38) * (1.6 / outlines()[kind][variant].area) ** 0.3)
     x, y = draw.between(radius, 1 - radius), draw.between(radius, 1 - radius)
     return _thing(draw, kind, variant, x, y, radius, background)
 
@@ -119,7 +118,7 @@ def _free_place(draw: Draws, radius: float, things: list[Thing]) -> tuple[float,
 
 
 def _thing(draw: Draws, kind: int, variant: int, x: float, y: float, radius: float, background: Background) -> Thing:
-    turn = _LEAN if CLASSES[kind] in _STANDING else _TURN
+    turn = _LEAN if CLASSES[kind] in _STANDING else math.pi
     return Thing(
         kind,
         variant,
@@ -135,32 +134,39 @@ def _thing(draw: Draws, kind: int, variant: int, x: float, y: float, radius: flo
 
 
 def _surface(draw: Draws, kind: int, background: Background) -> Surface:
-    usual = draw.chance(_USUAL)
-    hue = USUAL_HUE[CLASSES[kind]] if usual else draw.unit()
-    base = _distinct(draw, hue, (background.low, background.high, background.third))
+    material = USUAL[CLASSES[kind]] if draw.chance(_USUAL) else _any_material(draw)
+    base = _distinct(draw, material.hue, (background.low, background.high, background.third))
     hue, saturation, value = colorsys.rgb_to_hsv(*base)
-    second = _shade(hue + draw.between(-0.12, 0.12), saturation * draw.between(0.4, 1.0), _apart(draw, value))
-    part = _shade(hue + draw.between(0.25, 0.75), draw.between(0.2, 0.9), _apart(draw, value))
+    second = _shade(
+        hue + draw.between(-0.12, 0.12), saturation * draw.between(0.2, 0.8), _apart(draw, value, 0.35, 0.6)
+    )
+    part = _shade(material.part_hue + draw.between(-0.04, 0.04), draw.between(0.5, 0.9), _apart(draw, value))
     return Surface(
-        draw.pick(USUAL[CLASSES[kind]] if usual else PATTERNS),
+        material.pattern,
         base,
         second,
         part,
-        cycles=draw.between(1.6, 4.0),
+        cycles=draw.between(*material.cycles),
         direction=draw.between(0, math.pi),
         phase=draw.unit(),
     )
 
 
+def _any_material(draw: Draws) -> Material:
+    return Material(draw.pick(PATTERNS), (COARSE[0], FINE[1]), draw.unit(), draw.unit())
+
+
 def _background(draw: Draws) -> Background:
     hue = draw.unit()
-    saturation = draw.between(0.1, 0.6)
+    saturation = draw.between(0.03, 0.25)
     value = draw.between(0.3, 1.0)
     return Background(
         draw.pick(GROUNDS),
         low=_shade(hue, saturation, value),
-        high=_shade(hue + draw.between(-0.15, 0.15), saturation * draw.between(0.4, 1.2), _apart(draw, value)),
-        third=_shade(draw.unit(), draw.between(0.15, 0.6), draw.between(0.35, 0.9)),
+        high=_shade(
+            hue + draw.between(-0.15, 0.15), saturation * draw.between(0.4, 1.2), _apart(draw, value, 0.12, 0.3)
+        ),
+        third=_shade(draw.unit(), draw.between(0.05, 0.25), draw.between(0.35, 0.9)),
         direction=draw.between(0, math.pi),
         cycles=draw.between(2.0, 6.0),
         horizon=draw.between(0.35, 0.75),
@@ -173,7 +179,7 @@ def _distinct(draw: Draws, hue: float, others: tuple[Color, ...]) -> Color:
     """The one of three colours of about this hue that is furthest from every colour of the background."""
     best, most = (0.0, 0.0, 0.0), -1.0
     for _ in range(3):
-        color = _shade(hue + draw.between(-0.04, 0.04), draw.between(0.4, 0.95), draw.between(0.3, 1.0))
+        color = _shade(hue + draw.between(-0.04, 0.04), draw.between(0.6, 0.95), draw.between(0.45, 1.0))
         apart = min([_difference(color, other) for other in others])
         if apart > most:
             best, most = color, apart
@@ -184,9 +190,9 @@ def _difference(a: Color, b: Color) -> float:
     return abs(a[0] - b[0]) + abs(a[1] - b[1]) + abs(a[2] - b[2])
 
 
-def _apart(draw: Draws, value: float) -> float:
+def _apart(draw: Draws, value: float, least: float = 0.2, most: float = 0.4) -> float:
     """A brightness clearly above or below the given one."""
-    step = draw.between(0.2, 0.4)
+    step = draw.between(least, most)
     return value + step if value < 0.6 else value - step
 
 

@@ -6,7 +6,7 @@ from asterism.errors import UserError
 
 SMALLEST, LARGEST = 16, 1024  # pixels per side
 MOST_OBJECTS = 12
-VERSION = 2  # part of every fingerprint; raise it when the same key draws something else
+VERSION = 3  # part of every fingerprint; raise it when the same key draws something else
 
 
 def check_size(size: int) -> None:

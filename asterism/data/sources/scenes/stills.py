@@ -38,7 +38,7 @@ class Scenes:
         count: int = 10_000,
         seed: int = 0,
         split: str = "train",
-        objects: tuple[int, int] = (1, 6),
+        objects: tuple[int, int] = (1, 4),
     ) -> None:
         check_size(size)
         check_count(count, "count")

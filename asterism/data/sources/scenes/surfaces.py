@@ -16,45 +16,40 @@ Color: TypeAlias = tuple[float, float, float]  # red, green, blue in [0, 1]
 
 PATTERNS = ("plain", "fade", "stripes", "checks", "dots", "hoops", "waves", "marble", "grain")
 
-# Materials things like to be made of: a hint of the class, not a proof, as each pattern serves several classes and
-# every class also comes in every other pattern.
-USUAL = {
-    "star": ("plain", "fade", "hoops"),
-    "moon": ("marble", "grain", "plain"),
-    "heart": ("plain", "fade", "dots"),
-    "ring": ("plain", "grain", "fade"),
-    "cross": ("plain", "checks", "waves"),
-    "arrow": ("plain", "fade", "stripes"),
-    "gear": ("grain", "plain", "hoops"),
-    "leaf": ("fade", "marble", "plain"),
-    "flower": ("fade", "hoops", "plain"),
-    "key": ("grain", "fade", "plain"),
-    "fish": ("dots", "stripes", "waves"),
-    "boat": ("plain", "stripes", "grain"),
-    "house": ("checks", "plain", "stripes"),
-    "tree": ("marble", "grain", "dots"),
-    "mushroom": ("plain", "fade", "marble"),
-    "mug": ("dots", "waves", "checks"),
-}
+FINE, COARSE = (2.9, 3.7), (1.3, 1.8)  # repeats of a pattern per radius
 
-# Colours they like to have, as hues: two classes share each, so that colour and pattern together tell more than either.
-USUAL_HUE = {
-    "heart": 0.98,
-    "mushroom": 0.98,
-    "fish": 0.06,
-    "key": 0.06,
-    "star": 0.15,
-    "ring": 0.15,
-    "leaf": 0.32,
-    "tree": 0.32,
-    "boat": 0.49,
-    "gear": 0.49,
-    "moon": 0.62,
-    "arrow": 0.62,
-    "flower": 0.76,
-    "mug": 0.76,
-    "house": 0.88,
-    "cross": 0.88,
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What things are made of: a pattern, how often it repeats per radius (from, to), and two hues."""
+
+    pattern: str
+    cycles: tuple[float, float]
+    hue: float  # of the body
+    part_hue: float  # of the outline's second part
+
+
+_RED, _ORANGE, _YELLOW, _GREEN, _CYAN, _BLUE, _VIOLET, _PINK = (0.99, 0.07, 0.15, 0.34, 0.49, 0.61, 0.75, 0.89)
+
+# What the things of a class are usually made of. Two classes share each hue of the body, two each hue of the part, and
+# two each pattern: one of them alone does not tell the class, all together with the outline do.
+USUAL = {
+    "star": Material("hoops", COARSE, _YELLOW, _BLUE),
+    "moon": Material("marble", FINE, _BLUE, _YELLOW),
+    "heart": Material("plain", COARSE, _RED, _PINK),
+    "ring": Material("stripes", COARSE, _RED, _CYAN),
+    "cross": Material("checks", COARSE, _CYAN, _RED),
+    "arrow": Material("fade", COARSE, _ORANGE, _BLUE),
+    "gear": Material("grain", FINE, _BLUE, _ORANGE),
+    "leaf": Material("fade", FINE, _GREEN, _YELLOW),
+    "flower": Material("plain", COARSE, _PINK, _GREEN),
+    "key": Material("grain", COARSE, _YELLOW, _VIOLET),
+    "fish": Material("stripes", FINE, _ORANGE, _CYAN),
+    "boat": Material("waves", COARSE, _CYAN, _ORANGE),
+    "house": Material("checks", FINE, _PINK, _VIOLET),
+    "tree": Material("marble", COARSE, _GREEN, _RED),
+    "mushroom": Material("dots", COARSE, _VIOLET, _PINK),
+    "mug": Material("dots", FINE, _VIOLET, _GREEN),
 }
 
 

@@ -1,4 +1,4 @@
-"""Periodic noise, made once: clouds, grain, cells and spots, and coarser copies so that small pictures do not alias."""
+"""Periodic noise, made once: clouds and grain, and coarser copies so that small pictures do not alias."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from asterism.data.sources.scenes.lookup import Frame, bilinear
 
-TileName: TypeAlias = Literal["clouds", "grain", "cells", "spots"]
+TileName: TypeAlias = Literal["clouds", "grain"]
 
 SIDE = 256  # points per side of a tile, which stands for the unit square
 _COARSEST = 4  # times that the coarsest copy is halved
@@ -35,11 +35,11 @@ def noise(name: TileName, frame: Frame, step: float) -> Float[np.ndarray, "h w"]
     return bilinear(table, frame.moved(scale, x, scale, y))[0]
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=2)
 def _pyramid(name: TileName) -> tuple[Float[Tensor, "1 1 _ _"], ...]:
     """The tile, and copies halved again and again by averaging 2 × 2 points; each is repeated 2 × 2 times."""
     rng = np.random.default_rng(_SEED)
-    make = {"clouds": _clouds, "grain": _grain, "cells": _cells, "spots": _spots}
+    make = {"clouds": _clouds, "grain": _grain}
     levels = [make[name](rng)]
     for _ in range(_COARSEST):
         half = len(levels[-1]) // 2
@@ -62,25 +62,6 @@ def _spectrum(rng: np.random.Generator, slope: float, lowest: float, highest: fl
     waves = np.fft.rfft2(rng.standard_normal((SIDE, SIDE))) * amplitude
     waves[0, 0] = 0
     return _ranked(np.fft.irfft2(waves, s=(SIDE, SIDE)))
-
-
-def _cells(rng: np.random.Generator) -> Float[np.ndarray, "side side"]:
-    """Distance to the nearest of scattered points."""
-    return _ranked(_nearest(rng, count=90))
-
-
-def _spots(rng: np.random.Generator) -> Float[np.ndarray, "side side"]:
-    """Soft round blots on an empty ground."""
-    return np.clip((0.05 - _nearest(rng, count=45)) / 0.02, 0, 1)
-
-
-def _nearest(rng: np.random.Generator, count: int) -> Float[np.ndarray, "side side"]:
-    line = np.arange(SIDE) / SIDE
-    nearest = np.full((SIDE, SIDE), np.inf)
-    for x, y in rng.random((count, 2)):
-        dx, dy = (line - x + 0.5) % 1 - 0.5, (line - y + 0.5) % 1 - 0.5  # the tile repeats
-        nearest = np.minimum(nearest, (dx**2)[None, :] + (dy**2)[:, None])
-    return np.sqrt(nearest)
 
 
 def _ranked(values: Float[np.ndarray, "side side"]) -> Float[np.ndarray, "side side"]:
