@@ -564,10 +564,10 @@ def list_entries(
 
 
 # What the demo measures, on scenes that it did not train on; segmentation learns from 48 labelled scenes.
-_DEMO_SCORES: dict[str, tuple[str, dict[str, Any]]] = {
-    "knn": ("scenes:size=64,count=2000", {"k": [20]}),
-    "reconstruction": ("scenes:size=64,count=500", {}),
-    "dense-nn": ("scenes:size=64,count=192", {"shares": [0.25], "draws": 3}),
+_DEMO_SCORES: dict[str, tuple[str, list[str]]] = {
+    "knn": ("scenes:size=64,count=2000", ["knn.k=[20]"]),
+    "reconstruction": ("scenes:size=64,count=500", []),
+    "dense-nn": ("scenes:size=64,count=192", ["dense-nn.shares=[0.25]", "dense-nn.draws=3"]),
 }
 
 
@@ -583,8 +583,8 @@ def demo(
     from asterism import api
 
     run = api.pretrain(recipe="demo", out=out, overwrite=overwrite)
-    for protocol, (data, settings) in _DEMO_SCORES.items():
-        for result in api.evaluate(run, data, protocol, baselines=True, **{protocol: settings}).values():
+    for protocol, (data, changes) in _DEMO_SCORES.items():
+        for result in api.evaluate(run, data, protocol, baselines=True, overrides=changes).values():
             _show(result)
     print(f"Report: {api.report(run).resolve()}")
 
