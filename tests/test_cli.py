@@ -217,13 +217,13 @@ def test_the_demo_trains_evaluates_and_reports(monkeypatch: pytest.MonkeyPatch) 
     assert result.exit_code == 0, result.output
     assert calls == [
         ("pretrain", {"recipe": "demo", "out": Path("shown"), "overwrite": False}),
-        ("knn", Run(Path("shown")), "scenes:size=64,count=2000", {"baselines": True, "knn": {"k": [20]}}),
-        ("reconstruction", Run(Path("shown")), "scenes:size=64,count=500", {"baselines": True, "reconstruction": {}}),
+        ("knn", Run(Path("shown")), "scenes:size=64,count=2000", {"baselines": True, "overrides": ["knn.k=[20]"]}),
+        ("reconstruction", Run(Path("shown")), "scenes:size=64,count=500", {"baselines": True, "overrides": []}),
         (
             "dense-nn",
             Run(Path("shown")),
             "scenes:size=64,count=192",
-            {"baselines": True, "dense-nn": {"shares": [0.25], "draws": 3}},
+            {"baselines": True, "overrides": ["dense-nn.shares=[0.25]", "dense-nn.draws=3"]},
         ),
         ("report", Run(Path("shown"))),
     ]
