@@ -78,7 +78,7 @@ def test_every_protocol_has_baselines_and_bars_that_fill(name: str, monkeypatch:
     config = protocol_class(name).Config.parse(SETTINGS.get(name, {}))
     choice = DataChoice(DATA.get(name, "scenes:size=32,count=24"))
     result = run_protocol(name, config, choice, concept_encoder(), Model("small"), baselines=True)
-    without_pixels = name in ("linear-sparse", "reconstruction")
+    without_pixels = name in ("concept-purity", "equivariance", "linear-sparse", "reconstruction")
     assert list(result.baselines) == (["untrained"] if without_pixels else ["untrained", "pixels"])
     assert any("no baseline of raw pixels" in note for note in result.notes) == without_pixels
     for values in result.baselines.values():
