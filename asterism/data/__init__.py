@@ -1,6 +1,6 @@
-"""Images: where they come from, how they are read, and how they reach training and evaluations.
+"""Images: where they come from, how they are read, and how they reach training and evaluation.
 
-The names are loaded when first used, so that listing data sets does not import torch.
+Names are imported on first use, so that listing data sets does not import torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The record of images that could not be used, and the point at which there are too many of them."""
+"""The record of images that could not be used, and the limit on their number."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 from asterism.errors import UserError
 from asterism.images.bad_image import BadImage
 
-_FIRST_LOOK = 1000  # images; a share of fewer says little, as bad images come in clusters
+_MIN_SEEN = 1000  # images; a share of fewer says little, since bad images come in clusters
 
 
 class BadImageLog:
-    """`bad_images.jsonl`: one line {"key", "reason"} for each bad image, however often it is met.
+    """`bad_images.jsonl`: one line {"key", "reason"} per bad image, however often it is encountered.
 
-    The share that must not exceed `max_share` is: different bad images, over images seen so far, which count as at
-    least 1000 and at most as `total`, the size of the source. Several processes may keep one file.
+    The share that must not exceed `max_share` is the number of distinct bad images divided by the number of images seen
+    so far, clamped to at least 1000 and at most `total`, the size of the source. Several processes may share one file.
     """
 
     def __init__(self, path: Path, max_share: float, total: int) -> None:
@@ -26,15 +26,15 @@ class BadImageLog:
         self._max_share = max_share
         self._total = total
         self._reasons: dict[str, str] = {}  # by key
-        self._position = 0  # in the file, up to which it is known
+        self._position = 0  # in the file; everything before it has been read
         if self._catch_up():
-            self._append(b"\n")  # ends a line that was cut off, lest the next one be lost with it
+            self._append(b"\n")  # ends a truncated line, so that the next one is not lost with it
 
     def __len__(self) -> int:
         return len(self._reasons)
 
     def record(self, bad: Iterable[BadImage], seen: int | None = None) -> None:
-        """Write down what is new. `seen`: images gone through since the run began; None for the whole source."""
+        """Append new bad images. `seen`: images seen since the run began; None for the whole source."""
         new = {image.key: image.reason for image in bad if image.key not in self._reasons}
         if not new:
             return
@@ -44,12 +44,12 @@ class BadImageLog:
         ]
         self._append("".join(lines).encode())
         self._reasons |= new
-        looked_at = self._total if seen is None else min(self._total, max(seen, _FIRST_LOOK))
-        if len(self) > self._max_share * looked_at:
-            raise UserError(self._too_many(looked_at))
+        counted = self._total if seen is None else min(self._total, max(seen, _MIN_SEEN))
+        if len(self) > self._max_share * counted:
+            raise UserError(self._too_many(counted))
 
     def _append(self, lines: bytes) -> None:
-        """In one write at the end of the file, so that lines of several processes do not mix."""
+        """Append in a single write, so that lines from several processes do not interleave."""
         try:
             with self._path.open("ab", buffering=0) as file:
                 file.write(lines)
@@ -57,7 +57,7 @@ class BadImageLog:
             raise UserError(f"cannot write {self._path}: {error.strerror}") from None
 
     def _catch_up(self) -> bool:
-        """Read what was written before a restart, or meanwhile by others; true when it ends in a piece of a line."""
+        """Read lines written before a restart or by other processes; true if the file ends in a truncated line."""
         if not self._path.exists():
             return False
         with self._path.open("rb") as file:
@@ -65,17 +65,17 @@ class BadImageLog:
             content = file.read()
         end = content.rfind(b"\n") + 1
         for line in content[:end].splitlines():
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # a line that was cut off by a kill
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # a line truncated when the process was killed
                 record = json.loads(line)
                 self._reasons[record["key"]] = record["reason"]
         self._position += end
         return end < len(content)
 
-    def _too_many(self, looked_at: int) -> str:
+    def _too_many(self, counted: int) -> str:
         (reason, count), *_ = Counter(self._reasons.values()).most_common(1)
         example = next(key for key, value in self._reasons.items() if value == reason)
         return (
-            f"{len(self)} of {looked_at} images ({len(self) / looked_at:.1%}) cannot be used, more than "
+            f"{len(self)} of {counted} images ({len(self) / counted:.1%}) cannot be used, more than "
             f"data.max_bad_share = {self._max_share} allows. Most often ({count}): {reason}, as in {example}. All are "
-            f"listed in {self._path}: mend or remove them, or allow a larger data.max_bad_share"
+            f"listed in {self._path}: fix or remove them, or set a larger data.max_bad_share"
         )

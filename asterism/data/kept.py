@@ -1,4 +1,4 @@
-"""Decoded images that stay in memory."""
+"""A cache of decoded images in memory."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from asterism.data.sources.source import Sample, Source
 
 
 class KeptImages:
-    """The images of a source by number; what is decoded first stays in memory, as much as `megabytes` hold.
+    """The images of a source by number; the first ones decoded stay in memory, up to `megabytes`.
 
-    An image that is kept is never given up for a later one: in shuffled passes each is asked for equally often, so
-    another choice would not spare more. Of masks only the classes of pixels are kept, in bytes. Every process that
-    cuts views keeps images of its own.
+    A cached image is never evicted: in shuffled passes every image is requested equally often, so no other choice would
+    save more decoding. Of the masks, only pixel classes are kept, one byte each. Each process that makes views has its
+    own cache.
     """
 
     def __init__(self, source: Source, megabytes: float) -> None:

@@ -1,6 +1,6 @@
-"""Batches of views for training: the same on every run, on any number of processes, from any step on.
+"""Batches of views for training, identical on every run, for any number of processes and from any starting step.
 
-Everything drawn is a function of (seed, epoch, image), so a run that goes on at step s needs nothing but s.
+Every random draw is a function of (seed, epoch, image), so a run that resumes at step s needs only s.
 """
 
 from __future__ import annotations
@@ -29,22 +29,24 @@ from asterism.ops.random import fold
 from asterism.types import Batch, View
 
 _Positive = Annotated[float, Field(gt=0)]
-_LONGEST_RUN = 1000  # unreadable images in a row, after which it is the data and not the images
-_PIXELS_AT_ONCE = 1 << 22  # of the images that are held decoded: twelve megabytes
+_LONGEST_RUN = 1000  # unreadable images in a row after which the data set itself must be at fault
+_PIXELS_AT_ONCE = 1 << 22  # of decoded images held in memory: twelve megabytes
 
 
 class DataConfig(Config):
-    """Where the images come from and how they arrive."""
+    """Where the images come from and how they are loaded."""
 
     path: str  # folder, tar shards, or the name of a data set
-    split: str | None = None  # None: the training part where there is one, else everything
-    workers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"  # processes that cut views; 0: the training process
-    prefetch: int = Field(2, ge=1)  # micro-batches that each worker keeps ready
+    split: str | None = None  # None: the training split if there is one, else everything
+    workers: Annotated[int, Field(ge=0)] | Literal["auto"] = (
+        "auto"  # processes that make views; 0: the training process
+    )
+    prefetch: int = Field(2, ge=1)  # micro-batches that each worker prepares in advance
     keep_mb: float = Field(0, ge=0)  # megabytes of decoded images that each worker keeps; 0: decode every time
     shuffle: bool = True
-    max_bad_share: float = Field(0.05, ge=0, le=1)  # of the images; with more unreadable ones the run stops
+    max_bad_share: float = Field(0.05, ge=0, le=1)  # of unreadable images; above it the run stops
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # of RGB in [0, 1], subtracted; ImageNet's by default
-    std: tuple[_Positive, _Positive, _Positive] = (0.229, 0.224, 0.225)  # divides what remains
+    std: tuple[_Positive, _Positive, _Positive] = (0.229, 0.224, 0.225)  # divisor after subtracting the mean
 
 
 @dataclass(frozen=True)
@@ -52,15 +54,15 @@ class RawBatch:
     """A micro-batch as it leaves a worker: bytes on the CPU."""
 
     views: tuple[UInt8[Tensor, "b 3 _ _"], ...]
-    segments: dict[int, UInt8[Tensor, "b _ _"]]  # labels by the number of their view, where they were asked for
+    segments: dict[int, UInt8[Tensor, "b _ _"]]  # labels by view number, for the views that request them
     geometry: Float[Tensor, "v b 7"]  # rows for `ops.geometry.geometry_from_rows`
-    index: Int[Tensor, " b"]  # place in the source of the image that is shown
-    keys: Int[Tensor, " b"]  # fold(seed, epoch, place of the image that was drawn)
-    bad: list[BadImage]  # met on the way
-    seen: int = 0  # images of all processes from the start of the run to the end of this step
+    index: Int[Tensor, " b"]  # position in the source of the image shown
+    keys: Int[Tensor, " b"]  # fold(seed, epoch, position of the image drawn)
+    bad: list[BadImage]  # encountered while loading this batch
+    seen: int = 0  # images seen by all processes from the start of the run to the end of this step
 
     def pin_memory(self) -> RawBatch:
-        """Called by torch's loader where batches go on to a GPU."""
+        """Called by torch's loader when batches are copied to a GPU."""
         return replace(
             self,
             views=tuple(view.pin_memory() for view in self.views),
@@ -72,11 +74,11 @@ class RawBatch:
 
 
 class Loader:
-    """The micro-batches of one process, from step `start_step` to step `steps`: `accumulate` for each step.
+    """The micro-batches of one process, from step `start_step` to step `steps`: `accumulate` per step.
 
-    The global batch of a step is the same whatever the number of processes and of micro-batches; each takes a
-    contiguous piece. An unreadable image is replaced by the next readable one of the source, the first following the
-    last, which is then seen twice, with different views.
+    The global batch of a step does not depend on the number of processes or micro-batches; each takes a contiguous
+    piece. An unreadable image is replaced by the next readable one in the source, wrapping around at the end. That
+    image is then seen twice, with different views.
     """
 
     def __init__(
@@ -122,8 +124,8 @@ class Loader:
 
 
 def to_batch(raw: RawBatch, device: torch.device, mean: Sequence[float], std: Sequence[float]) -> Batch:
-    """The batch on its device: bytes travel, floats are made there."""
-    overlap = device.type == "cuda"  # elsewhere the copy could be read before it is there
+    """The batch on its device: bytes are copied, then converted to floats there."""
+    overlap = device.type == "cuda"  # on other devices the copy could be read before it has arrived
     center, spread = (torch.tensor(values, device=device)[:, None, None] for values in (mean, std))
     rows = raw.geometry.to(device, non_blocking=overlap)
     views = tuple(
@@ -142,13 +144,13 @@ def to_batch(raw: RawBatch, device: torch.device, mean: Sequence[float], std: Se
 
 
 def _signed(labels: UInt8[Tensor, "b h w"]) -> Int[Tensor, "b h w"]:
-    """Labels with −1 where nothing is known."""
+    """Labels with −1 for void."""
     return labels.long().masked_fill_(labels == VOID, -1)
 
 
 @dataclass(frozen=True)
 class _Request:
-    """What a worker needs to know to make a micro-batch."""
+    """Everything a worker needs to make a micro-batch."""
 
     epoch: int
     indices: list[int]
@@ -175,7 +177,7 @@ class _Requests:
 
 
 class _MicroBatches(Dataset[RawBatch | UserError]):
-    """Decodes and cuts: a pure function of the request, but for the memory of images and of which are bad."""
+    """Decodes images and makes views: a pure function of the request, except for cached images and known bad ones."""
 
     def __init__(self, source: Source, views: Views, seed: int, keep_mb: float) -> None:
         self._source = source
@@ -187,7 +189,7 @@ class _MicroBatches(Dataset[RawBatch | UserError]):
     def __getitem__(self, request: _Request) -> RawBatch | UserError:
         try:
             return self._prepare(request)
-        except UserError as error:  # given back, as an exception from a worker would arrive as a traceback
+        except UserError as error:  # returned, because an exception raised in a worker arrives as a traceback
             return error
 
     def _prepare(self, request: _Request) -> RawBatch:
@@ -223,13 +225,13 @@ class _MicroBatches(Dataset[RawBatch | UserError]):
     def _labels(self, sample: Sample) -> UInt8[Tensor, "h w"]:
         if sample.semantic is None:
             raise UserError(
-                f"{sample.key} of {self._source.name} has no mask, and the method asks for labelled regions; choose "
+                f"{sample.key} of {self._source.name} has no mask, but the method needs labelled regions; choose "
                 "data with masks, or settings without `segments`"
             )
         return sample.semantic.to(torch.uint8)
 
     def _readable(self, drawn: int, bad: list[BadImage]) -> tuple[int, Sample]:
-        """The first readable image from `drawn` on, and its place; bad ones on the way are added to `bad`."""
+        """The position of the first readable image from `drawn` on, and the image; append bad ones to `bad`."""
         for step in range(min(len(self._source), _LONGEST_RUN)):
             place = (drawn + step) % len(self._source)
             try:
@@ -245,7 +247,7 @@ class _MicroBatches(Dataset[RawBatch | UserError]):
 
 
 def _few_pixels(samples: Iterable[tuple[int, Sample]]) -> Iterator[list[tuple[int, Sample]]]:
-    """The samples in groups: many small images are made into views at once, large ones are let go soon."""
+    """The samples in groups: many small images form one group, large ones are released early."""
     group, pixels = [], 0
     for place, sample in samples:
         group.append((place, sample))

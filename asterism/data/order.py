@@ -11,7 +11,7 @@ from asterism.ops.random import fold, generator
 
 
 class EpochOrder:
-    """Every epoch goes through the images in an order of its own; what does not fill a batch at its end is left out."""
+    """Each epoch visits the images in its own order; a last batch that is not full is dropped."""
 
     def __init__(self, images: int, batch_size: int, seed: int, *, shuffle: bool = True) -> None:
         if batch_size > images:
@@ -31,14 +31,14 @@ class EpochOrder:
         return step // self.steps_per_epoch
 
     def batch(self, step: int) -> Int[Tensor, " b"]:
-        """Places of the images of a step's global batch."""
+        """Positions of the images in a step's global batch."""
         start = step % self.steps_per_epoch * self.batch_size
         return self._permutation(self.epoch(step))[start : start + self.batch_size]
 
     def part(self, step: int, micro_batch: int, accumulate: int, rank: int, world_size: int) -> Int[Tensor, " b"]:
         """One process's share of one micro-batch: a contiguous piece of the global batch.
 
-        Micro-batch j of all processes together is the j-th piece of the global batch whatever the number of processes.
+        Micro-batch j of all processes together is the j-th piece of the global batch, for any number of processes.
         """
         size = self.batch_size // (accumulate * world_size)
         start = (micro_batch * world_size + rank) * size

@@ -1,4 +1,4 @@
-"""Batches for people's own training loops."""
+"""Batches for custom training loops."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def make_batch(
     std: Sequence[float] = IMAGENET_STD,
     device: str | torch.device = "cpu",
 ) -> Batch:
-    """The views that a method asked for (`method.views`), cut from images of any size, as its `loss` wants them.
+    """The views that a method requests (`method.views`), cut from images of any size, in the form its `loss` expects.
 
-    images: a list of whatever `Encoder.encode` takes. index: the number of each image in its data set; crops, masks and
-    dropped paths are drawn from (seed, epoch, index), so without it every step draws from its own number instead.
-    mean, std: of RGB in [0, 1], as the encoder will see them.
+    images: anything that `Encoder.encode` accepts. index: the number of each image in its data set; crops, masks and
+    dropped paths are drawn from (seed, epoch, index). Without it they are drawn from the step and the position in the
+    batch. mean, std: of RGB in [0, 1], as the encoder expects them.
     """
     cut, pictures = Views(views), [read_picture(image) for image in as_list(images)]
     if cut.with_labels:
-        raise UserError("these views ask for the labels of pixels (`segments`), which images alone do not have")
+        raise UserError("these views need pixel labels (`segments`), which plain images do not have")
     numbers = range(len(pictures)) if index is None else [int(number) for number in index]
     if len(numbers) != len(pictures):
-        raise UserError(f"there are {len(pictures)} images, but index has {len(numbers)} numbers; give one for each")
+        raise UserError(f"there are {len(pictures)} images, but index has {len(numbers)} numbers; give one per image")
     cause = (progress.seed, progress.epoch) if index is not None else (progress.seed, progress.step, 1)
     keys = [fold(*cause, number) for number in numbers]
     parameters = cut.sample([(image.shape[1], image.shape[2]) for image in pictures], keys)

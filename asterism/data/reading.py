@@ -1,4 +1,4 @@
-"""The images of a source in order, each once, in batches: what everything but training reads."""
+"""The images of a source in order, each once, in batches: read by everything except training."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from asterism.data.workers import prepare
 from asterism.errors import UserError
 from asterism.images.bad_image import BadImage
 
-Entry = tuple[int, Sample | BadImage]  # place in the source, and what is there
+Entry = tuple[int, Sample | BadImage]  # position in the source, and the image there
 Made = TypeVar("Made")
 
 
 def read_batches(
     source: Source, make: Callable[[Iterator[Entry]], Made], *, batch_size: int, workers: int = 0, first: int = 0
 ) -> Iterator[Made]:
-    """What `make` makes of every `batch_size` images from number `first` on.
+    """The results of `make` for every `batch_size` images, starting at image `first`.
 
-    Images are read one after the other as `make` takes them, so it decides how many are in memory. Workers get a copy
-    of `make` by pickling.
+    Images are read one at a time as `make` consumes them, so `make` decides how many are in memory. Workers receive a
+    pickled copy of `make`.
     """
     requests = [range(i, min(i + batch_size, len(source))) for i in range(first, len(source), batch_size)]
     return prepare(_Batches(source, make), requests, workers=workers, prefetch=2, pin_memory=False)
@@ -35,7 +35,7 @@ class _Batches(Dataset[Made | UserError]):
     def __getitem__(self, places: range) -> Made | UserError:
         try:
             return self._make(self._entries(places))
-        except UserError as error:  # given back, as an exception from a worker would arrive as a traceback
+        except UserError as error:  # returned, because an exception raised in a worker arrives as a traceback
             return error
 
     def _entries(self, places: range) -> Iterator[Entry]:

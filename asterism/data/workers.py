@@ -1,4 +1,4 @@
-"""Worker processes that prepare batches: how they start, what signals mean to them, and what is said when one dies."""
+"""Worker processes that prepare batches: how they start, handle signals, and report a worker that dies."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Prepared = TypeVar("Prepared")
 def prepare(
     tasks: Dataset[Prepared | UserError], requests: Iterable[Request], *, workers: int, prefetch: int, pin_memory: bool
 ) -> Iterator[Prepared]:
-    """`tasks[request]` for every request, in their order, worked out by `workers` processes (0: by this one).
+    """`tasks[request]` for every request, in order, computed by `workers` processes (0: by this one).
 
-    Workers start once and serve until the requests end. Mistakes of the user that a worker meets (`UserError`) are
-    raised here, without its traceback.
+    Workers start once and run until the requests end. A `UserError` in a worker is raised here, without the worker's
+    traceback.
     """
     loader: DataLoader[Prepared | UserError] = DataLoader(
         tasks,
@@ -38,24 +38,24 @@ def prepare(
         prefetch_factor=prefetch if workers else None,
         worker_init_fn=_start_worker if workers else None,
         pin_memory=pin_memory,
-        generator=generator(0),  # else torch would draw from the global one
+        generator=generator(0),  # otherwise torch would draw from the global one
     )
     with _own_child_signal():
         iterator: Any = iter(loader)
-    crew = list(getattr(iterator, "_workers", ()))
-    with _ended_afterwards(crew):
+    processes = list(getattr(iterator, "_workers", ()))
+    with _ended_afterwards(processes):
         while True:
             try:
                 prepared = next(iterator)
             except StopIteration:
                 return
             except (RuntimeError, ConnectionError, EOFError) as error:
-                fate = _fate(crew)
-                if fate is None:
+                exit_reason = _exit_reason(processes)
+                if exit_reason is None:
                     raise
                 raise UserError(
-                    f"a data worker died ({fate}). Most often memory ran out: set data.workers below {workers} or "
-                    "data.prefetch to 1, or give the machine (in a container: its shared memory) more"
+                    f"a data worker died ({exit_reason}). The usual cause is lack of memory: set data.workers below "
+                    f"{workers} or data.prefetch to 1, or give the machine (or the container: its shared memory) more"
                 ) from error
             if isinstance(prepared, UserError):
                 raise prepared
@@ -68,8 +68,10 @@ def cores() -> int:
 
 
 def _start_worker(number: int) -> None:
-    """Ctrl-C and a scheduler's SIGTERM reach the whole process group. What to do about them is the main process's
-    decision: it may want to finish a step and save, for which it needs its workers. They end when it does."""
+    """Ignore Ctrl-C and a scheduler's SIGTERM, which reach the whole process group.
+
+    The main process handles them: it may finish a step and save, for which it needs its workers. They end with it.
+    """
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -77,8 +79,8 @@ def _start_worker(number: int) -> None:
 
 @contextlib.contextmanager
 def _own_child_signal() -> Iterator[None]:
-    """Keep torch's handler out, which raises wherever the program stands when a worker dies, even in the middle of an
-    update. Without it the death is noticed at the next batch."""
+    """Keep torch from installing its SIGCHLD handler, which raises as soon as a worker dies, even in the middle of an
+    update. Without it, the death is noticed at the next batch."""
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGCHLD"):
         yield
         return
@@ -90,12 +92,13 @@ def _own_child_signal() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _ended_afterwards(crew: list[BaseProcess]) -> Iterator[None]:
-    """However this ends. Python asks children to end and waits for them when the program does; ours do not listen.
+def _ended_afterwards(processes: list[BaseProcess]) -> Iterator[None]:
+    """End the processes when the block or the program exits.
 
-    After an error that somebody keeps, torch's iterator lives on in its traceback and so would the workers.
+    At exit Python sends SIGTERM to its children and waits for them, but ours ignore that signal. After an error whose
+    traceback is kept, torch's iterator stays alive in it, and so would the workers.
     """
-    end = partial(_end, crew)
+    end = partial(_end, processes)
     atexit.register(end)
     try:
         yield
@@ -104,16 +107,16 @@ def _ended_afterwards(crew: list[BaseProcess]) -> Iterator[None]:
         end()
 
 
-def _end(crew: list[BaseProcess]) -> None:
-    for worker in crew:
+def _end(processes: list[BaseProcess]) -> None:
+    for worker in processes:
         if worker.is_alive():
             worker.kill()
             worker.join()
 
 
-def _fate(crew: list[BaseProcess]) -> str | None:
-    """How a worker ended that should not have."""
-    for worker in crew:
+def _exit_reason(processes: list[BaseProcess]) -> str | None:
+    """How a worker died; None if none did."""
+    for worker in processes:
         if worker.exitcode is not None and worker.exitcode != 0:
             code = -worker.exitcode
             return f"killed by {signal.Signals(code).name}" if code in set(signal.Signals) else f"exit code {-code}"

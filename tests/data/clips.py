@@ -1,4 +1,4 @@
-"""Small videos with masks for tests: a red square and a blue one that move over a grey ground."""
+"""Small videos with masks for tests: a red square and a blue one that move over a grey background."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures to test on: smooth fields, hard edges, texture, greys and the extreme levels, as photographs have them."""
+"""Test pictures with the properties of photographs: smooth areas, hard edges, texture, greys and extreme levels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def photograph(seed: int, height: int, width: int) -> Tensor:
-    """uint8 [3, height, width], laid out in memory as a decoder leaves it."""
+    """uint8 [3, height, width], with the memory layout of a decoder."""
     random = np.random.default_rng(seed)
     coarse = Image.fromarray(random.integers(0, 256, (5, 6, 3), dtype=np.uint8))
     levels = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC), dtype=np.float32)

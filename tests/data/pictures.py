@@ -12,7 +12,7 @@ from PIL import Image
 
 
 def picture(number: int, size: tuple[int, int] = (16, 12)) -> Image.Image:
-    """An image that nothing else looks like; width and height in pixels."""
+    """An image unlike any other; width and height in pixels."""
     levels = np.random.default_rng(number).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
     return Image.fromarray(levels)
 
@@ -30,7 +30,7 @@ def write(path: Path, number: int = 0) -> Path:
 
 
 def write_classes(root: Path, classes: dict[str, int]) -> Path:
-    """A folder with so many pictures per class."""
+    """A folder with the given number of pictures per class."""
     for place, (name, count) in enumerate(classes.items()):
         (root / name).mkdir(parents=True, exist_ok=True)
         for number in range(count):
@@ -39,7 +39,7 @@ def write_classes(root: Path, classes: dict[str, int]) -> Path:
 
 
 def age(root: Path, seconds: float = 100) -> None:
-    """Make everything look as if it was last changed some time ago."""
+    """Set all time stamps to some time ago."""
     then = time.time() - seconds
     for folder, _, files in os.walk(root, topdown=False):
         for name in files:

@@ -1,4 +1,4 @@
-"""Sources made up for tests; at the top of a module, so that spawned workers can import them."""
+"""Sources for tests, at module level so that spawned workers can import them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Numbered:
 
 
 class Painted(Numbered):
-    """Four regions of each image and one that is unknown, painted in levels by which they can be told."""
+    """Images with four regions and a void one, each filled with its own level."""
 
     STEP, UNKNOWN = 50, 4
 
@@ -68,7 +68,7 @@ class Deadly(Numbered):
 
 
 class Faulty(Numbered):
-    """Reading image 3 meets a mistake in the program."""
+    """Reading image 3 raises a programming error."""
 
     def __getitem__(self, index: int) -> Sample:
         if index == 3:
@@ -77,7 +77,7 @@ class Faulty(Numbered):
 
 
 class Deaf(Numbered):
-    """Reading image 0 tells all signals of a stop to the worker itself."""
+    """Reading image 0 sends SIGINT and SIGTERM to the worker itself."""
 
     def __getitem__(self, index: int) -> Sample:
         if index == 0:

@@ -28,7 +28,7 @@ def test_every_bad_image_is_written_once(tmp_path: Path) -> None:
     assert len(log) == 3
 
 
-def test_a_resumed_run_goes_on_with_its_file(tmp_path: Path) -> None:
+def test_a_resumed_run_continues_its_file(tmp_path: Path) -> None:
     path = tmp_path / "bad_images.jsonl"
     BadImageLog(path, max_share=0.5, total=100).record(bad(1, 2))
     log = BadImageLog(path, max_share=0.5, total=100)
@@ -37,7 +37,7 @@ def test_a_resumed_run_goes_on_with_its_file(tmp_path: Path) -> None:
     assert [line["key"] for line in lines(path)] == ["1.jpg", "2.jpg", "3.jpg"]
 
 
-def test_a_line_cut_off_by_a_kill_costs_itself_only(tmp_path: Path) -> None:
+def test_only_a_truncated_line_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "bad_images.jsonl"
     BadImageLog(path, max_share=0.5, total=100).record(bad(1, 2))
     path.write_bytes(path.read_bytes()[:-10])
@@ -89,18 +89,18 @@ def test_the_share_is_of_the_images_seen(tmp_path: Path) -> None:
     assert stops(1, 64, 10)
 
 
-def test_nothing_bad_is_allowed(tmp_path: Path) -> None:
+def test_a_share_of_zero_allows_no_bad_image(tmp_path: Path) -> None:
     with pytest.raises(UserError):
         BadImageLog(tmp_path / "a.jsonl", max_share=0.0, total=1000).record(bad(1), 500)
 
 
-def test_odd_keys(tmp_path: Path) -> None:
+def test_keys_with_special_characters(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     BadImageLog(path, 1.0, 10).record([BadImage('ü "quoted"\n\udcff.png', "broken\nreason")])
     assert len(BadImageLog(path, 1.0, 10)) == 1
     assert lines(path)[0]["reason"] == "broken\nreason"
 
 
-def test_where_nothing_can_be_written(tmp_path: Path) -> None:
+def test_an_unwritable_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot write"):
         BadImageLog(tmp_path / "missing" / "a.jsonl", 1.0, 10).record(bad(1))

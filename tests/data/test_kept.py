@@ -8,7 +8,7 @@ from asterism.data.sources.source import Sample
 
 
 class Counted(Scenes):
-    """Scenes that remember how often each was drawn."""
+    """Scenes that count how often each was drawn."""
 
     def __init__(self, count: int) -> None:
         super().__init__(size=16, count=count)
@@ -33,7 +33,7 @@ def test_kept_images_are_decoded_once_and_equal_the_source() -> None:
     assert source.drawn == [3, 1]
 
 
-def test_the_memory_has_an_end_and_the_first_stay() -> None:
+def test_memory_is_limited_and_the_first_images_stay() -> None:
     source = Counted(10)
     bytes_each = 16 * 16 * 4  # three channels and the class of each pixel
     images = KeptImages(source, megabytes=3.5 * bytes_each / 2**20)
@@ -43,7 +43,7 @@ def test_the_memory_has_an_end_and_the_first_stay() -> None:
     assert source.drawn == [*range(10), *range(3, 10)]
 
 
-def test_nothing_is_kept_without_memory() -> None:
+def test_nothing_is_kept_with_a_limit_of_zero() -> None:
     source = Counted(2)
     images = KeptImages(source, megabytes=0)
     sample = [images[0], images[0]][1]

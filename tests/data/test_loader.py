@@ -51,7 +51,7 @@ def joined(parts: list[RawBatch]) -> RawBatch:
     )
 
 
-def test_what_a_batch_holds() -> None:
+def test_contents_of_a_batch() -> None:
     source = Numbered(20)
     batches = list(loader(source))
     assert len(batches) == len(loader(source)) == 6
@@ -75,7 +75,7 @@ def test_what_a_batch_holds() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_workers_change_nothing(workers: int) -> None:
+def test_the_number_of_workers_does_not_matter(workers: int) -> None:
     source = Numbered(20, bad=[3, 4, 19])
     alone, helped = list(loader(source)), list(loader(source, workers=workers))
     assert len(alone) == len(helped)
@@ -84,7 +84,7 @@ def test_workers_change_nothing(workers: int) -> None:
         assert torch.equal(a.index, b.index)
 
 
-def test_a_start_in_the_middle_changes_nothing() -> None:
+def test_starting_in_the_middle_gives_the_same_batches() -> None:
     source = Numbered(20, bad=[5])
     whole = list(loader(source))
     for start in (1, 2, 5):
@@ -104,7 +104,7 @@ def test_processes_and_micro_batches_share_the_global_batch(world: int, accumula
         assert same(joined(parts), expected)
 
 
-def test_labels_come_with_the_views_that_ask_and_lie_under_their_pixels() -> None:
+def test_views_that_request_labels_get_those_under_their_pixels() -> None:
     source = Painted(8)
     specs = (ViewSpec(size=12, segments=True, scale=(0.3, 1)), ViewSpec(size=8), ViewSpec(size=16, segments=True))
     config = DataConfig(path="x", workers=0)
@@ -127,7 +127,7 @@ def test_labels_come_with_the_views_that_ask_and_lie_under_their_pixels() -> Non
     assert (batch.views[0].segments < 0).any()
 
 
-def test_no_masks_where_labels_are_asked_for() -> None:
+def test_labels_requested_from_data_without_masks() -> None:
     views = Views([ViewSpec(size=8, segments=True)])
     with pytest.raises(UserError, match="0 of numbered has no mask"):
         next(
@@ -139,14 +139,14 @@ def test_no_masks_where_labels_are_asked_for() -> None:
         )
 
 
-def test_another_seed_is_another_run() -> None:
+def test_another_seed_gives_other_batches() -> None:
     source = Numbered(20)
     a, b = (next(iter(loader(source, seed=seed))) for seed in (1, 2))
     assert not torch.equal(a.index, b.index)
     assert not torch.equal(a.keys, b.keys)
 
 
-def test_the_same_image_has_other_views_in_another_epoch() -> None:
+def test_an_image_has_different_views_in_every_epoch() -> None:
     first, second = Loader(
         Numbered(8), Views(SPECS), DataConfig(path="x", workers=0, shuffle=False), batch_size=8, seed=0, steps=2
     )
@@ -163,7 +163,7 @@ def test_bad_images_are_replaced_by_the_next_readable_one() -> None:
         assert batch.index.tolist() == [0, 1, 4, 4, 4, 5, 6, 0]
         assert [bad.key for bad in batch.bad] == ["2", "3", "3", "7"]
         assert batch.keys.tolist() == [fold(0, epoch, drawn) for drawn in range(8)]
-    assert len({tuple(rows) for rows in first.geometry[1, 2:5].tolist()}) == 3  # shown again, but cut elsewhere
+    assert len({tuple(rows) for rows in first.geometry[1, 2:5].tolist()}) == 3  # shown again, but with another crop
 
 
 def test_a_bad_image_is_read_once_per_process() -> None:
@@ -178,7 +178,7 @@ def test_a_bad_image_is_read_once_per_process() -> None:
     assert reads.count(2) == 1
 
 
-def test_an_error_that_is_kept_leaves_no_workers_behind() -> None:
+def test_no_workers_survive_an_error_whose_traceback_is_kept() -> None:
     with pytest.raises(UserError, match="cannot be read") as kept:
         list(loader(Numbered(20, bad=range(20)), workers=1))
     assert kept.tb is not None
@@ -218,12 +218,12 @@ def test_signals_to_the_process_group_leave_workers_alive() -> None:
     assert len(list(loader(source, workers=1, steps=4))) == 4
 
 
-def test_our_own_mistakes_keep_their_traceback() -> None:
+def test_programming_errors_keep_their_traceback() -> None:
     with pytest.raises(ZeroDivisionError, match="our own bug"):
         list(loader(Faulty(16), workers=1))
 
 
-def test_one_set_of_workers_serves_all_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_start_once_for_all_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     real = DataLoader.__iter__
 
@@ -237,7 +237,7 @@ def test_one_set_of_workers_serves_all_epochs(monkeypatch: pytest.MonkeyPatch) -
     assert len(made) == 1
 
 
-def test_the_global_generator_is_left_alone() -> None:
+def test_the_global_generator_is_unchanged() -> None:
     torch.manual_seed(0)
     before = torch.get_rng_state()
     list(loader(Numbered(20)))
@@ -274,7 +274,7 @@ def test_a_program_with_spawned_workers_that_ends_in_the_middle(tmp_path: Path) 
     assert done.stdout.split() == ["True"]
 
 
-def test_what_spawned_workers_are_given_can_be_pickled() -> None:
+def test_arguments_of_spawned_workers_can_be_pickled() -> None:
     source = Numbered(20, bad=[3])
     order = module.EpochOrder(20, 8, seed=3)
     tasks = module._MicroBatches(source, Views(SPECS), seed=3, keep_mb=1)
@@ -319,7 +319,7 @@ def test_real_data(real_data: Path, name: str, split: str | None) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_keeping_images_changes_nothing_but_the_reading(workers: int) -> None:
+def test_keeping_images_does_not_change_batches(workers: int) -> None:
     source = Numbered(20, bad=[3, 4, 19])
     kept, read = list(loader(source, workers=workers, keep_mb=1)), list(loader(source, workers=workers))
     assert all(map(same, kept, read))

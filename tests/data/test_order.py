@@ -28,7 +28,7 @@ def test_the_order_is_a_function_of_seed_and_epoch() -> None:
 
 
 @pytest.mark.parametrize(("world", "accumulate"), [(1, 1), (2, 1), (1, 3), (2, 3), (4, 3)])
-def test_the_parts_make_up_the_global_batch(world: int, accumulate: int) -> None:
+def test_the_parts_form_the_global_batch(world: int, accumulate: int) -> None:
     order = EpochOrder(images=100, batch_size=24, seed=0)
     for step in (0, 5):
         micro_batches = [

@@ -31,7 +31,7 @@ def test_views_come_in_order_with_their_sizes() -> None:
         assert all(crop.dtype == torch.uint8 and crop.is_contiguous() for crop in crops)
 
 
-def test_the_same_key_gives_the_same_pixels_and_leaves_the_image_alone() -> None:
+def test_the_same_key_gives_the_same_pixels_and_the_image_is_unchanged() -> None:
     views = Views(SPECS)
     picture = photograph(1, 60, 80)
     before = picture.clone()
@@ -51,10 +51,10 @@ def test_tiny_long_and_grey_images(height: int, width: int) -> None:
         for crop in views.apply([picture.expand(3, -1, -1)], parameters):
             spread = crop.int().amax(1) - crop.int().amin(1)
             assert spread.max() <= 1  # grey stays grey
-        assert views.apply_labels([picture[0]], parameters) == []  # none was asked for
+        assert views.apply_labels([picture[0]], parameters) == []  # none was requested
 
 
-def test_the_views_of_an_image_are_the_same_in_any_company() -> None:
+def test_the_views_of_an_image_are_the_same_in_any_batch() -> None:
     views = Views([*SPECS, ViewSpec(size=16, segments=True)])
     pictures = [photograph(seed, 20 + 7 * seed, 90 - 5 * seed) for seed in range(12)]
     labels = [picture[0] for picture in pictures]
@@ -75,7 +75,7 @@ def test_the_views_of_an_image_are_the_same_in_any_company() -> None:
 
 
 def test_a_nested_view_is_cut_from_the_original_pixels() -> None:
-    """Detail that the parent's low resolution destroys is still there in the child."""
+    """Detail lost at the parent's low resolution is preserved in the child."""
     checkers = (torch.arange(64)[:, None] + torch.arange(64)) % 2 * 255
     picture = checkers.to(torch.uint8).expand(3, -1, -1)
     views = Views([ViewSpec(size=8, scale=(1, 1)), ViewSpec(size=32, scale=(0.1, 0.1), inside=0)])
@@ -85,7 +85,7 @@ def test_a_nested_view_is_cut_from_the_original_pixels() -> None:
 
 
 def test_geometry_says_where_the_pixels_came_from() -> None:
-    """In an image whose red and green tell the column and the row, the mean of a patch is the place of its centre."""
+    """In an image whose red and green encode column and row, the mean of a patch is the position of its centre."""
     height, width, grid = 200, 240, 4
     columns, rows = torch.arange(width).expand(height, width), torch.arange(height)[:, None].expand(height, width)
     picture = torch.stack((columns, rows, rows)).to(torch.uint8)
@@ -112,7 +112,7 @@ def test_geometry_rows_hold_the_image_size_and_the_crop() -> None:
         assert row == [crop.top, crop.left, crop.height, crop.width, 60, 80, crop.flip]
 
 
-def test_labels_lie_where_the_geometry_says() -> None:
+def test_labels_agree_with_the_geometry() -> None:
     labels = torch.arange(60 * 80).reshape(60, 80)
     asking = ViewSpec(size=16, segments=True)
     views = Views([asking, ViewSpec(size=16), asking.model_copy(update={"scale": (0.05, 0.2)})])

@@ -22,11 +22,13 @@ def test_within_one_level_of_torchvision(sigma: float) -> None:
         taps = 2 * math.ceil(3 * sigma) + 1
         assert differences(ours, TF.gaussian_blur(picture, [taps, taps], [sigma, sigma])).max() <= 1
         many = TF.gaussian_blur(picture, [41, 41], [sigma, sigma])
-        assert differences(ours, many).max() <= 1  # what lies beyond three standard deviations does not show
+        assert (
+            differences(ours, many).max() <= 1
+        )  # the tails beyond three standard deviations make no visible difference
 
 
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 1.6, 2.0])
-def test_near_pil_inside_the_border(sigma: float) -> None:
+def test_close_to_pil_inside_the_border(sigma: float) -> None:
     picture = photograph(7, 96, 96)
     ours = to_uint8(blur(picture[None].float(), [sigma]))[0]
     pil = from_pil(to_pil(picture).filter(ImageFilter.GaussianBlur(sigma)))
@@ -56,7 +58,7 @@ def test_equals_the_double_sum_over_the_reflected_image() -> None:
     torch.testing.assert_close(blur(levels[None], [sigma])[0], expected, rtol=0, atol=1e-3)
 
 
-def test_constant_images_stay_and_views_smaller_than_the_kernel_work() -> None:
+def test_constant_images_are_unchanged_and_views_smaller_than_the_kernel_work() -> None:
     for size in (1, 2, 4):
         levels = torch.full((3, size, size), 77.0)
         torch.testing.assert_close(blur(levels[None], [2.0])[0], levels)

@@ -70,7 +70,7 @@ def test_hue_differs_from_pil_by_the_rounding_of_its_eight_bit_hsv(factor: float
         assert difference.max() <= 16
 
 
-def test_hue_is_the_turn_of_hsv_pixel_by_pixel() -> None:
+def test_hue_is_a_rotation_in_hsv_pixel_by_pixel() -> None:
     levels = torch.rand(3, 5, 6, generator=torch.Generator().manual_seed(2)) * 255
     for factor in (-0.45, -0.08, 0.1, 0.3):
         expected = torch.empty_like(levels)
@@ -113,7 +113,7 @@ def test_adjustments_follow_their_order() -> None:
     assert differences(forward, chained).max() <= 4  # torchvision loses up to a level in each of the four
 
 
-def test_every_change_together_follows_torchvision() -> None:
+def test_all_changes_together_agree_with_torchvision() -> None:
     picture = PICTURES[1]
     colors = Colors((("contrast", 1.2),), grayscale=True, blur_sigma=1.0, solarize_threshold=128)
     chained = TF.rgb_to_grayscale(TF.adjust_contrast(picture, 1.2), 3)
@@ -123,7 +123,7 @@ def test_every_change_together_follows_torchvision() -> None:
     assert near_threshold.float().mean() < 0.02
 
 
-def test_no_change_of_colour_keeps_the_pixels_and_never_writes_to_them() -> None:
+def test_without_colour_changes_pixels_are_never_written() -> None:
     picture = photograph(5, 20, 30)
     before = picture.clone()
     assert torch.equal(recolored(picture, Colors()), before)
@@ -137,7 +137,7 @@ def test_luma_weights_sum_to_a_full_level() -> None:
 
 
 @pytest.mark.parametrize("size", [8, 32, 300])
-def test_a_view_does_not_depend_on_those_beside_it(size: int) -> None:
+def test_a_view_does_not_depend_on_others_in_its_batch(size: int) -> None:
     jitter = ViewSpec(size=size, jitter=ColorJitter(), grayscale=0.3, blur=0.5, blur_sigma=(0.1, 2.0), solarize=0.3)
     pictures = torch.stack([photograph(seed, size, size) for seed in range(40)])
     colors = [view.colors for (view,) in Views([jitter]).sample([(size, size)] * 40, range(40))]

@@ -16,7 +16,7 @@ DRAWS = 1000
 
 
 def sampled(spec: ViewSpec, height: int, width: int, count: int = DRAWS) -> list[ViewParameters]:
-    """Many independent draws of one view: the views of a list have nothing in common but their image."""
+    """Many independent draws of one view: the views of a list share only their image."""
     views = Views([spec] * 50)
     return [view for key in range(count // 50) for view in views.sample([(height, width)], [key])[0]]
 
@@ -69,7 +69,7 @@ def test_adjustments_are_distributed_like_torchvision() -> None:
     assert correlation.abs().max() < 4 / math.sqrt(DRAWS)
 
 
-def test_every_order_of_adjustments_is_as_likely() -> None:
+def test_every_order_of_adjustments_is_equally_likely() -> None:
     spec = ViewSpec(size=8, jitter=ColorJitter(probability=1.0))
     orders = Counter(tuple(name for name, _ in view.colors.adjustments) for view in sampled(spec, 20, 20))
     assert len(orders) == 24
@@ -147,7 +147,7 @@ def test_a_view_does_not_depend_on_those_after_it() -> None:
     assert first != second
 
 
-def test_nested_crops_lie_inside_and_crops_inside_the_image() -> None:
+def test_nested_crops_are_inside_their_parent_and_crops_inside_the_image() -> None:
     draw = random.Random(0)
     for key in range(150):
         height, width = draw.choice([(1, 1), (8, 8), (5, 700), (700, 5), (draw.randint(1, 90), draw.randint(1, 90))])
@@ -203,14 +203,14 @@ def test_same_place_shares_crop_and_flip_but_not_colours() -> None:
         ({"inside": 0, "same_place": 0}, "both inside and same_place"),
     ],
 )
-def test_impossible_views_are_refused(changes: dict[str, object], message: str) -> None:
+def test_impossible_views_are_rejected(changes: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message.replace("(", r"\(")) as error:
         Views([ViewSpec(size=8), ViewSpec(**({"size": 8} | changes))])
     assert "view 1" in str(error.value)
 
 
-def test_the_first_view_refers_to_none() -> None:
-    with pytest.raises(UserError, match="it is the first"):
+def test_the_first_view_cannot_refer_to_another() -> None:
+    with pytest.raises(UserError, match="the first view cannot refer to another"):
         Views([ViewSpec(size=8, inside=0)])
 
 

@@ -1,4 +1,4 @@
-"""Images for evaluations and embeddings: each once, in order, cut from the middle, without chance."""
+"""Images for evaluations and embeddings: each once, in order, centre-cropped, with nothing random."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from asterism.images.square import center_square, usual_resize
 
 @dataclass(frozen=True)
 class EvaluationBatch:
-    """Readable images in the order of their source, and the unreadable ones among them."""
+    """Readable images in the order of their source, and the unreadable ones between them."""
 
     images: UInt8[Tensor, "b 3 s s"]
     labels: Int[Tensor, " b"] | None  # None in a source without labels
     keys: list[str]
-    index: Int[Tensor, " b"]  # place in the source
+    index: Int[Tensor, " b"]  # position in the source
     bad: list[BadImage] = field(default_factory=list)
 
 
 def evaluation_batches(
     source: Source, size: int, *, batch_size: int = 64, workers: int = 0, resize: int | None = None
 ) -> Iterator[EvaluationBatch]:
-    """Every readable image of a source: shorter side resized to `resize` pixels, middle square of `size` pixels.
+    """Every readable image of a source: shorter side resized to `resize` pixels, then a centre crop of `size` pixels.
 
-    By default `resize` follows `usual_resize`. Bad images are named by a batch near them, so a batch may be smaller
-    than `batch_size`; it is empty only if no image can be read at all.
+    By default `resize` follows `usual_resize`. A bad image is reported in a batch near its position, so a batch may be
+    smaller than `batch_size`. A batch is empty only if no image can be read at all.
     """
     resize = usual_resize(size) if resize is None else resize
     if resize < size:
-        raise UserError(f"resize = {resize} is smaller than the crop of {size}; give at least {size}")
+        raise UserError(f"resize = {resize} is smaller than the crop of {size}; choose at least {size}")
     return _without_empty(
-        read_batches(source, _MiddleSquares(source, size, resize), batch_size=batch_size, workers=workers)
+        read_batches(source, _CenterCrops(source, size, resize), batch_size=batch_size, workers=workers)
     )
 
 
 @dataclass(frozen=True)
-class _MiddleSquares:
+class _CenterCrops:
     source: Source
     size: int
     resize: int
@@ -73,7 +73,7 @@ class _MiddleSquares:
 
 
 def _without_empty(batches: Iterator[EvaluationBatch]) -> Iterator[EvaluationBatch]:
-    """Pass on the bad images of an empty batch with the batch before it, or with the first that is not empty."""
+    """Move the bad images of an empty batch to the batch before it, or to the first one that is not empty."""
     waiting: EvaluationBatch | None = None
     for batch in batches:
         if waiting is None:

@@ -1,4 +1,4 @@
-"""What an evaluation learns from and what it is tested on."""
+"""Labelled images for evaluations: a training part and a test part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from asterism.ops.random import fold, generator
 
 @dataclass(frozen=True)
 class DataChoice:
-    """What the user asked for. A split that is None is found: train, and test or else val."""
+    """The data the user requested. A split that is None is chosen: train, and test or else val."""
 
     path: str
     train_split: str | None = None
@@ -24,18 +24,18 @@ class DataChoice:
 
 @dataclass(frozen=True)
 class Parts:
-    """Two sources without a common image."""
+    """Two sources with no image in common."""
 
     train: Source
     test: Source
-    notes: tuple[str, ...] = ()  # how the parts came about, where that is a choice of ours
+    notes: tuple[str, ...] = ()  # how the parts were chosen, if the data does not define them
 
 
 def open_labelled(choice: DataChoice, holdout: float, seed: int) -> Parts:
     """Labelled training and test images.
 
-    Where the data has no test part, `holdout` of every class is kept from training: a draw that depends on the labels
-    and the seed alone, so that every encoder is measured on the same images.
+    If the data has no test part, `holdout` of every class is held out from training. The draw depends only on labels
+    and seed, so that every encoder is tested on the same images.
     """
     train = open_source(choice.path, choice.train_split)
     labels = labels_of(train)
@@ -58,26 +58,26 @@ def labels_of(source: Source) -> list[int]:
     labels = [source.label(index) for index in range(len(source))]
     if source.classes is None or any(label is None for label in labels):
         raise UserError(
-            f"{source.name} has no labels; an evaluation needs them: a folder with one subfolder per class, none of "
-            "them empty, shards with .cls entries, or a labelled set from `asterism list datasets`"
+            f"{source.name} has no labels, which this evaluation needs; give a folder with one subfolder per class, "
+            "none of them empty, shards with .cls entries, or a labelled set from `asterism list datasets`"
         )
     beyond = [label for label in labels if label is not None and not 0 <= label < len(source.classes)]
     if beyond:
         raise UserError(
-            f"{source.name} has {len(source.classes)} classes, but {len(beyond)} images have labels outside of "
-            f"0 … {len(source.classes) - 1}, such as {beyond[0]}; name all classes, or mend the labels"
+            f"{source.name} has {len(source.classes)} classes, but {len(beyond)} images have labels outside "
+            f"0 … {len(source.classes) - 1}, such as {beyond[0]}; name all classes, or fix the labels"
         )
     return [label for label in labels if label is not None]
 
 
 def class_balanced(labels: list[int], share: float, seed: int) -> list[int]:
-    """Places of `share` of the images of every class, at least one each: a function of labels, share and seed."""
+    """Positions of `share` of the images of every class, at least one each: a function of labels, share and seed."""
     return _draw(labels, seed, lambda size: max(1, round(share * size)))
 
 
 def held_out_places(labels: list[int], share: float, seed: int) -> list[int]:
-    """Places of `share` of every class to test on. At least one image of every class stays in training, and of classes
-    with several at least one is tested."""
+    """Positions of `share` of every class to test on. At least one image of every class stays in the training part, and
+    at least one image of every class with several is in the test part."""
     return _draw(labels, seed, lambda size: min(size - 1, max(1, round(share * size))))
 
 
@@ -91,7 +91,7 @@ def _hold_out(source: Source, labels: list[int], share: float, seed: int) -> Par
 
 
 def _draw(labels: list[int], seed: int, count: Callable[[int], int]) -> list[int]:
-    """`count` of the class's size many places of every class, ascending."""
+    """Positions of `count(size)` images of every class, ascending; `size` is the number of images in the class."""
     places: dict[int, list[int]] = {}
     for place, label in enumerate(labels):
         places.setdefault(label, []).append(place)

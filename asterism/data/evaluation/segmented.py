@@ -1,4 +1,4 @@
-"""What protocols about segmentation learn from and are tested on."""
+"""Segmented images for evaluations: a training part and a test part."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from asterism.ops.random import fold, generator
 
 @dataclass(frozen=True)
 class SegmentedParts(Parts):
-    """Two segmented sources with the same classes and without a common image."""
+    """Two segmented sources with the same classes and no image in common."""
 
     train: SegmentedSource
     test: SegmentedSource
@@ -27,7 +27,7 @@ class SegmentedParts(Parts):
 
 
 def open_segmented_parts(choice: DataChoice, holdout: float, seed: int) -> SegmentedParts:
-    """Training and test images with masks; `holdout` of the images where the data has no test part."""
+    """Training and test images with masks; `holdout` of the images are held out if the data has no test part."""
     train = open_segmented(choice.path, choice.train_split)
     try:
         test = open_segmented(choice.path, choice.test_split or "test")
@@ -42,18 +42,20 @@ def open_segmented_parts(choice: DataChoice, holdout: float, seed: int) -> Segme
             )
         return _hold_out(train, holdout, seed)
     if test.pixel_classes != train.pixel_classes:
-        raise UserError(f"{train.name} and {test.name} have different classes of pixels")
+        raise UserError(f"{train.name} and {test.name} have different pixel classes")
     return SegmentedParts(train, test)
 
 
 def drawn_images(images: int, count: int, key: int) -> list[int]:
-    """`count` different images, ascending."""
+    """Positions of `count` different images, ascending."""
     return sorted(torch.randperm(images, generator=generator(key))[:count].tolist())
 
 
 def _hold_out(source: SegmentedSource, share: float, seed: int) -> SegmentedParts:
     if len(source) < 2:
-        raise UserError(f"{source.name} has one image; an evaluation needs at least one to learn from and one to test")
+        raise UserError(
+            f"{source.name} has one image; an evaluation needs at least one for training and one for testing"
+        )
     count = min(len(source) - 1, max(1, round(share * len(source))))
     held_out = drawn_images(len(source), count, fold(seed, len(source)))
     kept = sorted(set(range(len(source))) - set(held_out))

@@ -1,7 +1,7 @@
-"""Images with the boxes of their objects: from a folder's boxes.json, or from sources that know them, as scenes do.
+"""Images with bounding boxes: from a folder's boxes.json, or from sources that provide them, such as scenes.
 
-boxes.json stands at the top of the folder and maps the path of an image, relative to that folder, to its box or to a
-list of boxes. A box is [x0, y0, x1, y1]: the first and the last column and row of the object, counted from 0, as in
+boxes.json is at the top of the folder and maps the path of an image, relative to that folder, to its box or to a list
+of boxes. A box is [x0, y0, x1, y1]: the first and the last column and row of the object, counted from 0, as in
 ImageNet's annotations.
 """
 
@@ -31,18 +31,18 @@ FILE_NAME = "boxes.json"
 
 @dataclass(frozen=True)
 class BoxedBatch:
-    """Readable images, cut from the middle, with the boxes of their class; and what could not be read."""
+    """Readable images, centre-cropped, with the boxes of their class; and the images that could not be read."""
 
     images: UInt8[Tensor, "b 3 s s"]
     labels: Int[Tensor, " b"]
     sizes: list[tuple[int, int]]  # height and width of each original image
-    boxes: list[Float[Tensor, "_ 4"]]  # left, top, right, bottom edges in pixels of the original image; perhaps none
+    boxes: list[Float[Tensor, "_ 4"]]  # left, top, right, bottom edges in pixels of the original image; may be empty
     keys: list[str]
     bad: list[BadImage] = field(default_factory=list)
 
 
 class WithBoxes(Wrapped):
-    """A source whose samples get boxes by their keys."""
+    """A source with boxes added to its samples by key."""
 
     def __init__(self, source: Source, boxes: Mapping[str, NDArray[np.float64]]) -> None:
         super().__init__(source)
@@ -60,24 +60,24 @@ class WithBoxes(Wrapped):
 
 
 def with_boxes(source: Source, path: str) -> Source:
-    """The source with the boxes of `path`/boxes.json, where there is such a file; else as it is."""
+    """The source with the boxes of `path`/boxes.json, or unchanged if that file does not exist."""
     file = Path(path).expanduser() / FILE_NAME
     return WithBoxes(source, read_boxes(file)) if file.is_file() else source
 
 
 def read_boxes(file: Path) -> dict[str, NDArray[np.float64]]:
-    """Boxes of each image by key, as left, top, right, bottom edges: the last column and row are inside."""
+    """The boxes of each image by key, as left, top, right, bottom edges; the last column and row are inside the box."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         raise UserError(f"cannot read {file}: {error}") from None
     if not isinstance(content, dict):
-        raise UserError(f"{file} holds a {type(content).__name__}; it must map paths of images to boxes")
+        raise UserError(f"{file} holds a {type(content).__name__}; it must map image paths to boxes")
     return {key: _edges(file, key, value) for key, value in content.items()}
 
 
 def boxes_of_label(sample: Sample) -> Float[Tensor, "_ 4"]:
-    """The boxes of what the label names. Sources that mark every object also have boxes of other classes."""
+    """The boxes of objects of the image's label. Sources that mark every object also have boxes of other classes."""
     if sample.boxes is None:
         return torch.empty(0, 4, dtype=torch.float64)
     boxes = sample.boxes.double()
@@ -91,7 +91,7 @@ def boxes_of_label(sample: Sample) -> Float[Tensor, "_ 4"]:
 def boxed_batches(
     source: Source, size: int, *, resize: int, batch_size: int = 64, workers: int = 0
 ) -> Iterator[BoxedBatch]:
-    """Every readable image in order: shorter side to `resize`, middle square of `size`."""
+    """Every readable image in order: shorter side resized to `resize`, then a centre crop of `size`."""
     return read_batches(source, _BoxedSquares(source, size, resize), batch_size=batch_size, workers=workers)
 
 

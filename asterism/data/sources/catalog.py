@@ -1,4 +1,4 @@
-"""The data sets that go by a name. Nothing heavy is imported here, so that they can be listed at once."""
+"""Data sets that can be opened by name. Nothing heavy is imported here, so listing them is fast."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from asterism.data.sources.splits import EVERYTHING
 
-SCENES = "scenes"  # drawn by us
-IMAGENET = "imagenet"  # may not be downloaded by a program
+SCENES = "scenes"  # synthetic, drawn on the fly
+IMAGENET = "imagenet"  # its licence forbids automatic download
 
 _Parts = dict[str, dict[str, Any]]
 _FLAG: _Parts = {"train": {"train": True}, "test": {"train": False}}
@@ -20,7 +20,7 @@ def _by_split(*names: str) -> _Parts:
 
 @dataclass(frozen=True)
 class Entry:
-    """A set that torchvision knows: its class there, and the arguments that give each of our splits."""
+    """A data set in torchvision: its class there, and the arguments for each of our splits."""
 
     loader: str
     parts: _Parts
@@ -55,8 +55,8 @@ NAMED: dict[str, Entry] = {
 
 
 def dataset_names() -> dict[str, str]:
-    """Every name that stands for a data set, and what it stands for."""
+    """Every data set that can be opened by name, with a description."""
     known = {name: entry.about for name, entry in NAMED.items()}
-    known[IMAGENET] = "1,281,167 images of 1,000 classes, where you have put them"
+    known[IMAGENET] = "1,281,167 images of 1,000 classes; to be downloaded by hand"
     known[SCENES] = "built in: drawn scenes of textured objects, with labels, masks and boxes"
     return dict(sorted(known.items()))

@@ -16,14 +16,14 @@ from asterism.images.masks import VOID
 
 
 class CocoMasks:
-    """Masks of the images of one annotation file. Smaller objects lie above larger ones; crowds are void."""
+    """Masks of the images of one annotation file. Smaller objects are drawn over larger ones; crowds are void."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         content = _read(path)
         categories = sorted(content["categories"], key=lambda category: category["id"])
         if len(categories) >= VOID:
-            raise UserError(f"{path} has {len(categories)} categories; at most {VOID - 1} are understood")
+            raise UserError(f"{path} has {len(categories)} categories; at most {VOID - 1} are supported")
         self.classes = ["background", *(category["name"] for category in categories)]
         self._number = {category["id"]: 1 + place for place, category in enumerate(categories)}
         self.images: dict[str, int] = {image["file_name"]: image["id"] for image in content["images"]}
@@ -52,7 +52,7 @@ class CocoMasks:
         return polygons(segmentation, size)
 
     def _from_runs(self, segmentation: Mapping[str, Any], annotation: Mapping[str, Any]) -> NDArray[np.bool_]:
-        """Lengths of alternating runs of background and object, column by column."""
+        """Decode run lengths, alternately of background and object, column by column."""
         counts = segmentation["counts"]
         if isinstance(counts, str):
             raise UserError(
@@ -81,5 +81,5 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, TypeError) as error:
         raise UserError(f"cannot read {path}: {error}") from None
     if missing:
-        raise UserError(f"{path} lacks {', '.join(missing)}; it must be a file of COCO's instance annotations")
+        raise UserError(f"{path} lacks {', '.join(missing)}; it must be a COCO instance annotation file")
     return content

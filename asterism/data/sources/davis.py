@@ -1,7 +1,7 @@
 """Videos in the layout of DAVIS, with a mask in every frame.
 
-JPEGImages/480p/<video>/<frame>.jpg, Annotations/480p/<video>/<frame>.png with numbers of objects, and
-ImageSets/2017/val.txt with the names of the videos to use. Masks of 0 and 255, as in DAVIS 2016, show one object.
+JPEGImages/480p/<video>/<frame>.jpg, Annotations/480p/<video>/<frame>.png with object numbers, and
+ImageSets/2017/val.txt with the names of the videos to use. Masks of 0 and 255, as in DAVIS 2016, contain one object.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Davis:
         mask = white_as_object(read_mask(file), self._values(frame.parent.name))
         if mask.shape != image.shape[1:]:
             raise UserError(
-                f"the mask {file} has {mask.shape[1]}×{mask.shape[0]} pixels, its frame {frame} has "
-                f"{image.shape[2]}×{image.shape[1]}; give both the same size"
+                f"the mask {file} has {mask.shape[1]}×{mask.shape[0]} pixels, but its frame {frame} has "
+                f"{image.shape[2]}×{image.shape[1]}; both must have the same size"
             )
         return Sample(image, self._key(frame), instances=mask)
 
@@ -78,7 +78,7 @@ class Davis:
 
 
 def open_davis(root: Path, split: str | None = None) -> Davis:
-    """The videos of a split; without ImageSets, all there are."""
+    """The videos of a split; without ImageSets, all of them."""
     images, annotations = _resolution(root, "JPEGImages"), _resolution(root, "Annotations")
     names, chosen = _names(root, split, images)
     videos = {name: list_frames(images / name) for name in names}
@@ -87,7 +87,7 @@ def open_davis(root: Path, split: str | None = None) -> Davis:
         if missing:
             raise UserError(
                 f"{len(missing)} of {len(frames)} frames of {name} have no mask, such as "
-                f"{_mask_of(annotations, missing[0])}; every frame needs one to be compared with"
+                f"{_mask_of(annotations, missing[0])}; every frame needs a mask to be compared with"
             )
     return Davis(root, chosen, videos, annotations)
 
@@ -98,7 +98,7 @@ def list_frames(folder: Path) -> list[Path]:
         raise UserError(f"no such folder of images: {folder}")
     frames = sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and not p.name.startswith("."))
     if not frames:
-        raise UserError(f"no images in {folder}; those of a video go there in the order of their names")
+        raise UserError(f"no images in {folder}; put the frames of a video there, ordered by name")
     return frames
 
 
@@ -112,24 +112,26 @@ def _mask_of(annotations: Path, frame: Path) -> Path:
 
 
 def _resolution(root: Path, kind: str) -> Path:
-    """The folder of a resolution: 480p, or the only other one."""
+    """The folder of a resolution: 480p, or the only one there is."""
     folder = root / kind
     found = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     if _RESOLUTION in found or len(found) == 1:
         return folder / (_RESOLUTION if _RESOLUTION in found else found[0])
     raise UserError(
-        f"{root} is not in the layout of DAVIS: {kind}/{_RESOLUTION} is missing"
+        f"{root} is not in DAVIS layout: {kind}/{_RESOLUTION} is missing"
         + (f" (there are {', '.join(found)})" if found else "")
     )
 
 
 def _names(root: Path, split: str | None, images: Path) -> tuple[list[str], str]:
-    lists = {path.stem: path for path in sorted((root / "ImageSets").glob("*/*.txt"))}  # later years replace earlier
+    lists = {
+        path.stem: path for path in sorted((root / "ImageSets").glob("*/*.txt"))
+    }  # later years override earlier ones
     if not lists and split is None:
         return sorted(path.name for path in images.iterdir() if path.is_dir()), "all"
     chosen = split or "val"
     if chosen not in lists:
-        raise UnknownSplit(f"{root} has no videos {chosen!r}; it has {', '.join(lists) or 'no ImageSets'}")
+        raise UnknownSplit(f"{root} has no video split {chosen!r}; it has {', '.join(lists) or 'no ImageSets'}")
     names = lists[chosen].read_text(encoding="utf-8").split()
     missing = [name for name in names if not (images / name).is_dir()]
     if missing or not names:

@@ -1,4 +1,4 @@
-"""Folders of images: any nesting, with the direct subfolders as classes where the layout says so."""
+"""Folders of images: any nesting, with the direct subfolders as classes if the layout suggests it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from asterism.images.decode import decode
 
 
 class NoImages(UserError):
-    """A folder without a single image."""
+    """A folder without images."""
 
 
 class Folder:
@@ -32,13 +32,13 @@ class Folder:
         name: str,
         prefix: str = "",
         classes: list[str] | None,
-        level: int = 0,  # of the class among the folders of a path; 1 below the folders of splits
+        level: int = 0,  # depth of the class folder in a path; 1 below split folders
     ) -> None:
         self.root = root
         self.listing = listing
         self.name = name
         self.classes = classes
-        self._prefix = prefix  # from what the user named to the root, so that keys start at the former
+        self._prefix = prefix  # from the folder the user gave to the root, so that keys are relative to the former
         self._labels = None if classes is None else _labels(listing, classes, level)
 
     @cached_property
@@ -71,8 +71,8 @@ class Folder:
 
 
 def split_folder(root: Path, split: str | None) -> Path:
-    """The folder to read. Without a word about the split, a folder with both training and held-out parts gives its
-    training part, and any other folder everything."""
+    """The folder to read. If no split is given, that is the training part of a folder with both training and held-out
+    parts, and the whole of any other folder."""
     if split == splits.EVERYTHING:
         return root
     present = _split_folders(root)
@@ -84,11 +84,11 @@ def split_folder(root: Path, split: str | None) -> Path:
 
 
 def open_folder(root: Path, split: str | None = None, *, labels: bool | None = None) -> Folder:
-    """The images of a folder, or of one of its splits; an error where there are none.
+    """The images of a folder, or of one of its splits; an error if there are none.
 
-    `labels`: True insists on class subfolders, False ignores them. None takes them where there are at least two, all
-    with images in them, and no images beside them. The splits of a divided folder together have labels where the
-    folder of each split has them.
+    `labels`: True requires class subfolders, False ignores them. None uses them if there are at least two, all with
+    images in them, and no images next to them. All splits of a divided folder together have labels if the folder of
+    each split has them.
     """
     parts = _split_folders(root) if split == splits.EVERYTHING else []
     if splits.divided(parts):
@@ -104,21 +104,21 @@ def open_folder(root: Path, split: str | None = None, *, labels: bool | None = N
 
 
 def _open_all_parts(root: Path, parts: list[str], labels: bool | None) -> Folder:
-    """All images below a divided folder, whatever part they belong to."""
+    """All images of a divided folder, regardless of split."""
     listing = list_images(root)
     if not len(listing):
         raise NoImages(_no_images(root, listing))
     folders = [_text(listing.folders[i]).split("/") for i in range(len(listing.folders))]
     in_classes = all(len(path) > 1 and path[0] in parts for path in folders)
     if labels and not in_classes:
-        raise UserError(f"{root} was to be read with labels, but has images outside of SPLIT/CLASS/; leave labels out")
+        raise UserError(f"labels were requested, but {root} has images outside SPLIT/CLASS/; read it without labels")
     found = sorted({path[1] for path in folders}) if in_classes and labels is not False else []
     classes = found if labels or len(found) > 1 else None
     return Folder(root, listing, name=f"{root.resolve().name}/{splits.EVERYTHING}", classes=classes, level=1)
 
 
 def _split_folders(root: Path) -> list[str]:
-    """Direct subfolders with the name of a split, found by asking for each: the folder may hold a million files."""
+    """Direct subfolders named after a split. Each name is tested, since listing a folder of a million files is slow."""
     spellings = (spelling for name in splits.NAMES for spelling in (name, name.capitalize(), name.upper()))
     found: dict[tuple[int, int], str] = {}
     for spelling in spellings:
@@ -139,14 +139,14 @@ def _top_folders(listing: Listing) -> set[bytes]:
 
 
 def _classes(root: Path, folder: Path, listing: Listing, labelled: bool) -> list[str] | None:
-    """Subfolders in sorted order. A held-out part counts as the training part, of whose classes it may lack some."""
+    """Subfolders in sorted order. A held-out part is numbered like the training part, even if it lacks some classes."""
     if not labelled:
         return None
     own = {_text(name) for name in _top_folders(listing)}
     if "" in own:
         raise UserError(
-            f"{folder} was to be read with labels, but has images outside of class subfolders, such as "
-            f"{_text(listing.path(0))}; give every image's class a subfolder, or leave labels out"
+            f"labels were requested, but {folder} has images outside class subfolders, such as "
+            f"{_text(listing.path(0))}; put every image into the subfolder of its class, or read it without labels"
         )
     training = [name for name in _split_folders(root) if splits.part(name) == "train"] if folder != root else []
     known = _subfolders(root / training[0]) if training else set()
@@ -173,7 +173,7 @@ def _no_images(folder: Path, listing: Listing) -> str:
     count, example = listing.others
     if count:
         return (
-            f"no images in {folder}: none of its {count} files, such as {example!r}, has the ending of an image "
-            "(.jpg, .png, .webp, .tif, .bmp, .gif and the like)"
+            f"no images in {folder}: none of its {count} files, such as {example!r}, has an image extension "
+            "(.jpg, .png, .webp, .tif, .bmp, .gif, …)"
         )
     return f"no images in {folder}: the folder is empty"

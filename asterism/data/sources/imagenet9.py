@@ -1,8 +1,8 @@
-"""ImageNet-9: nine kinds of things with their backgrounds kept, removed or exchanged.
+"""ImageNet-9: objects of nine classes with their backgrounds kept, removed or exchanged.
 
 A folder holds one folder per variation, each with val/<class>/<image> (or <class>/<image>). The nine classes are
-branches of WordNet below which 370 of the 1,000 ImageNet classes lie. Built-in scenes have the same variations, with
-classes of their own.
+branches of WordNet that cover 370 of the 1,000 ImageNet classes. Built-in scenes have the same variations, with their
+own classes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from asterism.ops.random import fold
 CLASSES = ("dog", "bird", "vehicle", "reptile", "carnivore", "insect", "instrument", "primate", "fish")
 VARIATIONS = ("original", "only_fg", "mixed_same", "mixed_next", "mixed_rand", "no_fg", "only_bg_b", "only_bg_t")
 OF_SCENES = ("original", "only_fg", "mixed_same", "mixed_rand", "no_fg")
-NONE = -1  # an ImageNet class that belongs to none of the nine
+NONE = -1  # an ImageNet class outside the nine
 
 # Numbers of ImageNet classes (in the order of their WordNet identifiers) below each branch; a-b includes both ends.
 _BRANCHES = {
@@ -43,7 +43,7 @@ _BRANCHES = {
 
 
 def from_imagenet() -> Int64[Tensor, " 1000"]:
-    """The class among the nine of each ImageNet class, or −1."""
+    """The ImageNet-9 class of each ImageNet class, or −1."""
     mapping = torch.full((1000,), NONE)
     for number, name in enumerate(CLASSES):
         for part in _BRANCHES[name].split():
@@ -57,11 +57,11 @@ class Variations(Joined):
 
 
 def open_imagenet9(root: Path) -> Variations:
-    """The variations that a folder holds."""
+    """The variations in a folder."""
     present = [name for name in VARIATIONS if (root / name).is_dir()]
     if not present:
         raise UserError(
-            f"{root} is not in the layout of ImageNet-9: give a folder with some of {', '.join(VARIATIONS)}, each with "
+            f"{root} is not in ImageNet-9 layout: give a folder with some of {', '.join(VARIATIONS)}, each with "
             "val/<class>/<image>"
         )
     sources: dict[str, Source] = {}
@@ -77,9 +77,9 @@ def open_imagenet9(root: Path) -> Variations:
 
 
 class SceneVariation:
-    """Scenes whose dominant thing is kept, removed, or put before the background of another scene.
+    """Scenes whose dominant object is kept, removed, or placed on the background of another scene.
 
-    A removed thing leaves black where nothing else is shown, and the mean colour of its background in a new one.
+    Removed pixels are black. A background taken from another scene has its own object filled with the mean colour.
     """
 
     def __init__(self, scenes: Scenes, variation: str) -> None:
@@ -88,10 +88,10 @@ class SceneVariation:
         self.variation = variation
         self.name = f"{scenes.name}/{variation}"
         self.classes: list[str] | None = scenes.classes
-        self._fellows: dict[int, list[int]] = {}  # scenes of each class
+        self._of_class: dict[int, list[int]] = {}  # scenes of each class
         if variation == "mixed_same":
             for place in range(len(scenes)):
-                self._fellows.setdefault(self.label(place), []).append(place)
+                self._of_class.setdefault(self.label(place), []).append(place)
 
     @property
     def fingerprint(self) -> str:
@@ -121,8 +121,8 @@ class SceneVariation:
         return ()
 
     def _other(self, index: int) -> int:
-        """The scene that gives the background: a function of the scenes and the index."""
-        places = self._fellows[self.label(index)] if self.variation == "mixed_same" else range(len(self))
+        """The scene that provides the background: a function of the scenes and the index."""
+        places = self._of_class[self.label(index)] if self.variation == "mixed_same" else range(len(self))
         return places[fold(self.scenes.seed, 9, index) % len(places)]
 
 
@@ -131,13 +131,13 @@ def scene_variations(scenes: Scenes) -> Variations:
 
 
 def _dominant(sample: Sample) -> Tensor:
-    """Where the thing is that gives the scene its label."""
+    """The mask of the object that gives the scene its label."""
     assert sample.instances is not None
     return sample.instances == 1
 
 
 def _background(sample: Sample) -> UInt8[Tensor, "3 h w"]:
-    """A scene without its dominant thing."""
+    """A scene without its dominant object."""
     shown = _dominant(sample)
     if bool(shown.all()):
         return torch.zeros_like(sample.image)

@@ -1,7 +1,7 @@
-"""Indices of large data sets on disk, so that a tree is listed and a tar file is read through once only.
+"""Indices of large data sets on disk, so that a tree is listed and a tar file is scanned only once.
 
-A cache is never more than a shortcut: where it cannot be written the work is done again, and where it cannot be read,
-or does not fit the data, it counts as absent.
+The cache is only a shortcut. If it cannot be written, the work is repeated next time; if it cannot be read or does not
+match the data, it is treated as missing.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from asterism.files import replacing
 
 Arrays = dict[str, NDArray[np.generic]]
 
-# A change in the same tick of the file system's clock as the look at it leaves no trace in the time stamp. Two seconds
-# is the coarsest clock in use (FAT); what changed so shortly before the look is looked at again next time.
+# A change within the same tick of the file system's clock as the check does not show in the time stamp. Two seconds is
+# the coarsest clock in use (FAT); anything that changed that recently is checked again next time.
 _COARSEST_CLOCK = 2_000_000_000  # nanoseconds
 
 
 def user_cache() -> Path:
-    """Asterism's folder for what can be made again: $XDG_CACHE_HOME/asterism, by default ~/.cache/asterism."""
+    """Asterism's cache folder: $XDG_CACHE_HOME/asterism, by default ~/.cache/asterism."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "asterism"
 
@@ -44,16 +44,16 @@ def read_index(path: Path) -> Arrays | None:
 
 
 def may_write(folder: Path) -> bool:
-    """Whether files may be put into a folder. One that nobody may write to is left alone by the administrator too."""
+    """Whether files may be written to a folder. A folder without any write permission is respected even for root."""
     return bool(folder.stat().st_mode & 0o222) and os.access(folder, os.W_OK)
 
 
 def write_index(path: Path, arrays: Mapping[str, NDArray[np.generic]]) -> None:
-    """Write under another name, then rename: a reader sees a whole index or none."""
+    """Write under another name, then rename, so that a reader sees a complete index or none."""
     with contextlib.suppress(OSError), replacing(path) as temporary, temporary.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
-def settled(stamps: NDArray[np.int64], looked_at: int) -> bool:
-    """Whether every time stamp (nanoseconds) is old enough to tell a later change from the state that was looked at."""
-    return bool((stamps < looked_at - _COARSEST_CLOCK).all())
+def settled(stamps: NDArray[np.int64], checked_at: int) -> bool:
+    """Whether every time stamp (nanoseconds) is old enough that any change after `checked_at` would alter it."""
+    return bool((stamps < checked_at - _COARSEST_CLOCK).all())

@@ -13,7 +13,7 @@ from asterism.images.bad_image import BadImage
 
 
 class Joined:
-    """The images of named parts, one part after the other; `parts` holds each by its name, with which keys begin."""
+    """The images of named parts, one part after the other; keys start with the name of the part."""
 
     def __init__(self, name: str, parts: Mapping[str, Source]) -> None:
         self.name = name

@@ -1,8 +1,8 @@
 """Images with ground truth for retrieval, in the format of the revisited Oxford and Paris sets.
 
-A folder with `gnd_<name>.json` (or the authors' `.pkl`) and the images it names, below `jpg/`, `images/` or beside it.
-`imlist` are the images to search in, `qimlist` the queries; per query, `gnd` gives in `easy`, `hard` and `junk` places
-in `imlist`, and in `bbx` the part of the query image that is asked for: left, top, right, bottom in pixels.
+A folder with `gnd_<name>.json` (or the authors' `.pkl`) and the images it lists, in `jpg/`, `images/` or next to it.
+`imlist` is the database, `qimlist` the queries. For each query, `gnd` has in `easy`, `hard` and `junk` positions in
+`imlist`, and in `bbx` the region of the query image to search for: left, top, right, bottom in pixels.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class GroundTruth:
-    """For every query, the places of images that show the same thing, clearly or hardly, and of those not to count."""
+    """For every query, the positions of images of the same landmark, easy or hard to recognise, and of ignored ones."""
 
     name: str
     images: list[str]
@@ -39,7 +39,7 @@ class GroundTruth:
 
 
 class Landmarks:
-    """Images by name; with boxes, only what is inside them."""
+    """Images by name, cropped to their boxes if there are any."""
 
     classes = None
 
@@ -66,7 +66,7 @@ class Landmarks:
             left, top, right, bottom = (round(edge) for edge in self._boxes[index])
             image = image[:, max(0, top) : bottom, max(0, left) : right]
             if not image.numel():
-                raise UserError(f"the box {self._boxes[index]} of query {key} lies outside of its image")
+                raise UserError(f"the box {self._boxes[index]} of query {key} is outside its image")
         return Sample(image, key)
 
     def label(self, index: int) -> None:
@@ -80,14 +80,14 @@ class Landmarks:
 
 
 def ground_truth_file(path: str) -> Path | None:
-    """The file that makes a folder a retrieval set; `path` may also name the file itself."""
+    """The ground-truth file of a retrieval set, if there is one; `path` is its folder or the file itself."""
     place = Path(path).expanduser()
     if place.is_file() and place.suffix in (".json", ".pkl"):
         return place
     found = [file for ending in ("json", "pkl") for file in sorted(place.glob(f"gnd_*.{ending}"))]
     if len({file.stem for file in found}) > 1:
         names = ", ".join(file.name for file in found)
-        raise UserError(f"{place} holds several ground truths ({names}); name one of these files")
+        raise UserError(f"{place} holds several ground-truth files ({names}); name one of them")
     return found[0] if found else None
 
 
@@ -105,9 +105,9 @@ def read_ground_truth(file: Path) -> GroundTruth:
             boxes=[_box(entry["bbx"]) for entry in entries],
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{file} is not a ground truth of the revisited Oxford and Paris format: {error!r}") from None
+        raise UserError(f"{file} is not ground truth in the revisited Oxford and Paris format: {error!r}") from None
     if len(entries) != len(truth.queries):
-        raise UserError(f"{file} has {len(truth.queries)} queries, but ground truth of {len(entries)}")
+        raise UserError(f"{file} has {len(truth.queries)} queries, but ground truth for {len(entries)}")
     largest = max(
         (place for lists in (truth.easy, truth.hard, truth.junk) for row in lists for place in row), default=0
     )
@@ -117,7 +117,7 @@ def read_ground_truth(file: Path) -> GroundTruth:
 
 
 def open_landmarks(file: Path, truth: GroundTruth) -> tuple[Landmarks, Landmarks]:
-    """The images to search in, and the queries cut to their boxes."""
+    """The database, and the queries cropped to their boxes."""
     database = Landmarks(f"{truth.name}/images", file.parent, truth.images)
     return database, Landmarks(f"{truth.name}/queries", file.parent, truth.queries, truth.boxes)
 
@@ -146,7 +146,7 @@ def _read(file: Path) -> Mapping[str, Any]:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Lists, dictionaries, numbers and texts; a pickle that wants to call anything is refused."""
+    """Loads only lists, dictionaries, numbers and strings; a pickle that refers to a class or function is rejected."""
 
     def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"it holds {module}.{name}, and only plain lists and numbers are read")
+        raise pickle.UnpicklingError(f"it holds {module}.{name}, but only plain lists and numbers are accepted")

@@ -1,11 +1,11 @@
-"""The images below a folder: one pass over the tree, kept compactly, remembered on disk.
+"""The images below a folder: one pass over the tree, stored compactly, cached on disk.
 
-The pass reads every folder once and asks nothing about single files. Folders behind symbolic links are followed, each
-folder is listed once however many ways lead to it (its own path first), and names that begin with a dot are left out.
-Images are ordered by folder and then by name, byte by byte, whatever the file system's order.
+The pass reads every folder once and makes no system calls for individual files. Symbolic links to folders are followed,
+but each folder is listed only once, under its own path if that is inside the tree. Names that begin with a dot are
+skipped. Images are ordered by folder and then by name, byte by byte, independently of the file system.
 
-A remembered listing is good as long as every folder is unchanged: adding, removing or renaming anything in a folder
-changes its time stamps, and stamps of all folders are compared.
+A cached listing is valid as long as every folder is unchanged: adding, removing or renaming anything in a folder
+changes its time stamps, and the time stamps of all folders are compared.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from asterism.data.sources.index_cache import read_index, settled, user_cache_fi
 from asterism.data.sources.names import Names
 from asterism.images.decode import SUFFIXES
 
-REMEMBER_FROM = 10_000  # images; fewer are listed faster than a cache is worth having
+REMEMBER_FROM = 10_000  # images; listing fewer is so fast that a cache is not worthwhile
 
 _SUFFIXES = frozenset(suffix.encode() for suffix in SUFFIXES)
 _VERSION = hashlib.blake2b(b"1 " + b" ".join(sorted(_SUFFIXES)), digest_size=8).hexdigest()
@@ -37,14 +37,14 @@ class Listing:
     folders: Names  # those with images in them, sorted
     first: NDArray[np.int64]  # number of each folder's first image, and at the end the number of images
     files: Names  # folder after folder
-    visited: Names  # every folder, with images or without; the first is the root, named ""
-    others: tuple[int, str] = (0, "")  # files that are no images: how many, and one of them
+    visited: Names  # every folder, with or without images; the first is the root, named ""
+    others: tuple[int, str] = (0, "")  # files that are not images: their number and an example
 
     def __len__(self) -> int:
         return len(self.files)
 
     def folder(self, index: int) -> int:
-        """The place in `folders` of the folder that holds an image."""
+        """The position in `folders` of the folder that holds an image."""
         return int(np.searchsorted(self.first, index, side="right")) - 1
 
     def path(self, index: int) -> bytes:
@@ -64,17 +64,17 @@ class Listing:
 
 
 def list_images(root: Path) -> Listing:
-    """All images below a folder, remembered from last time where nothing has changed since."""
+    """All images below a folder; from the cache if nothing has changed."""
     place = os.fsencode(root.resolve())
     cache = user_cache_file("listings", place)
-    remembered = _recall(cache, place)
-    if remembered is not None:
-        return remembered
-    looked_at = time.time_ns()
+    cached = _recall(cache, place)
+    if cached is not None:
+        return cached
+    checked_at = time.time_ns()
     walk = _Walk(place)
     listing = walk.listing()
     if len(listing) >= REMEMBER_FROM and not walk.closed:
-        _remember(cache, place, listing, walk.stamps(listing.visited), looked_at)
+        _remember(cache, place, listing, walk.stamps(listing.visited), checked_at)
     return listing
 
 
@@ -85,7 +85,7 @@ class _Walk:
     root: bytes
     images: dict[bytes, bytes] = field(default_factory=dict)  # folder -> sorted names, joined by NUL
     stamp: dict[bytes, tuple[int, int, int]] = field(default_factory=dict)
-    closed: list[bytes] = field(default_factory=list)  # folders that may not be read
+    closed: list[bytes] = field(default_factory=list)  # folders without read permission
     others: int = 0
     other: bytes = b""
 
@@ -93,7 +93,7 @@ class _Walk:
         seen: set[tuple[int, int]] = set()
         folders, links = [b""], list[bytes]()
         while folders or links:
-            if not folders:  # links last: a folder inside the tree goes by its own path
+            if not folders:  # links last: a folder inside the tree is listed under its own path
                 links.sort(reverse=True)
                 folders.append(links.pop())
             folder = folders.pop()
@@ -108,9 +108,9 @@ class _Walk:
             except PermissionError:
                 self.closed.append(folder)
             except FileNotFoundError:
-                continue  # removed while we looked
+                continue  # removed during the pass
         for folder in self.closed:
-            warnings.warn(f"left out {os.fsdecode(self._absolute(folder))}: no permission to read it", stacklevel=4)
+            warnings.warn(f"skipped {os.fsdecode(self._absolute(folder))}: no permission to read it", stacklevel=4)
 
     def _read(self, folder: bytes, folders: list[bytes], links: list[bytes]) -> None:
         names = []
@@ -150,7 +150,7 @@ class _Walk:
 
 
 def _is_folder(entry: os.DirEntry[bytes]) -> bool:
-    """Without a system call, except for links. A link to nowhere counts as a file, found unreadable in its turn."""
+    """Needs no system call, except for links. A broken link counts as a file and is reported when it is read."""
     try:
         return entry.is_dir()
     except OSError:
@@ -158,12 +158,12 @@ def _is_folder(entry: os.DirEntry[bytes]) -> bool:
 
 
 def _stamp(status: os.stat_result) -> tuple[int, int, int]:
-    """Changes with a folder's entries. Copying tools set mtime back, never ctime; the inode tells a replaced folder."""
+    """Changes with a folder's entries. Copying tools may reset mtime, but not ctime; a new folder has another inode."""
     return status.st_mtime_ns, status.st_ctime_ns, status.st_ino & (1 << 63) - 1
 
 
-def _remember(cache: Path, place: bytes, listing: Listing, stamps: NDArray[np.int64], looked_at: int) -> None:
-    if settled(stamps[:, :2], looked_at):
+def _remember(cache: Path, place: bytes, listing: Listing, stamps: NDArray[np.int64], checked_at: int) -> None:
+    if settled(stamps[:, :2], checked_at):
         write_index(
             cache,
             {

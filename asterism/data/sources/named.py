@@ -1,6 +1,6 @@
 """Well-known data sets by name, through torchvision's loaders.
 
-They live in $ASTERISM_DATASETS, by default in the user's cache, one folder each, and are downloaded there when needed.
+They are stored in $ASTERISM_DATASETS, by default in the user's cache, one folder each, and downloaded when needed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from asterism.images.decode import from_pillow
 
 
 class Named:
-    """A set by name. `data` is torchvision's, read from `place`; images come from it as Pillow's."""
+    """A data set by name. `data` is torchvision's data set, stored in `place`; it returns Pillow images."""
 
     def __init__(self, name: str, data: Any, place: Path) -> None:
         self.name = name
@@ -63,12 +63,12 @@ class Named:
         return [str(index) for index in range(len(self))]
 
     def files(self) -> list[Path]:
-        """All that the set's folder holds: torchvision does not say what it reads."""
+        """All files in the data set's folder: torchvision does not report which ones it reads."""
         return sorted(file for file in self._place.rglob("*") if file.is_file())
 
 
 def open_named(name: str, split: str | None = None) -> Named | Folder | Joined:
-    """A set of `NAMED`, downloaded first where it is missing, or ImageNet from where it was put."""
+    """A data set of `NAMED`, downloaded if missing, or ImageNet from its folder."""
     place = datasets_folder() / name
     if name == IMAGENET:
         return _open_imagenet(place, split)
@@ -88,7 +88,7 @@ def datasets_folder() -> Path:
 def _open_imagenet(place: Path, split: str | None) -> Folder:
     if not place.is_dir():
         raise UserError(
-            f"ImageNet is not in {place}, and its licence does not let programs download it: get it from "
+            f"ImageNet is not in {place}, and its licence does not allow automatic download: get it from "
             "image-net.org, unpack it into train/<class>/ and val/<class>/, and name that folder "
             "(or link it to that place)"
         )
@@ -98,7 +98,7 @@ def _open_imagenet(place: Path, split: str | None) -> Folder:
 def _load(name: str, arguments: dict[str, Any], place: Path) -> Any:
     kind = getattr(importlib.import_module("torchvision.datasets"), NAMED[name].loader)
     try:
-        with contextlib.suppress(RuntimeError, OSError):  # not there yet
+        with contextlib.suppress(RuntimeError, OSError):  # not downloaded yet
             return kind(root=place, download=False, **arguments)
         place.mkdir(parents=True, exist_ok=True)
         with locked(place.parent / f".{place.name}.lock"):
@@ -107,23 +107,23 @@ def _load(name: str, arguments: dict[str, Any], place: Path) -> Any:
         raise UserError(f"{name} needs the package {error.name!r}: pip install {error.name}") from None
     except (RuntimeError, OSError) as error:
         with contextlib.suppress(OSError):
-            place.rmdir()  # when nothing arrived
+            place.rmdir()  # if nothing was downloaded
         raise UserError(
-            f"{name} is not in {place} and could not be downloaded ({error}). Connect to a network; or let "
-            f"torchvision's {NAMED[name].loader} download it elsewhere and copy its folder there; or set "
+            f"{name} is not in {place} and could not be downloaded ({error}). Connect to a network; or download it "
+            f"elsewhere with torchvision's {NAMED[name].loader} and copy its folder there; or set "
             "ASTERISM_DATASETS to the folder that holds your data sets"
         ) from None
 
 
 def _labels(data: Any) -> NDArray[np.int64] | None:
-    """Labels without touching an image; torchvision keeps them under several names."""
+    """Labels, read without decoding an image; torchvision stores them under several names."""
     for attribute in ("targets", "labels", "_labels"):
         if hasattr(data, attribute):
             labels = np.array([int(label) for label in getattr(data, attribute)], dtype=np.int64)
             break
     else:
         labels = np.array([label for _, label in data._samples], dtype=np.int64)
-    return None if (labels < 0).any() else labels  # STL-10 marks its unlabelled images by -1
+    return None if (labels < 0).any() else labels  # STL-10 marks its unlabelled images with -1
 
 
 def _class_names(data: Any, labels: NDArray[np.int64]) -> list[str]:

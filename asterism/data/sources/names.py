@@ -1,4 +1,4 @@
-"""A long list of names in two arrays, so that a million of them cost their letters and eight bytes each."""
+"""A long list of names in two arrays: each takes its length plus nine bytes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 class Names:
-    """Names as bytes, each ended by a NUL in one blob. Worker processes share it: nothing in it is ever written to."""
+    """Names as bytes in one blob, each terminated by NUL. It is never modified, so workers share its memory."""
 
     def __init__(self, blob: bytes) -> None:
         self.blob = blob

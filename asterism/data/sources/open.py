@@ -1,4 +1,4 @@
-"""Finding the source that a path or a name means."""
+"""Opening a source by path or name."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _SCENE_SETTINGS = ("size", "count", "seed")
 
 
 def open_source(path: str | os.PathLike[str], split: str | None = None, *, labels: bool | None = None) -> Source:
-    """The images that a path or a name stands for.
+    """Open a source of images by path or name.
 
-    A folder of images (with labels where its subfolders are classes), a tar file or a folder of tar files, the name of
-    a well-known set (`dataset_names`), or built-in scenes: `scenes`, `scenes:size=64,count=2000,seed=0`. A folder of
-    that name comes before a set of that name; `scenes:` always means the built-in ones.
+    `path` is a folder of images (with labels if its subfolders are classes), a tar file or a folder of tar files, the
+    name of a well-known data set (`dataset_names`), or built-in scenes: `scenes`, `scenes:size=64,count=2000,seed=0`.
+    An existing folder takes precedence over a data set of the same name; `scenes:` always means the built-in ones.
 
-    `split` picks a part ("train", "val", "test", or "all" of a folder); where nothing is said, a divided set gives its
-    training part. `labels`: True insists on labels, False reads a folder without, None follows the layout.
+    `split` selects a part ("train", "val", "test", or "all"); by default, a divided set gives its training part.
+    `labels`: True requires labels, False reads a folder without them, None follows the layout.
     """
     source = _open(os.fspath(path), split, labels)
     if labels and source.classes is None:
@@ -64,7 +64,7 @@ def _open_file(place: Path, split: str | None) -> Source:
     if is_tar(place):
         return open_shards(place, split)
     if place.suffix.lower() in _ARCHIVES:
-        raise UserError(f"{place} is compressed, so its images cannot be read at random; unpack it and name the folder")
+        raise UserError(f"{place} is compressed, so it has no random access to images; unpack it and name the folder")
     raise UserError(f"{place} is a file; name a folder of images, or a .tar file in WebDataset's layout")
 
 

@@ -1,9 +1,9 @@
-"""Masks that people made themselves: which image belongs to which mask, and which classes the masks hold.
+"""User-made masks: which mask belongs to which image, and which classes the masks contain.
 
 Images are images/NAME.jpg with masks/NAME.png, or NAME.jpg next to NAME.png in one folder. Masks are palette or grey
-images with the number of a class at every pixel, 0 for the background, 255 for pixels that count nowhere (unless 0 and
-255 are all there is: then 255 is the object), or colour images with one colour per class, black for the background.
-`classes.txt` names the numbers, one per line from 0 on; without it, classes are the values found.
+images with a class number at every pixel, 0 for the background, 255 for void (unless 0 and 255 are the only values:
+then 255 is the object), or colour images with one colour per class, black for the background. `classes.txt` names the
+class numbers, one per line from 0 on; without it, the classes are the values found.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def find_pairs(folder: Path) -> list[tuple[Path, Path]]:
     pairs = paired(images, masks)
     if not pairs:
         raise UserError(
-            f"{folder} has no image with a mask: give images/NAME.jpg with masks/NAME.png, or NAME.jpg beside NAME.png"
+            f"{folder} has no image with a mask: give images/NAME.jpg with masks/NAME.png, or NAME.jpg next to NAME.png"
         )
     return pairs
 
 
 def paired(images: Path, masks: Path) -> list[tuple[Path, Path]]:
-    """Images with the masks of the same names. In one folder, PNG files are the masks."""
+    """Images with the masks of the same names. If both are in one folder, PNG files are the masks."""
     found = {path.stem: path for path in sorted(masks.glob("*.png"))}
     pictures = [
         path
@@ -49,17 +49,21 @@ def paired(images: Path, masks: Path) -> list[tuple[Path, Path]]:
 
 @dataclass(frozen=True)
 class OwnClasses:
-    """The classes of masks that belong together. Called with a mask's path, it gives places in `values`, or `VOID`."""
+    """The classes of a set of masks. Called with a mask's path, it returns positions in `values`, or `VOID`."""
 
     values: tuple[int, ...]  # as stored, ascending; colours as 0xRRGGBB
-    numbers: tuple[int, ...]  # what people call them: the values, but colours by rank, and white alone is 1
+    numbers: tuple[
+        int, ...
+    ]  # shown to the user: the values, but colours by rank, and 1 for white in a mask of 0 and 255
     names: tuple[str, ...]
     in_colour: bool
 
     def __call__(self, path: Path) -> NDArray[np.integer]:
         raw, in_colour = read_values(path)
         if in_colour != self.in_colour:
-            raise UserError(f"the mask {path} is {_kind(in_colour)}, others are {_kind(self.in_colour)}; give one kind")
+            raise UserError(
+                f"the mask {path} is {_kind(in_colour)}, but the others are not; use one kind for all masks"
+            )
         known = np.array(self.values)
         places = np.searchsorted(known, raw).clip(max=len(known) - 1)
         other = known[places] != raw
@@ -73,7 +77,7 @@ class OwnClasses:
 
 
 def own_classes(masks: Sequence[Path], names: Sequence[str] | None = None) -> OwnClasses:
-    """The classes that these masks hold together, with the names of the numbers 0, 1, … if they are given."""
+    """The classes found in all of these masks, with names for the numbers 0, 1, … if given."""
     found: set[int] = set()
     kinds: dict[bool, Path] = {}
     for path in masks:
@@ -81,7 +85,9 @@ def own_classes(masks: Sequence[Path], names: Sequence[str] | None = None) -> Ow
         kinds.setdefault(in_colour, path)
         found |= set(np.unique(raw).tolist())
         if len(kinds) == 2:
-            raise UserError(f"the mask {kinds[False]} is {_kind(False)}, {kinds[True]} is {_kind(True)}; give one kind")
+            raise UserError(
+                f"the mask {kinds[False]} is {_kind(False)}, but {kinds[True]} is {_kind(True)}; use one kind"
+            )
         if len(found) > VOID:
             raise UserError(
                 f"the masks up to {path} have {len(found)} different values, more than {VOID}: they look smoothed or "
@@ -91,7 +97,7 @@ def own_classes(masks: Sequence[Path], names: Sequence[str] | None = None) -> Ow
 
 
 def class_names(root: Path) -> tuple[str, ...] | None:
-    """The lines of `classes.txt`, where there is such a file."""
+    """The lines of `classes.txt`, if it exists."""
     file = root / CLASSES_FILE
     if not file.is_file():
         return None
@@ -118,7 +124,7 @@ def _of_numbers(found: set[int], names: Sequence[str] | None) -> OwnClasses:
         named = ["background" if number == 0 else str(number) for number in numbers]
         return OwnClasses(tuple(values), tuple(numbers), tuple(named), in_colour=False)
     if (numbers and numbers[-1] >= len(names)) or len(names) > VOID:
-        most = f"masks hold the number {numbers[-1]}" if len(names) <= VOID else f"at most {VOID} are understood"
+        most = f"masks hold the number {numbers[-1]}" if len(names) <= VOID else f"at most {VOID} are supported"
         raise UserError(f"{CLASSES_FILE} names {len(names)} classes, but {most}")
     every = tuple(range(len(names)))
     return OwnClasses((0, VOID) if white and len(names) == 2 else every, every, tuple(names), in_colour=False)

@@ -1,4 +1,4 @@
-"""Images with a class for every pixel, and batches of them at sizes that a network's patches divide."""
+"""Images with a class for every pixel, and batches of them at multiples of the patch size."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from asterism.images.masks import VOID, read_labels
 
 @runtime_checkable
 class SegmentedSource(Source, Protocol):
-    """A source whose samples have `semantic`: places in `pixel_classes`, or `VOID`."""
+    """A source whose samples have `semantic`: positions in `pixel_classes`, or `VOID`."""
 
     @property
     def pixel_classes(self) -> list[str]: ...
@@ -36,15 +36,15 @@ class SegmentedSource(Source, Protocol):
 
 @dataclass(frozen=True)
 class Item:
-    """An image and where its mask comes from; `key` names it below the folder that the user gave."""
+    """An image and the origin of its mask; `key` is its path relative to the folder that the user gave."""
 
     key: str
     image: Path
-    mask: Path | int  # an image of labels, or the number that `Segmented.draw` understands
+    mask: Path | int  # an image of labels, or the number to pass to `draw` of `Segmented`
 
 
 class Segmented:
-    """Images of a folder with masks, which are read and translated to `pixel_classes` and `VOID`."""
+    """Images of a folder with masks, whose values are mapped to `pixel_classes` and `VOID`."""
 
     classes = None  # of whole images
 
@@ -53,9 +53,9 @@ class Segmented:
         name: str,
         items: Sequence[Item],
         pixel_classes: Sequence[str],
-        labels: NDArray[np.uint8],  # of each value of a mask file; values beyond are mistakes
-        draw: Callable[[int], NDArray[np.integer]] | None = None,  # masks that are no files
-        annotations: Path | None = None,  # what `draw` draws them from
+        labels: NDArray[np.uint8],  # of each value of a mask file; larger values are errors
+        draw: Callable[[int], NDArray[np.integer]] | None = None,  # for masks that are not files
+        annotations: Path | None = None,  # the file that `draw` reads
         read: Callable[[Path], NDArray[np.integer]] = read_labels,  # the values of a mask file
     ) -> None:
         if not items:
@@ -85,7 +85,7 @@ class Segmented:
         if raw.shape != image.shape[1:]:
             raise UserError(
                 f"{item.key} has {image.shape[2]}×{image.shape[1]} pixels, but its mask {raw.shape[1]}×{raw.shape[0]}; "
-                "masks must have the size of their images"
+                "masks must be the same size as their images"
             )
         return Sample(image, item.key, semantic=torch.from_numpy(self._translated(raw, item)))
 
@@ -96,7 +96,7 @@ class Segmented:
         return [item.key for item in self.items]
 
     def files(self) -> Iterable[Path]:
-        """Images and masks; annotations that draw masks count as one of them."""
+        """Images, masks, and the annotation file that masks are drawn from."""
         yield from (path for item in self.items for path in (item.image, item.mask) if isinstance(path, Path))
         if self._annotations is not None:
             yield self._annotations
@@ -118,7 +118,7 @@ class Segmented:
 
 
 class SegmentedScenes(Wrapped):
-    """Built-in scenes with the background as a class of its own."""
+    """Built-in scenes with the background as a separate class."""
 
     def __init__(self, scenes: Source) -> None:
         super().__init__(scenes)
@@ -135,40 +135,40 @@ class SegmentedSubset(Subset):
 
 
 def identity_labels(classes: int) -> NDArray[np.uint8]:
-    """Mask files that hold the labels themselves."""
+    """The mapping for mask files that store class numbers directly."""
     return np.arange(classes, dtype=np.uint8)
 
 
 @dataclass(frozen=True)
 class SegmentedBatch:
-    """Readable images of one size with their masks, and the unreadable ones met before them."""
+    """Readable images of one size with their masks, and the unreadable ones found between them."""
 
     images: UInt8[Tensor, "b 3 h w"]
-    masks: UInt8[Tensor, "b h w"]  # at the size of `images`, nearest
-    full_masks: list[UInt8[Tensor, "_ _"]]  # at the size of the files
+    masks: UInt8[Tensor, "b h w"]  # at the size of `images`, nearest neighbour
+    full_masks: list[UInt8[Tensor, "_ _"]]  # at their original size
     keys: list[str]
     bad: list[BadImage] = field(default_factory=list)
 
 
-Resize = Callable[[int, int], tuple[int, int]]  # from height and width in the file to those of the network's input
+Resize = Callable[[int, int], tuple[int, int]]  # from height and width of the file to those of the network's input
 
 
 def nearest_multiple(multiple: int, longer_side: int | None = None) -> Resize:
-    """Sides to the nearest multiple, after the longer one was reduced to `longer_side` pixels where it is longer."""
+    """Round both sides to the nearest multiple, after shrinking the longer one to at most `longer_side` pixels."""
     return _NearestMultiple(multiple, longer_side)
 
 
 def square(side: int) -> Resize:
-    """Both sides to `side`, whatever the proportions."""
+    """Resize both sides to `side`, ignoring the aspect ratio."""
     return _Square(side)
 
 
 def segmented_batches(
     source: SegmentedSource, resize: Resize, *, batch_size: int, workers: int = 0, first: int = 0
 ) -> Iterator[SegmentedBatch]:
-    """Every readable image from number `first` on, in order. Neighbours of equal size share a batch.
+    """Every readable image from number `first` on, in order. Consecutive images of equal size share a batch.
 
-    The images of a batch and its bad ones always are those that follow the previous batch.
+    The readable and bad images of a batch directly follow those of the previous batch.
     """
     make = _OfOneSize(resize)
     for batches in read_batches(source, make, batch_size=batch_size, workers=workers, first=first):
@@ -197,7 +197,7 @@ class _Square:
 
 @dataclass(frozen=True)
 class _OfOneSize:
-    """Neighbours of one size together."""
+    """Groups consecutive images of equal size."""
 
     resize: Resize
 

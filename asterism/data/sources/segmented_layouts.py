@@ -1,13 +1,13 @@
-"""Folders of segmented images as their authors laid them out, recognised by what is in them.
+"""Folders of segmented images in their published layouts, recognised by their contents.
 
-CamVid      train/ trainannot/ …; label 11 is void, and a set without that label is not CamVid but somebody's own
+CamVid      train/ trainannot/ …; label 11 is void. A data set without that label is not CamVid but the user's own
 VOC         JPEGImages/ SegmentationClass/ ImageSets/Segmentation/train.txt …, also below VOCdevkit/VOC*; trainaug
             has its masks in SegmentationClassAug/
 ADE20K      images/training/ annotations/training/ …; label 0 is void
 Cityscapes  leftImg8bit/train/<city>/ gtFine/train/<city>/ …; 19 of the 34 labels count
 COCO        annotations/instances*.json with images/ (and train.txt, val.txt) or train2017/ val2017/
-own         images/ masks/, also below train/ val/ test/, or with these below images/ and masks/; or images with masks
-            of the same names next to them. Classes are the values found, or those of classes.txt
+own         images/ masks/, also inside train/ val/ test/, or with these inside images/ and masks/; or images with masks
+            of the same names next to them. Classes are the values found, or those in classes.txt
 scenes      built in
 """
 
@@ -51,7 +51,7 @@ Opener = Callable[[], SegmentedSource]
 
 
 def open_segmented(path: str | os.PathLike[str], split: str | None = None) -> SegmentedSource:
-    """The images of one part, with a class for every pixel. Nothing said means the training part."""
+    """The images of one part, with a class for every pixel; by default the training part."""
     text = os.fspath(path)
     if text.partition(":")[0] == SCENES and not Path(text).is_dir():
         return SegmentedScenes(open_source(text, split))
@@ -69,12 +69,12 @@ def open_segmented(path: str | os.PathLike[str], split: str | None = None) -> Se
 
 
 def _plain(split: str | None, parts: Mapping[str, Opener]) -> str | None:
-    """A set with one part gives that part where nothing is said."""
+    """The split to open: by default the only part, if there is just one."""
     return next(iter(parts)) if split is None and len(parts) == 1 else split
 
 
 def _parts(root: Path) -> dict[str, Opener]:
-    """How to open each part that has masks, by its name."""
+    """Openers of the parts that have masks, by name."""
     for layout in (_camvid, _voc, _ade20k, _cityscapes, _coco, _own):
         if parts := layout(root):
             return parts
@@ -96,7 +96,7 @@ def _camvid(root: Path) -> dict[str, Opener]:
 
 
 def _has_void_of_camvid(root: Path, names: list[str]) -> bool:
-    """Whether any mask holds the label after the last class; the masks of CamVid nearly all do."""
+    """Whether any mask contains the label after the last class; nearly all masks of CamVid do."""
     if (root / CLASSES_FILE).is_file():
         return False
     files = (path for name in names for path in sorted((root / f"{name}annot").iterdir()))
@@ -141,7 +141,7 @@ def _ade20k(root: Path) -> dict[str, Opener]:
 
 
 def _ade20k_names(root: Path) -> list[str]:
-    """Names from the table that comes with the set (the last column), or numbers."""
+    """Names from the table that comes with the data set (its last column), or else numbers."""
     table = root / _ADE20K_NAMES
     lines = table.read_text(encoding="utf-8").splitlines()[1:] if table.is_file() else []
     names = [line.split("\t")[-1].strip() for line in lines if line.strip()]
@@ -176,7 +176,7 @@ def _coco(root: Path) -> dict[str, Opener]:
 
 
 def _coco_part(file: Path) -> str:
-    """`instances_val2017.json` is the part val; a plain `instances.json` is all there is."""
+    """`instances_val2017.json` is the part val; a plain `instances.json` is the whole set."""
     return file.stem.removeprefix("instances").strip("_").rstrip("0123456789") or splits.EVERYTHING
 
 
@@ -190,7 +190,7 @@ def _coco_opener(root: Path, annotations: Path, part: str, chosen: Path | None) 
         items = []
         for name in names:
             if name not in masks.images:
-                raise UserError(f"{chosen} names {name}, which {annotations} does not know")
+                raise UserError(f"{chosen} names {name}, which is not in {annotations}")
             items.append(_checked(Item(name, folder / name, masks.images[name])))
         labels = identity_labels(len(masks.classes))
         return Segmented(f"{root.resolve().name}/{part}", items, masks.classes, labels, masks, annotations)
@@ -199,7 +199,7 @@ def _coco_opener(root: Path, annotations: Path, part: str, chosen: Path | None) 
 
 
 def _own(root: Path) -> dict[str, Opener]:
-    """Folders of images and masks by the part they are. All parts have the classes of all masks together."""
+    """User-made folders of images and masks, by part. All parts share the classes found in all masks."""
     parts = {name: found for name, found in _own_items(root).items() if found}
     if not parts:
         return {}
@@ -234,7 +234,7 @@ def _items(root: Path, images: Path, masks: Path) -> list[Item]:
 
 
 def _annotated(root: Path) -> list[str]:
-    """The parts that lie as those of CamVid do."""
+    """The parts in CamVid's layout."""
     return [name for name in splits.NAMES if (root / name).is_dir() and (root / f"{name}annot").is_dir()]
 
 
@@ -245,7 +245,7 @@ def _classes_of(root: Path, masks: tuple[Path, ...]) -> OwnClasses:
 
 @lru_cache(maxsize=8)
 def _remembered_classes(masks: tuple[Path, ...], states: tuple[int, ...], names: tuple[str, ...] | None) -> OwnClasses:
-    """Every mask is read once for training and test images together, not once for each."""
+    """Cached, so that every mask is read once for the training and test parts together."""
     return own_classes(masks, names)
 
 
@@ -255,7 +255,7 @@ def _paired(root: Path, images: Path, masks: Path) -> list[Item]:
     found = sorted(file for file in images.iterdir() if file.suffix.lower() in SUFFIXES)
     without = [file.name for file in found if file.stem not in known]
     if without:
-        raise UserError(f"{len(without)} images of {images} have no mask in {masks}, the first is {without[0]}")
+        raise UserError(f"{len(without)} images of {images} have no mask in {masks}, such as {without[0]}")
     return [Item(file.relative_to(root).as_posix(), file, known[file.stem]) for file in found]
 
 

@@ -1,8 +1,8 @@
-"""Tar files in WebDataset's layout, read at random through an index of offsets.
+"""Tar files in WebDataset layout, with random access through an index of offsets.
 
 Members with the same name up to the first dot form a sample: an image and, in `.cls`, its class number. The index is
-built once and kept beside the data where that is allowed, else in the user's cache; it is rebuilt when the size or the
-time stamp of a tar file changes. `classes.txt` beside the tar files names the classes, one per line.
+built once and stored next to the data if that folder is writable, else in the user's cache. It is rebuilt when the size
+or the time stamp of a tar file changes. `classes.txt` next to the tar files names the classes, one per line.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def is_tar(path: Path) -> bool:
 
 
 def find_shards(folder: Path) -> dict[str, list[Path]]:
-    """Tar files by the split in their name (`train.tar`, `set-train-0001.tar`) or in that of their subfolder; by the
-    empty name where there is none."""
+    """Tar files by the split in their name (`train.tar`, `set-train-0001.tar`) or in that of their subfolder; under ""
+    if neither names a split."""
     found: dict[str, list[Path]] = {}
     for path in sorted(folder.iterdir()):
         if path.is_file() and is_tar(path) and not path.name.startswith("."):
@@ -95,7 +95,7 @@ def find_shards(folder: Path) -> dict[str, list[Path]]:
 
 
 def open_shards(path: Path, split: str | None = None) -> Shards:
-    """One tar file, or the tar files of a folder that belong to a split."""
+    """A single tar file, or the tar files of a folder that belong to a split."""
     place = path.resolve()
     if path.is_file():
         if split not in (None, splits.EVERYTHING) and splits.part(split) != splits.part(_split_in(path.stem)):
@@ -132,19 +132,19 @@ class _Index:
 
 
 def _index(files: list[Path]) -> _Index:
-    looked_at = time.time_ns()
+    checked_at = time.time_ns()
     stamps = np.array([(status.st_size, status.st_mtime_ns) for status in (file.stat() for file in files)], np.int64)
     identity = "\0".join([_VERSION, *(str(file.resolve()) for file in files)]).encode()
-    beside = files[0].parent / f".asterism-{hashlib.blake2b(identity, digest_size=8).hexdigest()}.npz"
-    own = user_cache_file("shards", identity)
-    for cache in (beside, own):
+    next_to_data = files[0].parent / f".asterism-{hashlib.blake2b(identity, digest_size=8).hexdigest()}.npz"
+    in_user_cache = user_cache_file("shards", identity)
+    for cache in (next_to_data, in_user_cache):
         arrays = read_index(cache) if cache.exists() else None
         if arrays is not None and np.array_equal(arrays.get("stamps", ()), stamps):
             return _unpack(arrays)
     index = _build(files)
-    if settled(stamps[:, 1], looked_at):
+    if settled(stamps[:, 1], checked_at):
         arrays = _pack(index, stamps)
-        write_index(beside if may_write(beside.parent) else own, arrays)
+        write_index(next_to_data if may_write(next_to_data.parent) else in_user_cache, arrays)
     return index
 
 
@@ -190,7 +190,7 @@ def _samples(path: Path, file: BinaryIO) -> Iterator[tuple[str, Member, int]]:
         image, label = None, _UNLABELLED
         for member in group:
             kind = member.name[len(name) :].lower()
-            # Of several images the one with the plainest ending: `.jpg` before `.mask.png`.
+            # If there are several images, the one with the shortest suffix: `.jpg` before `.mask.png`.
             if kind[kind.rfind(".") :] in SUFFIXES and (image is None or kind.count(".") < image[1]):
                 image = member, kind.count(".")
             elif kind in (".cls", ".cls.txt"):
@@ -211,7 +211,7 @@ def _class_number(file: BinaryIO, member: Member) -> int:
 
 
 def _class_names(folder: Path, labels: NDArray[np.int64]) -> list[str] | None:
-    """Names by class number; None where some image has no class. `classes.txt` may put an identifier before a tab."""
+    """Names by class number; None if any image has no class. In `classes.txt`, text before a tab is ignored."""
     if (labels == _UNLABELLED).any():
         return None
     count = int(labels.max()) + 1
@@ -226,7 +226,7 @@ def _class_names(folder: Path, labels: NDArray[np.int64]) -> list[str] | None:
 
 
 class _Handles:
-    """Open tar files, the most recently used ones. Reads name their own position, so processes may share them."""
+    """The most recently used open tar files. `pread` takes the position, so processes may share a handle."""
 
     _LIMIT = 128  # below the usual limit of 256 or 1024 open files
 

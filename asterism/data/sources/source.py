@@ -1,4 +1,4 @@
-"""What every source of images offers."""
+"""The interface of every source of images."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Sample:
-    """One decoded image and whatever its source knows about it."""
+    """One decoded image with the annotations that its source provides."""
 
     image: UInt8[Tensor, "3 h w"]  # RGB
-    key: str  # names the image in its source: relative path, or number
-    label: int | None = None  # place in the source's `classes`
+    key: str  # identifies the image in its source: relative path, or number
+    label: int | None = None  # position in the source's `classes`
     semantic: Integer[Tensor, "h w"] | None = None  # class of each pixel
     instances: Integer[Tensor, "h w"] | None = None  # object of each pixel, 0 for none
     boxes: Num[Tensor, "m 4"] | None = None  # left, top, right, bottom of each object, in pixels
@@ -25,19 +25,19 @@ class Sample:
 
 @runtime_checkable
 class Source(Protocol):
-    """Images by number, in an order that never changes while the data does not. Must survive pickling.
+    """Images by number, in an order that is fixed as long as the data does not change. Must be picklable.
 
-    Pretraining reads images alone. Evaluations need labels: `classes` names them, and is None where there are none.
+    Pretraining uses only images. Evaluations need labels: `classes` names them, and is None if there are none.
     """
 
     @property
     def name(self) -> str:
-        """What people call the data, with its split."""
+        """The name of the data for display, with its split."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """A hash of what is in the source, equal on every machine, so that a result can name its data."""
+        """A hash of the source's contents, the same on every machine, so that a result can identify its data."""
         ...
 
     @property
@@ -46,7 +46,7 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Sample:
-        """Decodes the image; raises `BadImage` where that is impossible."""
+        """Decode the image; raise `BadImage` if that is impossible."""
         ...
 
     def label(self, index: int) -> int | None:
@@ -58,5 +58,5 @@ class Source(Protocol):
         ...
 
     def files(self) -> Iterable[Path]:
-        """Every file that images or masks are read from; none where nothing on this machine can change them."""
+        """Every file that images or masks are read from; none if they do not come from files."""
         ...

@@ -1,4 +1,4 @@
-"""The names people give to the parts of a data set, and which part is meant."""
+"""Common names of the parts of a data set, and the choice of the part that is meant."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from asterism.errors import UserError
 
-EVERYTHING = "all"  # asks for all parts together
+EVERYTHING = "all"  # selects all parts together
 
 _TRAIN = ("train", "training")
 _VALIDATION = ("val", "valid", "validation", "dev")
@@ -19,7 +19,7 @@ class UnknownSplit(UserError):
 
 
 def part(name: str) -> str | None:
-    """The part that a file or folder name says it belongs to: "train", "val", "test", or None."""
+    """The part that a file or folder name indicates: "train", "val", "test", or None."""
     for kind, names in (("train", _TRAIN), ("val", _VALIDATION), ("test", _TEST)):
         if name.lower() in names:
             return kind
@@ -27,14 +27,14 @@ def part(name: str) -> str | None:
 
 
 def divided(names: Iterable[str]) -> bool:
-    """Whether these are the parts of a divided set: training data and data held out from it."""
+    """Whether these are the parts of a divided data set: training data and data held out from it."""
     parts = {part(name) for name in names} - {None}
     return "train" in parts and len(parts) > 1
 
 
 def pick(split: str | None, available: Iterable[str], where: str) -> str:
-    """The available name that is meant. Nothing said means training data; where a set has only one of validation and
-    test data, either word gets it."""
+    """The available name that matches `split`; None selects the training data. If a data set has only one of validation
+    and test data, either word selects it."""
     names = sorted(available)
     wanted = part(split) if split is not None else "train"
     kinds = {"train": ("train",), "val": ("val", "test"), "test": ("test", "val")}
@@ -42,5 +42,5 @@ def pick(split: str | None, available: Iterable[str], where: str) -> str:
     similar = [name for kind in kinds.get(wanted or "", ()) for name in names if part(name) == kind]
     if exact or similar:
         return (exact + similar)[0]
-    asked = "no split was named" if split is None else f"there is no split {split!r}"
-    raise UnknownSplit(f"{where}: {asked}; it has {', '.join(names) or 'no splits, so leave the split out'}")
+    problem = "no split was named" if split is None else f"there is no split {split!r}"
+    raise UnknownSplit(f"{where}: {problem}; it has {', '.join(names) or 'no splits, so leave the split out'}")

@@ -12,7 +12,7 @@ from asterism.data.sources.wrapped import Wrapped
 
 
 class Subset(Wrapped):
-    """The images of a source at the given places, in the given order. It names the files of the whole source."""
+    """The images of a source at the given positions, in the given order. `files` are those of the whole source."""
 
     def __init__(self, source: Source, indices: Sequence[int]) -> None:
         super().__init__(source)

@@ -1,7 +1,7 @@
-"""Where the members of a tar file lie, by reading its headers alone.
+"""The offsets of the members of a tar file, found by reading only its headers.
 
 The standard library's reader builds a large object per member, and a set of a million images has two million members.
-Understood are plain, ustar, GNU and pax headers.
+Plain, ustar, GNU and pax headers are supported.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import BinaryIO, NamedTuple
 
 from asterism.errors import UserError
 
-_BLOCK = 512  # bytes; headers are one block, contents fill whole blocks
+_BLOCK = 512  # bytes; a header is one block, contents are padded to whole blocks
 _REGULAR = b"0\0007"
 _ABOUT_OTHERS = b"LKxg"  # long name, long link, pax header for the next member, pax header for all
 
@@ -29,11 +29,11 @@ def members(path: Path, file: BinaryIO) -> Iterator[Member]:
     """Every regular file of an open, uncompressed tar file, in order."""
     end = path.stat().st_size
     position = 0
-    extended: dict[str, str] = {}  # what the headers before a member say about it
+    extended: dict[str, str] = {}  # from extension headers before the member
     while position < end:
         file.seek(position)
         header = file.read(_BLOCK)
-        if header[0] == 0 and not header.strip(b"\0"):  # the end mark
+        if header[0] == 0 and not header.strip(b"\0"):  # end-of-archive marker
             return
         name, size, kind = _parse(header, path, position)
         if extended and kind not in _ABOUT_OTHERS:
@@ -57,7 +57,7 @@ def _parse(header: bytes, path: Path, position: int) -> tuple[str, int, bytes]:
     magic = header[257:263]
     try:
         if not magic.startswith(b"ustar"):
-            _check_sum(header)  # very old writers have no other mark
+            _check_sum(header)  # very old tar files have no magic number
         size = _number(header[124:136])
     except ValueError:
         what = "is damaged" if position else "is not an uncompressed tar file"
@@ -69,20 +69,20 @@ def _parse(header: bytes, path: Path, position: int) -> tuple[str, int, bytes]:
 
 
 def _check_sum(header: bytes) -> None:
-    """The sum of all bytes, with those of its own field as spaces."""
+    """Check the sum of all bytes, where the checksum field itself counts as spaces."""
     if len(header) < _BLOCK or sum(header) - sum(header[148:156]) + 8 * 32 != _number(header[148:156]):
         raise ValueError("not a header")
 
 
 def _number(field: bytes) -> int:
-    """Octal digits; GNU writes larger numbers in base 256 with the highest bit set."""
+    """Parse octal digits; GNU writes larger numbers in base 256 with the highest bit set."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:])
     return int(field.strip(b"\0 ") or b"0", 8)
 
 
 def _pax_records(content: bytes, path: Path) -> dict[str, str]:
-    """Records `length key=value newline`, the length counting all of it."""
+    """Parse records `length key=value newline`, where length counts the whole record."""
     records = {}
     while content:
         digits, _, rest = content.partition(b" ")

@@ -1,4 +1,4 @@
-"""Videos with a mask in every frame: folders in the layout of DAVIS, and the built-in scenes in motion."""
+"""Videos with a mask for every frame: folders in DAVIS layout, and built-in scenes in motion."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from asterism.data.sources.subset import Subset
 from asterism.errors import UserError, unknown
 
 _SCENE_SETTINGS = {"size": 64, "videos": 30, "frames": 16, "seed": 0}
-_OF_STILLS = ("count",)  # so that the data a run was trained on names videos too
+_OF_STILLS = ("count",)  # ignored, so that the data string of a training run can also be used for videos
 
 
 @runtime_checkable
 class VideoSource(Source, Protocol):
-    """Frames of several videos, one video after the other; `instances` of a sample holds the objects' numbers."""
+    """Frames of several videos, one video after the other; `instances` of a sample holds object numbers."""
 
     @property
     def clips(self) -> Mapping[str, range]:
-        """The frames of each video, by its name."""
+        """The frames of each video, by name."""
         ...
 
 
@@ -37,19 +37,19 @@ def open_videos(path: str, split: str | None = None) -> VideoSource:
     if name == SCENES:
         return SceneFrames(**_scene_settings(settings))
     raise UserError(
-        f"{path} has no videos with masks: name a folder in the layout of DAVIS (JPEGImages/480p/<video>/00000.jpg, "
+        f"{path} has no videos with masks: name a folder in DAVIS layout (JPEGImages/480p/<video>/00000.jpg, "
         "Annotations/480p/<video>/00000.png, ImageSets/2017/val.txt), or scenes"
     )
 
 
 def first_videos(source: VideoSource, count: int) -> VideoSource:
-    """At most `count` videos, from the first on."""
+    """The first `count` videos, or all if there are fewer."""
     return _FirstVideos(source, dict(list(source.clips.items())[:count]))
 
 
 class _FirstVideos(Subset):
     def __init__(self, source: VideoSource, clips: dict[str, range]) -> None:
-        super().__init__(source, range(sum(len(clip) for clip in clips.values())))  # videos follow each other
+        super().__init__(source, range(sum(len(clip) for clip in clips.values())))  # videos are contiguous
         self.clips = clips
 
 

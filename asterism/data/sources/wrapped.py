@@ -1,4 +1,4 @@
-"""A source seen through another: everything is passed on, and subclasses change a part of it."""
+"""A wrapper around a source: it forwards everything, and subclasses override parts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from asterism.data.sources.source import Sample, Source
 
 
 class Wrapped:
-    """All of `source`, unchanged."""
+    """The whole of `source`, unchanged."""
 
     def __init__(self, source: Source) -> None:
         self.source = source

@@ -1,4 +1,4 @@
-"""Views of an image: random crops and colours, their parameters drawn first from a key and then applied."""
+"""Views of an image: random crops and colours. Their parameters are first drawn from a key, then applied."""
 
 from asterism.data.views.pipeline import Views
 from asterism.data.views.sample import Colors, Crop, ViewParameters

@@ -15,10 +15,10 @@ _REACH = 3.0  # the kernel ends at this many standard deviations: 0.3 % of its m
 
 
 def blur(levels: Float[Tensor, "n c h w"], sigmas: Sequence[float]) -> Float[Tensor, "n c h w"]:
-    """Each image smoothed by its own sigma, continued by reflection.
+    """Each image blurred with its own sigma, padded by reflection.
 
-    Equal to torchvision's `gaussian_blur` with the same number of taps. PIL's is another filter, three box blurs with
-    the edge pixels repeated.
+    Equal to torchvision's `gaussian_blur` with the same number of taps. PIL uses a different filter: three box blurs
+    with the edge pixels repeated.
     """
     kernels = [half_kernel(sigma, longest=min(levels.shape[2:]) - 1) for sigma in sigmas]
     weights = torch.tensor(list(zip_longest(*kernels, fillvalue=0.0)))[:, :, None, None, None].unbind()
@@ -28,7 +28,7 @@ def blur(levels: Float[Tensor, "n c h w"], sigmas: Sequence[float]) -> Float[Ten
 
 
 def half_kernel(sigma: float, longest: int) -> list[float]:
-    """The centre and one side of a Gaussian of total weight 1; the side is no longer than a reflection can be."""
+    """The centre and one side of a Gaussian of total weight 1, cut where reflection padding would end."""
     radius = min(math.ceil(_REACH * sigma), longest)
     side = [math.exp(-0.5 * (x / sigma) ** 2) for x in range(radius + 1)]
     total = side[0] + 2 * sum(side[1:])

@@ -1,8 +1,8 @@
 """Colours of views: planar float32 levels in [0, 255], rounded to uint8 once, at the end.
 
-torchvision rounds down to uint8 after every operation; here nothing is lost in between. Each operation alone agrees
-with torchvision's, on tensors and on PIL images, within 1 level (factors up to 2), with one exception: PIL turns hues
-in 8-bit HSV, which is 1 to 2 levels off on average and up to 16. Solarize is equal.
+torchvision rounds down to uint8 after every operation; here there is no rounding in between. Each operation on its own
+agrees with torchvision's, on tensors and on PIL images, within 1 level (factors up to 2), with one exception: PIL
+rotates hues in 8-bit HSV, which is 1 to 2 levels off on average and up to 16. Solarize is equal.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PEAKS = (0.0, 2.0, -2.0)  # hues of red, green and blue, in sixths of the circl
 
 
 def recolor_(pixels: UInt8[Tensor, "n 3 h w"], colors: Sequence[Colors]) -> None:
-    """Bring the views into their drawn colours, in place."""
+    """Apply the drawn colour changes to the views, in place."""
     if any(view.adjustments or view.grayscale or view.blur_sigma is not None for view in colors):
         levels = pixels.to(torch.float32)
         for adjustments in zip_longest(*(view.adjustments for view in colors), fillvalue=(None, 0.0)):
@@ -40,7 +40,7 @@ def recolor_(pixels: UInt8[Tensor, "n 3 h w"], colors: Sequence[Colors]) -> None
 
 
 def _change(views: Tensor, change: Callable[[Tensor, list[Any]], Tensor], settings: Sequence[float | None]) -> Tensor:
-    """The views, each changed by its setting, if it has one. A change may write into the tensor it is given."""
+    """The views, each changed according to its setting, if it has one. `change` may write into its input."""
     chosen = [place for place, setting in enumerate(settings) if setting is not None]
     own = [setting for setting in settings if setting is not None]
     if len(chosen) == len(views):
@@ -51,7 +51,7 @@ def _change(views: Tensor, change: Callable[[Tensor, list[Any]], Tensor], settin
 
 
 def to_uint8(levels: Float[Tensor, "n c h w"]) -> UInt8[Tensor, "n c h w"]:
-    """Rounded levels. By way of int16, because torch turns float into uint8 one number at a time."""
+    """Rounded levels, converted via int16, because torch does not vectorise float to uint8."""
     return levels.round_().to(torch.int16).to(torch.uint8)
 
 
@@ -73,13 +73,13 @@ def adjust_saturation(levels: Float[Tensor, "n 3 h w"], factors: Sequence[float]
 
 
 def adjust_hue(levels: Float[Tensor, "n 3 h w"], factors: Sequence[float]) -> Float[Tensor, "n 3 h w"]:
-    """Turn each hue by `factor` of a circle, keeping each pixel's largest level M and smallest m, as HSV does.
+    """Rotate each hue by `factor` of a circle, keeping each pixel's largest level M and smallest m, as HSV does.
 
-    Count the hue h in sixths of the circle from red, −3 ≤ h ≤ 3, and let C = M − m. A channel that peaks at hue c (red
-    0, green 2, blue −2) has the level m + C·clamp(2 − |h − c|, 0, 1), the distance taken around the circle: for any
-    |x| ≤ 6 it is 3 − ||x| − 3|. Conversely h has the sign of g − b, and C·|h| = M − 2m − r + g + b. All is kept times
-    C, so nothing is divided and greys need no care. A turn by a third of the circle only permutes the channels, which
-    leaves at most one sixth to turn and keeps |x| ≤ 6.
+    Measure the hue h in sixths of the circle from red, −3 ≤ h ≤ 3, and let C = M − m. A channel that peaks at hue c
+    (red 0, green 2, blue −2) has the level m + C·clamp(2 − |h − c|, 0, 1), with the distance taken around the circle:
+    for any |x| ≤ 6 it is 3 − ||x| − 3|. Conversely, h has the sign of g − b, and C·|h| = M − 2m − r + g + b. All
+    quantities are multiplied by C, so there is no division and greys need no special case. A rotation by a third of the
+    circle only permutes the channels, which leaves at most one sixth to rotate and keeps |x| ≤ 6.
     """
     offsets = torch.tensor([_hue_offsets(factor) for factor in factors])[:, :, None, None]
     red, green, blue = levels[:, :1], levels[:, 1:2], levels[:, 2:]
@@ -92,7 +92,7 @@ def adjust_hue(levels: Float[Tensor, "n 3 h w"], factors: Sequence[float]) -> Fl
 
 
 def _hue_offsets(factor: float) -> list[float]:
-    """What a turn adds to the hue, less the hue at which red, green and blue peak after whole thirds of it."""
+    """The rotation minus the hue at which red, green and blue peak after its whole thirds."""
     thirds = round(3 * factor)
     turn = 6 * factor - 2 * thirds
     return [turn - _PEAKS[(channel - thirds) % 3] for channel in range(3)]
@@ -108,18 +108,18 @@ def _gray(levels: Float[Tensor, "n 3 h w"], _: Sequence[bool]) -> Float[Tensor, 
 
 
 def solarize(pixels: UInt8[Tensor, "n 3 h w"], thresholds: Sequence[int]) -> UInt8[Tensor, "n 3 h w"]:
-    """Invert the levels from a threshold on: 255 − x is x with all bits flipped."""
+    """Invert the levels at or above a threshold: 255 − x is x with all bits flipped."""
     flipped_bits = (pixels >= _each(thresholds)).view(torch.uint8).neg_()  # 255 where inverted, else 0
     return flipped_bits.bitwise_xor_(pixels)
 
 
 def _each(values: Sequence[float]) -> Tensor | float:
-    """One number for each view, to be combined with its levels; of a single view the number itself, which is faster."""
+    """One number per view, broadcast over its levels; for a single view the number itself, which is faster."""
     return values[0] if len(values) == 1 else torch.tensor(values)[:, None, None, None]
 
 
 def _in_range(levels: Float[Tensor, "n 3 h w"], factors: Sequence[float]) -> Float[Tensor, "n 3 h w"]:
-    """Only factors above 1 lead out of the range of levels: those below mix two levels that lie in it."""
+    """Clamp to valid levels. Only factors above 1 can leave the range: others interpolate between two valid levels."""
     return levels.clamp_(0, 255) if max(factors) > 1 else levels
 
 

@@ -1,4 +1,4 @@
-"""Cutting a rectangle out of an image and bringing it to the size of its view."""
+"""Cropping an image and resizing the crop to the size of its view."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from asterism.data.views.sample import Crop
 
 
 def cut(images: Sequence[UInt8[Tensor, "3 _ _"]], crops: Sequence[Crop], out: UInt8[Tensor, "n 3 size size"]) -> None:
-    """The crop of each image, resized by antialiased bicubic interpolation, mirrored where the crop says so.
+    """Write the crop of each image into `out`: antialiased bicubic resize, mirrored if `flip` is set.
 
-    Equal to torchvision's `resized_crop` of a uint8 tensor. Against PIL, 99 % of the levels are within 1; where bicubic
-    interpolation overshoots a hard edge, both clip between their two passes, but PIL's first pass goes down and torch's
-    across.
+    Equal to torchvision's `resized_crop` of a uint8 tensor. Compared with PIL, 99 % of the levels are within 1. Where
+    bicubic interpolation overshoots a hard edge, both clip between their two passes, but PIL's first pass is vertical
+    and torch's horizontal.
     """
     for image, crop, view in zip(images, crops, out, strict=True):
         window = image[None, :, crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
@@ -26,12 +26,12 @@ def cut(images: Sequence[UInt8[Tensor, "3 _ _"]], crops: Sequence[Crop], out: UI
 
 
 def interleaved(images: UInt8[Tensor, "b 3 h w"]) -> UInt8[Tensor, "b 3 h w"]:
-    """The same images with the channels of each pixel side by side, the layout torch resizes fastest."""
+    """The same images with interleaved channels (channels last), the layout torch resizes fastest."""
     return images.contiguous(memory_format=torch.channels_last)
 
 
 def cut_labels(labels: Shaped[Tensor, "h w"], crop: Crop, size: int) -> Shaped[Tensor, "{size} {size}"]:
-    """The crop by nearest neighbours: each pixel of the view takes the label under its centre."""
+    """The crop, resized by nearest neighbour: each pixel of the view takes the label under its centre."""
     rows = crop.top + _nearest(crop.height, size)
     columns = crop.left + _nearest(crop.width, size)
     return labels[rows[:, None], columns.flip(0) if crop.flip else columns]

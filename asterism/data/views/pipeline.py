@@ -13,16 +13,15 @@ from asterism.data.views.crop import cut, cut_labels, interleaved
 from asterism.data.views.sample import ViewParameters, check_specs, sample_views
 from asterism.types import ViewSpec
 
-_SMALL = 1 << 14  # levels of a view up to which calling an operation costs more than its work
-_LEVELS_AT_ONCE = 1 << 18  # of small views that are made together: a megabyte of float32 stays near the core
+_SMALL = 1 << 14  # levels of a view up to which the call overhead of an operation exceeds its work
+_LEVELS_AT_ONCE = 1 << 18  # of small views processed together: a megabyte of float32 stays in the core's cache
 
 
 class Views:
-    """The views a method asked for: `sample` draws their parameters, `apply` and `apply_labels` carry them out.
+    """The views that a method requests: `sample` draws their parameters, `apply` and `apply_labels` apply them.
 
-    They take several images at once, which saves time where images are small, but no image knows of the others: its
-    views are the same in any company. Nothing here keeps state, so one instance may serve any number of threads and
-    processes.
+    They take several images at once, which saves time for small images, but the views of an image do not depend on the
+    rest of the batch. There is no state, so one instance may be used by any number of threads and processes.
     """
 
     def __init__(self, specs: Sequence[ViewSpec]) -> None:
@@ -30,13 +29,13 @@ class Views:
         self.specs = tuple(specs)
 
     def sample(self, sizes: Sequence[tuple[int, int]], keys: Sequence[int]) -> list[tuple[ViewParameters, ...]]:
-        """The parameters of every view of every image: a function of the specifications, (height, width) and key."""
+        """The parameters of every view of every image: a function of the view specs, (height, width) and key."""
         return sample_views(self.specs, sizes, keys)
 
     def apply(
         self, images: Sequence[UInt8[Tensor, "3 _ _"]], parameters: Sequence[tuple[ViewParameters, ...]]
     ) -> list[UInt8[Tensor, "n 3 _ _"]]:
-        """The pixels of every view. Fastest with images that lie in memory as decoded, [h, w, 3] permuted."""
+        """The pixels of every view. Fastest for images with the memory layout of the decoder, [h, w, 3] permuted."""
         images = [interleaved(image[None])[0] for image in images]
         made = []
         for spec, same in zip(self.specs, zip(*parameters, strict=True), strict=True):
@@ -52,13 +51,13 @@ class Views:
 
     @property
     def with_labels(self) -> tuple[int, ...]:
-        """The views that are to come with the label of every pixel, by their numbers."""
+        """The numbers of the views that need a label for every pixel."""
         return tuple(number for number, spec in enumerate(self.specs) if spec.segments)
 
     def apply_labels(
         self, labels: Sequence[Shaped[Tensor, "_ _"]], parameters: Sequence[tuple[ViewParameters, ...]]
     ) -> list[Shaped[Tensor, "n _ _"]]:
-        """The labels of the views `with_labels`, cut like their pixels, each taking the label under its centre."""
+        """The labels of the views `with_labels`; each pixel of a view takes the label under its centre."""
         return [
             torch.stack(
                 [

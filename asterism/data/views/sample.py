@@ -1,7 +1,7 @@
-"""Drawing the parameters of views. Every number is a function of the key and of the view's place in the list.
+"""Drawing the parameters of views. Every number is a function of the key and of the view's position in the list.
 
 The distributions are torchvision's: RandomResizedCrop (ten tries, then the largest central crop with an allowed ratio),
-ColorJitter (four changes in a random order), RandomGrayscale, GaussianBlur and RandomSolarize.
+ColorJitter (four adjustments in random order), RandomGrayscale, GaussianBlur and RandomSolarize.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Adjustment = Literal["brightness", "contrast", "saturation", "hue"]
 
 @dataclass(frozen=True)
 class Crop:
-    """A rectangle of the original image in its pixels; `flip` mirrors what is cut, not the rectangle."""
+    """A rectangle in pixels of the original image; `flip` mirrors the crop, not the rectangle."""
 
     top: int
     left: int
@@ -34,7 +34,7 @@ class Crop:
 
 @dataclass(frozen=True)
 class Colors:
-    """Changes of colour in the order they are applied; the adjustments are in their drawn order."""
+    """Colour changes in the order they are applied; the adjustments are in the order drawn."""
 
     adjustments: tuple[tuple[Adjustment, float], ...] = ()
     grayscale: bool = False
@@ -44,7 +44,7 @@ class Colors:
 
 @dataclass(frozen=True)
 class ViewParameters:
-    """Everything that was drawn for one view of one image."""
+    """Everything drawn for one view of one image."""
 
     size: int
     image_height: int
@@ -56,7 +56,7 @@ class ViewParameters:
 _ADJUSTMENTS: tuple[Adjustment, ...] = ("brightness", "contrast", "saturation", "hue")
 _ORDERS = tuple(permutations(range(4)))
 _TRIES = 10
-# One row of uniform numbers per view, each with a fixed place, so that no draw depends on the outcome of another.
+# One row of uniform numbers per view, each in a fixed column, so that no draw depends on the outcome of another.
 _AREA = 0
 _RATIO = _AREA + _TRIES
 _TOP = _RATIO + _TRIES
@@ -66,7 +66,7 @@ _BLUR, _SIGMA, _SOLARIZE, _DRAWS = _GRAYSCALE + 1, _GRAYSCALE + 2, _GRAYSCALE + 
 
 
 def check_specs(specs: Sequence[ViewSpec]) -> None:
-    """Refuse views that cannot be cut, naming the setting and its allowed values."""
+    """Reject views that cannot be made, with the setting and its allowed values."""
     for place, spec in enumerate(specs):
         _check_ranges(place, spec)
         if spec.inside is not None and spec.same_place is not None:
@@ -74,8 +74,10 @@ def check_specs(specs: Sequence[ViewSpec]) -> None:
         for name in ("inside", "same_place"):
             reference = getattr(spec, name)
             if reference is not None and not 0 <= reference < place:
-                allowed = f"a number from 0 to {place - 1}" if place else "no view, since it is the first"
-                raise UserError(f"view {place} has {name} = {reference}; it can refer to {allowed}")
+                allowed = (
+                    f"it can refer to views 0 to {place - 1}" if place else "the first view cannot refer to another"
+                )
+                raise UserError(f"view {place} has {name} = {reference}; {allowed}")
 
 
 def _check_ranges(place: int, spec: ViewSpec) -> None:
@@ -112,7 +114,7 @@ def _probabilities(spec: ViewSpec, jitter: ColorJitter) -> tuple[tuple[str, floa
 def sample_views(
     specs: Sequence[ViewSpec], sizes: Sequence[tuple[int, int]], keys: Sequence[int]
 ) -> list[tuple[ViewParameters, ...]]:
-    """The parameters of every view of images of these sizes (height, width), each drawn from its key."""
+    """The parameters of every view of images of the given sizes (height, width), each drawn from its key."""
     each = torch.tensor(keys, dtype=torch.int64)
     draws = uniform(torch.stack([fold_each(each, place) for place in range(len(specs))], dim=1).flatten(), _DRAWS)
     rows = draws.view(len(keys), len(specs), _DRAWS).tolist()
@@ -135,7 +137,7 @@ def _sample_image(
 
 
 def sample_crop(spec: ViewSpec, frame: Crop, draws: Sequence[float]) -> Crop:
-    """A crop inside `frame`: area uniform, ratio log-uniform, place uniform among those that fit."""
+    """A crop inside `frame`: area uniform, ratio log-uniform, position uniform among those that fit."""
     flip = draws[_FLIP] < spec.flip
     shortest, longest = math.log(spec.ratio[0]), math.log(spec.ratio[1])
     for area_draw, ratio_draw in zip(draws[_AREA:_RATIO], draws[_RATIO:_TOP], strict=True):
@@ -150,7 +152,7 @@ def sample_crop(spec: ViewSpec, frame: Crop, draws: Sequence[float]) -> Crop:
 
 
 def sample_colors(spec: ViewSpec, draws: Sequence[float]) -> Colors:
-    """What happens to the colours of a view."""
+    """The colour changes of a view."""
     jittered = spec.jitter is not None and draws[_JITTER] < spec.jitter.probability
     return Colors(
         adjustments=_sample_adjustments(spec.jitter, draws) if spec.jitter is not None and jittered else (),

@@ -13,7 +13,7 @@ from tests.data.sample_sources import Numbered
 
 
 @pytest.mark.parametrize("shape", [(50, 80), (80, 50), (64, 64), (37, 37), (20, 300)])
-def test_the_middle_square(shape: tuple[int, int]) -> None:
+def test_images_are_centre_cropped(shape: tuple[int, int]) -> None:
     width, height = shape
     image = picture(1, shape)
     tensor = torch.from_numpy(np.array(image)).permute(2, 0, 1)
@@ -48,7 +48,7 @@ def test_no_batch_is_empty() -> None:
     assert [[bad.key for bad in batch.bad] for batch in batches] == [["0", "1", "4", "5", "6", "7"], ["10", "11"]]
 
 
-def test_unless_nothing_is_readable() -> None:
+def test_a_batch_is_empty_only_if_nothing_is_readable() -> None:
     (batch,) = evaluation_batches(Numbered(5, bad=range(5)), 8, batch_size=2)
     assert batch.images.shape == (0, 3, 8, 8)
     assert len(batch.bad) == 5
@@ -59,7 +59,7 @@ def test_without_labels() -> None:
     assert batch.labels is None
 
 
-def test_a_resize_below_the_crop() -> None:
+def test_a_resize_below_the_crop_is_rejected() -> None:
     with pytest.raises(UserError, match="resize = 7"):
         evaluation_batches(Numbered(2), 8, resize=7)
 
@@ -76,7 +76,7 @@ def test_only_large_encoders_lose_the_border(size: int, resize: int) -> None:
     assert usual_resize(size) == resize
 
 
-def test_an_image_of_the_encoders_size_is_left_alone() -> None:
+def test_an_image_of_the_encoders_size_is_unchanged() -> None:
     source = Numbered(1, side=32)
     (batch,) = evaluation_batches(source, 32)
     assert torch.equal(batch.images[0], source[0].image[:, :, 2:34])  # the middle square

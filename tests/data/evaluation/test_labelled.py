@@ -38,7 +38,7 @@ def test_a_fifth_of_every_class_is_held_out(tmp_path: Path) -> None:
     assert open_labelled(DataChoice(str(tmp_path)), 0.2, 1).test.fingerprint != parts.test.fingerprint
 
 
-def test_small_classes_keep_an_image_to_learn_from(tmp_path: Path) -> None:
+def test_small_classes_keep_a_training_image(tmp_path: Path) -> None:
     write_colours(tmp_path, 2)
     for image in list((tmp_path / "red").iterdir())[1:]:
         image.unlink()
@@ -52,19 +52,19 @@ def test_one_image_per_class_is_too_few(tmp_path: Path) -> None:
         open_labelled(DataChoice(str(write_colours(tmp_path, 1))), 0.2, 0)
 
 
-def test_unlabelled_images_are_refused(tmp_path: Path) -> None:
+def test_unlabelled_images_are_rejected(tmp_path: Path) -> None:
     write_colours(tmp_path, 2)
-    with pytest.raises(UserError, match="has no labels; an evaluation needs them"):
+    with pytest.raises(UserError, match="has no labels, which this evaluation needs"):
         open_labelled(DataChoice(str(tmp_path / "red")), 0.2, 0)
 
 
-def test_a_split_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_split_is_reported(tmp_path: Path) -> None:
     write_colours(tmp_path, 3)
     with pytest.raises(UserError, match="no split 'test'"):
         open_labelled(DataChoice(str(tmp_path), test_split="test"), 0.2, 0)
 
 
-def test_testing_on_the_training_images_is_refused(tmp_path: Path) -> None:
+def test_testing_on_the_training_images_is_rejected(tmp_path: Path) -> None:
     write_colours(tmp_path / "train", 2)
     write_colours(tmp_path / "test", 2)
     with pytest.raises(UserError, match="training and test images are the same"):
@@ -80,7 +80,7 @@ def test_shares_are_class_balanced() -> None:
     assert chosen != class_balanced(labels, 0.1, seed=1)
 
 
-def test_labels_do_not_decode(tmp_path: Path) -> None:
+def test_labels_are_read_without_decoding(tmp_path: Path) -> None:
     write_colours(tmp_path, 2)
     (tmp_path / "red" / "000.png").write_bytes(b"broken")
     assert labels_of(open_source(str(tmp_path))) == [0, 0, 1, 1, 2, 2]

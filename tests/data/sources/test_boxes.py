@@ -33,7 +33,7 @@ def test_corners_are_inclusive(folder: Path) -> None:
     assert boxes["train/b/0.png"].tolist() == [[0, 0, 1, 1], [5, 5, 10, 20]]
 
 
-def test_samples_get_the_boxes_of_their_path(folder: Path) -> None:
+def test_samples_have_the_boxes_of_their_path(folder: Path) -> None:
     plain = open_source(str(folder), "train")
     source = pickle.loads(pickle.dumps(with_boxes(plain, str(folder))))
     assert [source[i].boxes.tolist() for i in range(2)] == [[[2, 3, 11, 13]], [[0, 0, 1, 1], [5, 5, 10, 20]]]
@@ -42,7 +42,7 @@ def test_samples_get_the_boxes_of_their_path(folder: Path) -> None:
     assert with_boxes(plain, str(folder / "train")) is plain, "no boxes.json there"
 
 
-def test_batches_name_what_has_no_box_and_what_cannot_be_read(folder: Path) -> None:
+def test_batches_report_images_without_boxes_and_unreadable_ones(folder: Path) -> None:
     (folder / "val" / "a" / "1.png").write_bytes(b"")
     source = with_boxes(open_source(str(folder), "val"), str(folder))
     (batch,) = boxed_batches(source, 8, resize=10)
@@ -53,7 +53,7 @@ def test_batches_name_what_has_no_box_and_what_cannot_be_read(folder: Path) -> N
     assert [bad.key for bad in batch.bad] == ["val/a/1.png"]
 
 
-def test_scenes_give_the_box_of_the_labelled_thing() -> None:
+def test_scenes_have_the_box_of_the_labelled_object() -> None:
     source = open_source("scenes:size=32,count=30")
     several = 0
     for index in range(len(source)):

@@ -40,7 +40,7 @@ def test_white_objects_of_davis_2016(tmp_path: Path) -> None:
     assert sample.instances.unique().tolist() == [0, 1]
 
 
-def test_mistakes_are_named(tmp_path: Path) -> None:
+def test_errors_are_reported(tmp_path: Path) -> None:
     root = write_davis(tmp_path, {"a": 3})
     with pytest.raises(UserError, match="no videos 'train'; it has val"):
         open_videos(str(root), "train")

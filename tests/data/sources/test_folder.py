@@ -32,7 +32,7 @@ def test_a_folder_of_any_nesting(tmp_path: Path) -> None:
     assert np.array_equal(sample.image.permute(1, 2, 0).numpy(), np.array(picture(2)))
 
 
-def test_places_outside_the_folder(tmp_path: Path) -> None:
+def test_out_of_range_indices(tmp_path: Path) -> None:
     write(tmp_path / "a.png")
     folder = open_folder(tmp_path)
     for index in (-1, 1):
@@ -50,16 +50,16 @@ def test_class_folders(tmp_path: Path) -> None:
         assert folder[index].label == folder.label(index)
 
 
-def test_not_class_folders(tmp_path: Path) -> None:
+def test_subfolders_that_are_not_classes(tmp_path: Path) -> None:
     write_classes(tmp_path / "one", {"images": 3})
-    write_classes(tmp_path / "beside", {"a": 1, "b": 1})
-    write(tmp_path / "beside" / "c.png")
+    write_classes(tmp_path / "mixed", {"a": 1, "b": 1})
+    write(tmp_path / "mixed" / "c.png")
     write_classes(tmp_path / "empty", {"a": 1, "b": 1, "c": 0})
-    for name in ("one", "beside", "empty"):
+    for name in ("one", "mixed", "empty"):
         assert open_folder(tmp_path / name).classes is None
 
 
-def test_labels_can_be_insisted_on_and_refused(tmp_path: Path) -> None:
+def test_labels_can_be_required_or_ignored(tmp_path: Path) -> None:
     write_classes(tmp_path / "one", {"images": 3})
     assert open_folder(tmp_path / "one", labels=True).classes == ["images"]
     write_classes(tmp_path / "two", {"a": 1, "b": 1})
@@ -83,7 +83,7 @@ def test_splits(tmp_path: Path) -> None:
         open_folder(tmp_path, "extra")
 
 
-def test_classes_that_training_lacks_come_last(tmp_path: Path) -> None:
+def test_classes_missing_from_training_come_last(tmp_path: Path) -> None:
     write_classes(tmp_path / "train", {"cat": 1, "dog": 1})
     write_classes(tmp_path / "test", {"bee": 1, "dog": 1})
     held_out = open_folder(tmp_path, "test")
@@ -102,7 +102,7 @@ def test_all_splits_together(tmp_path: Path) -> None:
     assert open_folder(tmp_path, "all", labels=False).classes is None
     write(tmp_path / "train" / "stray.png")
     assert open_folder(tmp_path, "all").classes is None
-    with pytest.raises(UserError, match="images outside of SPLIT/CLASS"):
+    with pytest.raises(UserError, match="images outside SPLIT/CLASS"):
         open_folder(tmp_path, "all", labels=True)
 
 
@@ -111,19 +111,19 @@ def test_all_of_an_undivided_folder_keeps_its_classes(tmp_path: Path) -> None:
     assert open_folder(tmp_path, "all").classes == ["cat", "dog"]
 
 
-def test_a_subfolder_called_test_is_no_split_by_itself(tmp_path: Path) -> None:
+def test_a_subfolder_called_test_alone_is_not_a_split(tmp_path: Path) -> None:
     write_classes(tmp_path, {"2019": 1, "2020": 2, "test": 1})
     assert len(open_folder(tmp_path)) == 4
     with pytest.raises(UnknownSplit):
         open_folder(tmp_path, "train")
 
 
-def test_any_subfolder_can_be_asked_for(tmp_path: Path) -> None:
+def test_any_subfolder_can_be_requested_as_a_split(tmp_path: Path) -> None:
     write_classes(tmp_path, {"2019": 1, "2020": 2})
     assert keys(open_folder(tmp_path, "2020")) == ["2020/0.png", "2020/1.png"]
 
 
-def test_without_images(tmp_path: Path) -> None:
+def test_a_folder_without_images(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     with pytest.raises(NoImages, match="empty"):
         open_folder(tmp_path)
@@ -132,7 +132,7 @@ def test_without_images(tmp_path: Path) -> None:
         open_folder(tmp_path)
 
 
-def test_unreadable_images_are_named(tmp_path: Path) -> None:
+def test_unreadable_images_are_reported(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "bad.jpg").write_bytes(b"no image")
     with pytest.raises(BadImage) as caught:
@@ -140,11 +140,11 @@ def test_unreadable_images_are_named(tmp_path: Path) -> None:
     assert caught.value.key == "a/bad.jpg"
 
 
-def test_keys_are_unicode_even_where_names_are_not(tmp_path: Path) -> None:
+def test_keys_are_unicode_even_if_names_are_not(tmp_path: Path) -> None:
     try:
         write(tmp_path / os.fsdecode(b"\xff.png"))
     except OSError:
-        pytest.skip("this file system wants Unicode")
+        pytest.skip("this file system requires Unicode names")
     sample = open_folder(tmp_path)[0]
     assert sample.key == "\\xff.png"
     sample.key.encode()

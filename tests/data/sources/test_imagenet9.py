@@ -22,7 +22,7 @@ def test_branches_do_not_overlap() -> None:
     assert torch.bincount(mapping[mapping >= 0], minlength=9).tolist() == [116, 52, 42, 36, 35, 27, 26, 20, 16]
 
 
-def test_what_scenes_show() -> None:
+def test_variations_of_scenes() -> None:
     scenes = Scenes(size=32, count=12, split="test")
     sample = scenes[3]
     assert sample.instances is not None
@@ -45,7 +45,7 @@ def test_variations_follow_each_other() -> None:
         found[15]
 
 
-def test_other_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="not in the layout of ImageNet-9"):
+def test_other_folders_are_rejected(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not in ImageNet-9 layout"):
         open_imagenet9(tmp_path)
     assert len(CLASSES) == 9

@@ -9,7 +9,7 @@ from asterism.data.sources.index_cache import may_write, read_index, settled, us
 SECOND = 1_000_000_000
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_a_written_index_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "new" / "index.npz"
     write_index(path, {"a": np.arange(3), "b": np.array("text")})
     arrays = read_index(path)
@@ -21,7 +21,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"PK\x03\x04 half a zip"])
-def test_a_broken_index_counts_as_absent(tmp_path: Path, content: bytes) -> None:
+def test_a_broken_index_counts_as_missing(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "index.npz"
     path.write_bytes(content)
     assert read_index(path) is None
@@ -34,12 +34,12 @@ def test_pickles_are_not_loaded(tmp_path: Path) -> None:
     assert read_index(path) is None
 
 
-def test_where_nothing_can_be_written_nothing_happens(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     write_index(tmp_path / "file" / "index.npz", {"a": np.arange(3)})
 
 
-def test_a_folder_closed_to_all_is_left_alone(tmp_path: Path) -> None:
+def test_a_read_only_folder_is_not_written_to(tmp_path: Path) -> None:
     assert may_write(tmp_path)
     tmp_path.chmod(0o555)
     try:
@@ -48,7 +48,7 @@ def test_a_folder_closed_to_all_is_left_alone(tmp_path: Path) -> None:
         tmp_path.chmod(0o755)
 
 
-def test_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_location_of_the_user_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert user_cache() == tmp_path / "asterism"
     assert user_cache_file("kind", b"a") != user_cache_file("kind", b"b")

@@ -33,12 +33,12 @@ def test_any_nesting_in_sorted_order(tmp_path: Path) -> None:
     assert found == sorted(names, key=by_folder)
 
 
-def test_hidden_names_are_left_out(tmp_path: Path) -> None:
+def test_hidden_names_are_skipped(tmp_path: Path) -> None:
     touch(tmp_path, "a.png", ".b.png", "._c.png", ".git/d.png", "__MACOSX/._e.png")
     assert paths(list_images(tmp_path)) == ["a.png"]
 
 
-def test_others_are_counted(tmp_path: Path) -> None:
+def test_other_files_are_counted(tmp_path: Path) -> None:
     touch(tmp_path, "a.dcm", "b/c.dcm")
     listing = list_images(tmp_path)
     assert len(listing) == 0
@@ -50,7 +50,7 @@ def test_names_that_are_not_unicode(tmp_path: Path) -> None:
     try:
         (tmp_path / os.fsdecode(b"\xff\xfe.png")).touch()
     except OSError:
-        pytest.skip("this file system wants Unicode")
+        pytest.skip("this file system requires Unicode names")
     listing = list_images(tmp_path)
     assert listing.path(0) == b"\xff\xfe.png"
 
@@ -60,11 +60,11 @@ def test_a_folder_with_the_name_of_an_image(tmp_path: Path) -> None:
     assert paths(list_images(tmp_path)) == ["odd.png/real.png"]
 
 
-def test_links_are_followed_without_end_or_repetition(tmp_path: Path) -> None:
+def test_links_are_followed_without_loops_or_duplicates(tmp_path: Path) -> None:
     root, outside = tmp_path / "root", tmp_path / "outside"
     touch(root, "real/a.png", "real/deep/b.png")
     touch(outside, "c.png", "inner/d.png")
-    (root / "0-alias").symlink_to(root / "real")  # sorts first, yet the folder's own path counts
+    (root / "0-alias").symlink_to(root / "real")  # sorts first, but the folder's own path is used
     (root / "far").symlink_to(outside)
     (root / "far-again").symlink_to(outside / "inner")
     (root / "real" / "up").symlink_to(root)
@@ -82,7 +82,7 @@ def test_links_are_followed_without_end_or_repetition(tmp_path: Path) -> None:
     ]
 
 
-def test_unreadable_folders_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_folders_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(tmp_path, "open/a.png", "closed/b.png")
     real = os.scandir
 
@@ -93,13 +93,13 @@ def test_unreadable_folders_are_named(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(os, "scandir", scandir)
     monkeypatch.setattr(module, "REMEMBER_FROM", 1)
-    monkeypatch.setattr(module, "settled", lambda stamps, looked_at: True)
-    for _ in range(2):  # and never remembered, lest the second time be silent
+    monkeypatch.setattr(module, "settled", lambda stamps, checked_at: True)
+    for _ in range(2):  # never cached, so that the second listing warns too
         with pytest.warns(UserWarning, match="closed: no permission"):
             assert paths(list_images(tmp_path)) == ["open/a.png"]
 
 
-def test_no_question_is_asked_about_single_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_system_call_is_made_for_single_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(tmp_path, *(f"{folder}/{number}.png" for folder in "ab" for number in range(50)))
     asked = []
     real = os.stat
@@ -108,7 +108,7 @@ def test_no_question_is_asked_about_single_files(tmp_path: Path, monkeypatch: py
     assert len([path for path in asked if os.fsencode(path).startswith(os.fsencode(tmp_path))]) <= 4
 
 
-def test_fingerprints_tell_listings_apart(tmp_path: Path) -> None:
+def test_fingerprints_distinguish_listings(tmp_path: Path) -> None:
     prints = set()
     for number, names in enumerate((["a.png"], ["b.png"], ["a/b.png"], ["a.png", "b.png"], ["a/b.png", "a/c.png"])):
         root = tmp_path / str(number)
@@ -121,8 +121,8 @@ def test_fingerprints_tell_listings_apart(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def remembering(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """Every listing is worth remembering, and time stamps settle at once; collects the folders that are read."""
+def caching(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Cache every listing and trust time stamps at once; collect the folders that are read."""
     read: list[bytes] = []
     real = os.scandir
 
@@ -131,36 +131,36 @@ def remembering(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         return real(path)
 
     monkeypatch.setattr(module, "REMEMBER_FROM", 1)
-    monkeypatch.setattr(module, "settled", lambda stamps, looked_at: True)
+    monkeypatch.setattr(module, "settled", lambda stamps, checked_at: True)
     monkeypatch.setattr(os, "scandir", scandir)
     return read
 
 
 def relist(root: Path, read: list[bytes]) -> tuple[list[str], bool]:
-    """The paths, and whether the tree was read for them."""
+    """The paths, and whether the tree was read to list them."""
     read.clear()
     found = paths(list_images(root))
     return found, bool(read)
 
 
-def test_a_remembered_listing_reads_no_folder(
-    tmp_path: Path, remembering: list[bytes], monkeypatch: pytest.MonkeyPatch
+def test_a_cached_listing_reads_no_folder(
+    tmp_path: Path, caching: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     touch(tmp_path, "a/1.png", "a/b/2.png", "c/3.txt")
-    first, read = relist(tmp_path, remembering)
+    first, read = relist(tmp_path, caching)
     assert read
-    again, read = relist(tmp_path, remembering)
+    again, read = relist(tmp_path, caching)
     assert not read
     assert first == again == ["a/1.png", "a/b/2.png"]
     monkeypatch.chdir(tmp_path)
-    assert relist(Path("a/.."), remembering) == (first, False)
+    assert relist(Path("a/.."), caching) == (first, False)
 
 
 @pytest.mark.parametrize("change", ["add", "remove", "rename", "add folder", "remove folder", "add to empty", "swap"])
-def test_changes_are_noticed(tmp_path: Path, remembering: list[bytes], change: str) -> None:
+def test_changes_are_detected(tmp_path: Path, caching: list[bytes], change: str) -> None:
     root = tmp_path / "root"
     touch(root, "a/1.png", "a/b/2.png", "a/b/4.png", "c/3.txt")
-    relist(root, remembering)
+    relist(root, caching)
     stamps = {folder: folder.stat() for folder in (root, root / "a", root / "a/b", root / "c")}
     time.sleep(0.02)
     if change == "add":
@@ -180,27 +180,27 @@ def test_changes_are_noticed(tmp_path: Path, remembering: list[bytes], change: s
     elif change == "swap":
         root.rename(tmp_path / "old")
         touch(root, "other.png")
-    # Copying tools set the modification time back; the change still has to show.
+    # Copying tools reset the modification time; the change must still be detected.
     for folder, status in stamps.items():
         if folder.exists():
             os.utime(folder, ns=(status.st_atime_ns, status.st_mtime_ns))
-    found, read = relist(root, remembering)
+    found, read = relist(root, caching)
     assert read
     expected = sorted(str(p.relative_to(root)) for p in root.rglob("*.png"))
     assert sorted(found) == expected
 
 
-def test_changes_behind_links_are_noticed(tmp_path: Path, remembering: list[bytes]) -> None:
+def test_changes_behind_links_are_detected(tmp_path: Path, caching: list[bytes]) -> None:
     touch(tmp_path, "root/a.png", "outside/b.png")
     (tmp_path / "root" / "link").symlink_to(tmp_path / "outside")
-    relist(tmp_path / "root", remembering)
+    relist(tmp_path / "root", caching)
     time.sleep(0.02)
     touch(tmp_path, "outside/c.png")
-    assert relist(tmp_path / "root", remembering) == (["a.png", "link/b.png", "link/c.png"], True)
+    assert relist(tmp_path / "root", caching) == (["a.png", "link/b.png", "link/c.png"], True)
 
 
 def test_a_listing_made_right_after_a_change_is_not_trusted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remembering: list[bytes]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caching: list[bytes]
 ) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(module, "REMEMBER_FROM", 1)
@@ -210,7 +210,7 @@ def test_a_listing_made_right_after_a_change_is_not_trusted(
     assert not (tmp_path / "cache").exists()
 
 
-def test_small_trees_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_trees_are_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     touch(tmp_path / "root", "a.png")
     age(tmp_path / "root")
@@ -218,16 +218,16 @@ def test_small_trees_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mo
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_broken_cache_is_ignored(tmp_path: Path, remembering: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_cache_is_ignored(tmp_path: Path, caching: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     touch(tmp_path / "root", "a.png")
-    relist(tmp_path / "root", remembering)
+    relist(tmp_path / "root", caching)
     (cache,) = (tmp_path / "cache").rglob("*.npz")
     cache.write_bytes(cache.read_bytes()[:100])
-    assert relist(tmp_path / "root", remembering) == (["a.png"], True)
+    assert relist(tmp_path / "root", caching) == (["a.png"], True)
 
 
-def test_listings_survive_pickling(tmp_path: Path) -> None:
+def test_listings_can_be_pickled(tmp_path: Path) -> None:
     touch(tmp_path, "a/1.png", "b/2.png")
     listing = list_images(tmp_path)
     again = pickle.loads(pickle.dumps(listing))

@@ -17,8 +17,8 @@ from asterism.images.bad_image import BadImage
 from tests.data.pictures import picture, write_classes
 
 
-class Pretended:
-    """Behaves like torchvision's CIFAR-10: there after a download, with the labels in `targets`."""
+class FakeDataset:
+    """Behaves like torchvision's CIFAR-10: available after a download, with the labels in `targets`."""
 
     classes = ("cat", "dog")
     reachable = True
@@ -42,13 +42,13 @@ class Pretended:
 
 
 @pytest.fixture
-def pretended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Pretended]:
-    monkeypatch.setattr(torchvision.datasets, "CIFAR10", Pretended)
+def fake_dataset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[FakeDataset]:
+    monkeypatch.setattr(torchvision.datasets, "CIFAR10", FakeDataset)
     monkeypatch.setenv("ASTERISM_DATASETS", str(tmp_path / "sets"))
-    return Pretended
+    return FakeDataset
 
 
-def test_a_set_is_downloaded_when_needed(pretended: type[Pretended], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_set_is_downloaded_when_needed(fake_dataset: type[FakeDataset], monkeypatch: pytest.MonkeyPatch) -> None:
     source = open_named("cifar10")
     assert isinstance(source, Source)
     assert source.name == "cifar10/train"
@@ -56,15 +56,15 @@ def test_a_set_is_downloaded_when_needed(pretended: type[Pretended], monkeypatch
     assert [source.label(i) for i in range(3)] == [0, 1, 1]
     assert np.array_equal(source[1].image.permute(1, 2, 0).numpy(), np.array(picture(1)))
     assert (source[1].key, source[1].label) == ("1", 1)
-    monkeypatch.setattr(pretended, "reachable", False)
+    monkeypatch.setattr(fake_dataset, "reachable", False)
     held_out = open_named("cifar10", "val")
     assert (held_out.name, len(held_out)) == ("cifar10/test", 1)
     assert held_out.fingerprint != source.fingerprint
     assert pickle.loads(pickle.dumps(source))[0].key == "0"
 
 
-def test_without_a_network(pretended: type[Pretended], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(pretended, "reachable", False)
+def test_without_a_network(fake_dataset: type[FakeDataset], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(fake_dataset, "reachable", False)
     with pytest.raises(UserError) as caught:
         open_named("cifar10")
     message = str(caught.value)
@@ -72,12 +72,12 @@ def test_without_a_network(pretended: type[Pretended], monkeypatch: pytest.Monke
     assert not (tmp_path / "sets" / "cifar10").exists()
 
 
-def test_bad_images_are_bad(pretended: type[Pretended]) -> None:
+def test_undecodable_images_are_reported_as_bad(fake_dataset: type[FakeDataset]) -> None:
     with pytest.raises(BadImage, match="broken"):
         open_named("cifar10")[2]
 
 
-def test_an_unknown_split(pretended: type[Pretended]) -> None:
+def test_an_unknown_split(fake_dataset: type[FakeDataset]) -> None:
     with pytest.raises(UnknownSplit, match="test, train"):
         open_named("cifar10", "extra")
 
@@ -100,7 +100,7 @@ def test_a_missing_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
         ({"labels": np.array([-1, -1])}, [None, None], None),
     ],
 )
-def test_labels_by_their_several_names(
+def test_labels_are_found_under_every_attribute_name(
     monkeypatch: pytest.MonkeyPatch, attributes: dict[str, Any], labels: list[int | None], classes: list[str] | None
 ) -> None:
     class Other:
@@ -116,7 +116,7 @@ def test_labels_by_their_several_names(
     assert source.classes == classes
 
 
-def test_sets_without_splits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_sets_without_splits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torchvision.datasets, "EuroSAT", lambda **arguments: type("E", (), {"targets": [0]})())
     assert open_named("eurosat").name == "eurosat"
     with pytest.raises(UnknownSplit):
@@ -132,14 +132,14 @@ def test_imagenet_is_a_folder_that_the_user_provides(monkeypatch: pytest.MonkeyP
     assert open_named("imagenet", "val").classes == ["n01", "n02"]
 
 
-def test_where_sets_live(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_location_of_the_data_sets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert datasets_folder() == tmp_path / "asterism" / "datasets"
     monkeypatch.setenv("ASTERISM_DATASETS", "~/sets")
     assert datasets_folder() == Path.home() / "sets"
 
 
-def test_torchvision_knows_every_named_set() -> None:
+def test_torchvision_has_every_named_data_set() -> None:
     assert all(hasattr(torchvision.datasets, entry.loader) for entry in NAMED.values())
     assert {"cifar10", "imagenet", "scenes"} <= set(dataset_names())
     assert all(dataset_names().values())

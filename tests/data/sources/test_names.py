@@ -3,7 +3,7 @@ import pickle
 from asterism.data.sources.names import Names
 
 
-def test_names_come_back_by_number() -> None:
+def test_names_are_found_by_number() -> None:
     names = [b"b.png", b"", "ü/日本.jpg".encode(), b"a b", b"\xff\xfe"]
     packed = Names.of(names)
     assert len(packed) == len(names)
@@ -16,6 +16,6 @@ def test_no_names() -> None:
     assert len(Names.of([])) == 0
 
 
-def test_a_name_costs_its_letters_and_nine_bytes() -> None:
+def test_a_name_takes_its_length_plus_nine_bytes() -> None:
     packed = Names.of([b"x" * 20] * 1000)
     assert len(packed.blob) + packed._ends.nbytes == 1000 * (20 + 1 + 8)

@@ -13,7 +13,7 @@ from tests.data.pictures import encoded, write, write_classes
 from tests.data.sources.test_shards import samples, write_tar
 
 
-def test_a_folder_by_path_in_any_spelling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_by_any_form_of_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "photos" / "a.png")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -32,7 +32,7 @@ def test_shards_by_file_and_by_folder(tmp_path: Path) -> None:
     assert len(open_source(tmp_path, "val")) == 1
 
 
-def test_images_come_before_a_stray_archive(tmp_path: Path) -> None:
+def test_images_take_precedence_over_a_stray_archive(tmp_path: Path) -> None:
     write_classes(tmp_path, {"a": 1, "b": 1})
     write_tar(tmp_path / "original.tar", samples(1, 2, 3))
     assert isinstance(open_source(tmp_path), Folder)
@@ -50,7 +50,9 @@ def test_scenes() -> None:
         open_source("scenes:count=many")
 
 
-def test_a_folder_comes_before_a_set_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_takes_precedence_over_a_data_set_of_the_same_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "scenes" / "a.png")
     assert isinstance(open_source("scenes"), Folder)
@@ -87,14 +89,14 @@ def test_what_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         open_source(path)
 
 
-def test_labels_that_are_insisted_on(tmp_path: Path) -> None:
+def test_required_labels(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", {"1.png": encoded(1)})
     with pytest.raises(UserError, match="has no labels"):
         open_source(tmp_path / "a.tar", labels=True)
     assert open_source(tmp_path / "a.tar").classes is None
 
 
-def test_every_source_is_one(tmp_path: Path) -> None:
+def test_every_opened_source_implements_the_protocol(tmp_path: Path) -> None:
     write(tmp_path / "a" / "a.png")
     write_tar(tmp_path / "b.tar", samples(1))
     for path in (tmp_path / "a", tmp_path / "b.tar", "scenes:count=2,size=32"):

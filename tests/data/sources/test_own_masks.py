@@ -24,7 +24,7 @@ COLOURS = np.array([[0, 0, 0], [255, 0, 0], [0, 128, 0]], dtype=np.uint8)
 
 
 def write_pairs(images: Path, masks: Path, values: object, count: int = 6) -> Path:
-    """Halves of three classes, stored under these values."""
+    """Images with two halves out of three classes, stored as these values."""
     images.mkdir(parents=True, exist_ok=True)
     masks.mkdir(parents=True, exist_ok=True)
     for number in range(count):
@@ -52,7 +52,7 @@ def test_void_and_white(tmp_path: Path) -> None:
     assert white[1].semantic.unique().tolist() == [1]
 
 
-def test_colours_mean_the_same_in_every_mask(tmp_path: Path) -> None:
+def test_colours_have_the_same_meaning_in_every_mask(tmp_path: Path) -> None:
     source = open_segmented(write_pairs(tmp_path / "images", tmp_path / "masks", COLOURS))
     assert source.pixel_classes == ["background", "#008000", "#ff0000"]
     assert source[0].semantic.unique().tolist() == [0, 2], "although green is not in this mask"
@@ -61,7 +61,7 @@ def test_colours_mean_the_same_in_every_mask(tmp_path: Path) -> None:
         open_segmented(tmp_path)
 
 
-def test_names_come_from_a_file(tmp_path: Path) -> None:
+def test_names_are_read_from_a_file(tmp_path: Path) -> None:
     write_pairs(tmp_path / "images", tmp_path / "masks", [0, 1, 3])
     (tmp_path / "classes.txt").write_text("ground\nwater\nnever seen\ntree\n")
     source = open_segmented(tmp_path)
@@ -93,14 +93,14 @@ def test_two_classes_are_not_those_of_camvid(tmp_path: Path) -> None:
     assert open_segmented(tmp_path).pixel_classes == ["street", "other"]
 
 
-def test_side_by_side_and_held_out(tmp_path: Path) -> None:
+def test_masks_next_to_images_and_held_out_images(tmp_path: Path) -> None:
     write_pairs(tmp_path, tmp_path, [0, 1, 2], 5)
     parts = open_segmented_parts(DataChoice(str(tmp_path)), 0.2, 0)
     assert (len(parts.train), len(parts.test)) == (4, 1)
     assert parts.classes == ["background", "1", "2"]
 
 
-def test_smoothed_masks_are_refused(tmp_path: Path) -> None:
+def test_smoothed_masks_are_rejected(tmp_path: Path) -> None:
     values = np.arange(512, dtype=np.uint16).reshape(16, 32)
     Image.fromarray(values).save(tmp_path / "m.png")
     with pytest.raises(UserError, match="512 different values, more than 255"):

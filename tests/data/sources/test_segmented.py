@@ -74,7 +74,7 @@ def test_the_augmented_training_images_of_voc(tmp_path: Path) -> None:
         open_segmented(tmp_path)
 
 
-def test_ade20k_labels_begin_at_one(tmp_path: Path) -> None:
+def test_ade20k_labels_start_at_one(tmp_path: Path) -> None:
     (tmp_path / "images" / "training").mkdir(parents=True)
     halves(0)[0].save(tmp_path / "images" / "training" / "a.png")
     _save(tmp_path / "annotations" / "training" / "a.png", np.where(halves(0)[1] == 1, 150, 0))
@@ -118,7 +118,7 @@ def test_coco_instances_become_classes(tmp_path: Path) -> None:
     source = open_segmented(tmp_path)
     assert source.pixel_classes == ["background", "table", "cup"]
     mask = source[0].semantic
-    assert mask[3, 3] == 2, "the smaller object lies above the larger"
+    assert mask[3, 3] == 2, "the smaller object is drawn over the larger one"
     assert mask[8, 8] == 1
     assert mask[12, 12] == 0
     assert (mask[:, 23] == VOID).all()
@@ -149,14 +149,14 @@ def test_scenes_have_a_background() -> None:
     assert int(source[0].semantic.max()) < len(source.pixel_classes)
 
 
-def test_masks_of_another_size_are_refused(tmp_path: Path) -> None:
+def test_masks_of_another_size_are_rejected(tmp_path: Path) -> None:
     write_camvid(tmp_path, {"train": 1})
     _save(tmp_path / "trainannot" / "000.png", np.zeros((8, 8)))
     with pytest.raises(UserError, match=r"24×16 pixels, but its mask 8×8"):
         list(segmented_batches(open_segmented(tmp_path), square(8), batch_size=2))
 
 
-def test_labels_beyond_the_classes_are_refused(tmp_path: Path) -> None:
+def test_labels_beyond_the_classes_are_rejected(tmp_path: Path) -> None:
     write_camvid(tmp_path, {"train": 2})
     _save(tmp_path / "trainannot" / "000.png", np.full((16, 24), 12))
     _save(tmp_path / "trainannot" / "001.png", np.full((16, 24), 11))
@@ -164,7 +164,7 @@ def test_labels_beyond_the_classes_are_refused(tmp_path: Path) -> None:
         open_segmented(tmp_path)[0]
 
 
-def test_missing_and_coloured_masks_are_refused(tmp_path: Path) -> None:
+def test_missing_and_coloured_masks_are_rejected(tmp_path: Path) -> None:
     write_camvid(tmp_path, {"train": 2})
     halves(0)[0].save(tmp_path / "trainannot" / "000.png")
     with pytest.raises(UserError, match="384 different values"):
@@ -174,14 +174,14 @@ def test_missing_and_coloured_masks_are_refused(tmp_path: Path) -> None:
         open_segmented(tmp_path)
 
 
-def test_folders_without_masks_are_refused(tmp_path: Path) -> None:
+def test_folders_without_masks_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no masks in a known layout"):
         open_segmented(tmp_path)
     with pytest.raises(UserError, match="no such folder"):
         open_segmented(tmp_path / "nowhere")
 
 
-def test_batches_share_a_size_and_name_bad_images_in_order(tmp_path: Path) -> None:
+def test_batches_have_one_size_and_report_bad_images_in_order(tmp_path: Path) -> None:
     write_camvid(tmp_path, {"train": 5})
     (tmp_path / "train" / "000.png").write_bytes(b"no image")
     image, mask = halves(3, (24, 16))
@@ -208,7 +208,7 @@ def test_sizes() -> None:
     assert nearest_multiple(16)(3, 5) == (16, 16)
 
 
-def test_a_stamp_notices_other_files_under_the_same_names(tmp_path: Path) -> None:
+def test_a_stamp_detects_other_files_under_the_same_names(tmp_path: Path) -> None:
     write_camvid(tmp_path, {"train": 2})
     before, name = stamp(open_segmented(tmp_path)), open_segmented(tmp_path).fingerprint
     _save(tmp_path / "trainannot" / "001.png", np.full((16, 24), 2))

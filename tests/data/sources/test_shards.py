@@ -28,7 +28,7 @@ def write_tar(path: Path, contents: dict[str, bytes]) -> Path:
 
 
 def samples(*numbers: int) -> dict[str, bytes]:
-    """Pictures, each with a class number: the last digit of its own."""
+    """Pictures, each with its last digit as the class number."""
     contents = {}
     for number in numbers:
         contents[f"{number:04}.png"] = encoded(number)
@@ -65,7 +65,7 @@ def test_splits(tmp_path: Path) -> None:
         open_shards(tmp_path / "train.tar", "test")
 
 
-def test_splits_in_subfolders_and_none(tmp_path: Path) -> None:
+def test_splits_in_subfolders_and_no_splits(tmp_path: Path) -> None:
     write_tar(tmp_path / "a" / "train" / "000.tar", samples(1))
     write_tar(tmp_path / "a" / "val" / "000.tar", samples(2))
     assert {name: len(files) for name, files in find_shards(tmp_path / "a").items()} == {"train": 1, "val": 1}
@@ -110,7 +110,7 @@ def test_class_names(tmp_path: Path) -> None:
         open_shards(tmp_path / "a.tar")
 
 
-def test_without_images(tmp_path: Path) -> None:
+def test_shards_without_images(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no images"):
         open_shards(write_tar(tmp_path / "a.tar", {"a.txt": b"x"}))
 
@@ -150,7 +150,7 @@ def test_the_index_is_built_once(tmp_path: Path, builds: list[int]) -> None:
     assert torch.equal(again[2].image, first[2].image)
 
 
-def test_the_index_of_protected_data_goes_to_the_users_cache(tmp_path: Path, builds: list[int]) -> None:
+def test_the_index_of_read_only_data_is_in_the_user_cache(tmp_path: Path, builds: list[int]) -> None:
     folder = tmp_path / "data"
     write_tar(folder / "a.tar", samples(1))
     age(tmp_path)
@@ -166,7 +166,7 @@ def test_the_index_of_protected_data_goes_to_the_users_cache(tmp_path: Path, bui
 
 
 @pytest.mark.parametrize("change", ["size", "time", "recent", "broken"])
-def test_the_index_is_built_again_when_a_file_changes(tmp_path: Path, builds: list[int], change: str) -> None:
+def test_the_index_is_rebuilt_when_a_file_changes(tmp_path: Path, builds: list[int], change: str) -> None:
     path = write_tar(tmp_path / "a.tar", samples(1))
     if change != "recent":  # an index of a file that has just been written is not trusted
         age(tmp_path)
@@ -197,7 +197,7 @@ def test_fingerprints(tmp_path: Path) -> None:
     assert open_shards(write_tar(tmp_path / "4" / "a.tar", redrawn)).fingerprint != one
 
 
-def test_more_shards_than_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_shards_than_open_file_handles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module._Handles, "_LIMIT", 2)
     for number in range(5):
         write_tar(tmp_path / f"{number}.tar", samples(number))
@@ -207,7 +207,7 @@ def test_more_shards_than_may_be_open(tmp_path: Path, monkeypatch: pytest.Monkey
         assert len(source._handles._open) <= 2
 
 
-def test_pickling_leaves_open_files_behind(tmp_path: Path) -> None:
+def test_open_files_are_not_pickled(tmp_path: Path) -> None:
     source = open_shards(write_tar(tmp_path / "a.tar", samples(1, 2)))
     image = source[1].image
     again = pickle.loads(pickle.dumps(source))

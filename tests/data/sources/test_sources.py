@@ -1,4 +1,4 @@
-"""What every source must hold, whatever it reads: its own keys, and files whose change is noticed."""
+"""Requirements for every source: it lists its keys, and its files, so that changes are detected."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _imagenet9(root: Path) -> Source:
 
 
 class _Torchvision:
-    """As torchvision's sets are seen."""
+    """The interface of torchvision's data sets."""
 
     targets = (0, 1)
 
@@ -126,7 +126,7 @@ WITHOUT_FILES = {"Scenes", "SegmentedScenes", "SceneVariation", "SceneFrames", "
 
 
 def _source_classes() -> set[str]:
-    """Every class of the package that gives images by number."""
+    """Every class of the package that returns images by number."""
     found = set()
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         for name, kind in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
@@ -136,7 +136,7 @@ def _source_classes() -> set[str]:
     return found
 
 
-def test_every_source_of_the_package_is_held_to_this() -> None:
+def test_every_source_of_the_package_is_tested_here() -> None:
     assert _source_classes() == set(OPENERS), "a new source needs a line in OPENERS"
 
 
@@ -150,7 +150,7 @@ def test_keys_are_those_of_the_samples(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", OPENERS)
-def test_an_overwritten_file_is_noticed(kind: str, tmp_path: Path) -> None:
+def test_an_overwritten_file_is_detected(kind: str, tmp_path: Path) -> None:
     source = OPENERS[kind](tmp_path)
     files = list(source.files())
     assert (not files) == (kind in WITHOUT_FILES)
@@ -164,12 +164,12 @@ def test_an_overwritten_file_is_noticed(kind: str, tmp_path: Path) -> None:
         before = after
 
 
-def test_a_link_to_nowhere_has_a_stamp(tmp_path: Path) -> None:
+def test_a_broken_link_has_a_stamp(tmp_path: Path) -> None:
     source = _folder(tmp_path)
     before = stamp(source)
     next(iter(source.files())).unlink()
     assert stamp(source) != before
 
 
-def test_scenes_look_as_their_keys_say() -> None:
+def test_scenes_match_their_keys() -> None:
     assert torch.equal(Scenes(size=16, count=3)[2].image, Subset(Scenes(size=16, count=3), [2])[0].image)

@@ -17,12 +17,12 @@ from asterism.data.sources.splits import UnknownSplit, divided, part, pick
         ("extra", ["train", "extra"], "extra"),
     ],
 )
-def test_the_part_that_is_meant(split: str | None, available: list[str], expected: str) -> None:
+def test_matching_of_split_names(split: str | None, available: list[str], expected: str) -> None:
     assert pick(split, available, "somewhere") == expected
 
 
 @pytest.mark.parametrize(("split", "available"), [("train", ["test"]), ("extra", ["train", "test"]), (None, ["test"])])
-def test_a_part_that_is_not_there(split: str | None, available: list[str]) -> None:
+def test_a_missing_part(split: str | None, available: list[str]) -> None:
     with pytest.raises(UnknownSplit) as caught:
         pick(split, available, "photos")
     assert "photos" in str(caught.value)

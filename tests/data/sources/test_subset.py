@@ -16,12 +16,12 @@ def test_a_subset_is_a_source() -> None:
 
 
 @pytest.mark.parametrize("index", [-1, 3])
-def test_places_outside(index: int) -> None:
+def test_out_of_range_indices(index: int) -> None:
     with pytest.raises(IndexError):
         Subset(Numbered(10), range(3))[index]
 
 
-def test_the_fingerprint_names_the_choice() -> None:
+def test_the_fingerprint_depends_on_the_indices() -> None:
     source = Numbered(10)
     prints = {Subset(source, chosen).fingerprint for chosen in ([1, 2], [2, 1], [1], range(10))}
     assert len(prints) == 4

@@ -41,7 +41,7 @@ def read(path: Path) -> list[Member]:
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_every_form_of_header(tmp_path: Path, form: int) -> None:
+def test_every_kind_of_header(tmp_path: Path, form: int) -> None:
     path = tmp_path / "a.tar"
     names = [name for name in NAMES if form != tarfile.USTAR_FORMAT or not name.startswith(("xxx", "ünï"))]
     contents = build(path, form, names)
@@ -63,7 +63,7 @@ def test_old_headers_and_large_numbers(tmp_path: Path) -> None:
     assert read(tmp_path / "a.tar") == [Member("old.jpg", 512, 3)]
 
 
-def test_what_is_no_tar_file(tmp_path: Path) -> None:
+def test_files_that_are_not_tar_files(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     path.write_bytes(b"\x1f\x8b compressed" * 100)
     with pytest.raises(UserError, match="not an uncompressed tar file"):
