@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class BadImage(Exception):
-    """An image that cannot be used, and why. Whoever reads on skips it and records it."""
+    """An image that cannot be used, and why. Readers skip it and record it."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(key, reason)

@@ -1,18 +1,17 @@
-"""From the bytes of an image file to 8-bit RGB pixels, whatever kind of file it is: the only decoder.
+"""Decoding an image file of any supported format to 8-bit RGB pixels: the only decoder.
 
-JPEG goes through libjpeg-turbo as torchvision ships it, everything else through Pillow. The rules where a file leaves a
-choice:
+JPEG is decoded by the libjpeg-turbo in torchvision, everything else by Pillow. Where a format is ambiguous:
 
-- EXIF orientation is applied; of several frames or pages the first counts; colour profiles are not interpreted.
-- Transparency is laid over white.
+- EXIF orientation is applied; only the first frame or page is used; colour profiles are ignored.
+- Transparent images are composited over white.
 - 16 bits per channel: the full range 0…65535 becomes 0…255.
-- 32-bit integers: as 16 bits where all values fit in 0…65535, else from the smallest value (0) to the largest (255).
-- Floats: [0, 1] becomes 0…255; values within [0, 255] are levels already; any other range from the smallest to the
-  largest. Values that are not finite count as the smallest.
-- A CMYK JPEG stores inverted inks where it carries Adobe's marker, as Photoshop writes it, and plain inks where not.
+- 32-bit integers: like 16 bits if all values are in 0…65535, else the smallest value becomes 0 and the largest 255.
+- Floats: [0, 1] becomes 0…255; values within [0, 255] are used as they are; any other range is stretched from the
+  smallest value to the largest. Values that are not finite count as the smallest.
+- A CMYK JPEG has inverted inks if it carries Adobe's marker, as Photoshop writes it, and plain inks otherwise.
 
-What cannot be decoded completely is a `BadImage`: half an image is worse than none. Damage inside the compressed data
-of a file that is otherwise complete shows only in its pixels and is not found.
+An image that cannot be decoded completely is a `BadImage`: half an image is worse than none. Corruption inside the
+compressed data of an otherwise complete file affects only its pixels and is not detected.
 """
 
 from __future__ import annotations
@@ -36,20 +35,20 @@ from torch import Tensor
 
 from asterism.images.bad_image import BadImage
 
-MIN_SIDE = 8  # pixels; anything smaller is an icon or an accident, and crops of it carry nothing
+MIN_SIDE = 8  # pixels; anything smaller is an icon or an accident, and its crops carry no information
 MAX_PIXELS = 178_956_970  # half a gigabyte of RGB; Pillow's own limit against decompression bombs
 SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".gif", ".tif", ".tiff"}
     | {".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".avif", ".heic", ".heif"}
 )
 
-# Pillow would also open PostScript and the like, which run programs. A file's content counts, not its name.
+# Pillow would also open formats such as PostScript, which run programs. The format is determined by content, not name.
 _FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "BMP", "DIB", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF")
 _ORIENTATION = 0x0112  # EXIF tag
 
 
 def decode(data: bytes | Path, key: str) -> UInt8[Tensor, "3 h w"]:
-    """RGB pixels of an image file, given by its bytes or its path; in memory they lie as [h, w, 3]."""
+    """RGB pixels of an image file, given its bytes or its path; the memory layout is [h, w, 3]."""
     if isinstance(data, Path):
         data = read_regular(data, key)
     if not data:
@@ -59,9 +58,9 @@ def decode(data: bytes | Path, key: str) -> UInt8[Tensor, "3 h w"]:
 
 
 def read_regular(path: Path, key: str) -> bytes:
-    """The content of a regular file. A pipe or a device under an image's name would block, or never end."""
+    """The content of a regular file. A pipe or a device is rejected, since reading it could block or never end."""
     try:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # to open a pipe waits for its writer
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # else opening a pipe waits for its writer
         try:
             mode = os.fstat(handle).st_mode
             if not stat.S_ISREG(mode):
@@ -77,9 +76,9 @@ def read_regular(path: Path, key: str) -> bytes:
 
 @contextlib.contextmanager
 def opened(data: bytes, key: str) -> Iterator[Image.Image]:
-    """The image as Pillow reads it, if its format is one that we allow; every failure is a `BadImage`."""
+    """The image opened by Pillow, if its format is allowed; every failure is a `BadImage`."""
     try:
-        # Sizes are checked by us, and flaws in metadata, of which Pillow warns, do not touch the pixels.
+        # Sizes are checked here, and the metadata flaws that Pillow warns about do not affect the pixels.
         with warnings.catch_warnings(action="ignore"), Image.open(BytesIO(data), formats=_formats()) as image:
             _check_most(image.width, image.height, key)
             yield image
@@ -89,12 +88,12 @@ def opened(data: bytes, key: str) -> Iterator[Image.Image]:
         raise BadImage(key, _unknown_format(data)) from None
     except Image.DecompressionBombError:
         raise BadImage(key, f"the image has more than {MAX_PIXELS:,} pixels") from None
-    except Exception as error:  # decoders meet broken files with almost any exception
+    except Exception as error:  # on broken files, decoders raise almost any exception
         raise BadImage(key, f"the image cannot be decoded: {error or type(error).__name__}") from None
 
 
 def from_pillow(image: Image.Image, key: str) -> UInt8[Tensor, "3 h w"]:
-    """RGB pixels of an image that Pillow holds, by the rules of this file."""
+    """RGB pixels of a Pillow image, by the rules of this file."""
     check_size(image.width, image.height, key)
     image.load()
     orientation = _orientation(image)
@@ -112,7 +111,7 @@ def from_pillow(image: Image.Image, key: str) -> UInt8[Tensor, "3 h w"]:
 
 
 def _through_libjpeg(data: bytes, key: str) -> Tensor | None:
-    """None where Pillow should try: four inks, or a kind of JPEG that libjpeg refuses."""
+    """The pixels, or None if Pillow should try: for CMYK, or a kind of JPEG that libjpeg rejects."""
     frame = _jpeg_frame(data)
     if frame is None or _decode_jpeg is None:
         return None
@@ -123,14 +122,14 @@ def _through_libjpeg(data: bytes, key: str) -> Tensor | None:
     try:
         return _decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), 3, True)  # as RGB, oriented
     except RuntimeError as error:
-        if "truncated" in str(error):  # Pillow would fill the rest with grey where the file goes on with zeros
+        if "truncated" in str(error):  # Pillow would fill the rest with grey if zeros follow
             raise BadImage(key, "the file is truncated") from None
         return None
 
 
 def _jpeg_operator() -> Callable[[Tensor, int, bool], Tensor] | None:
-    """libjpeg-turbo as a torch operator. Its Python wrapper is deprecated in favour of another package; where the
-    operator is gone too, Pillow does the same more slowly."""
+    """libjpeg-turbo as a torch operator. Its Python wrapper is deprecated in favour of another package. If the operator
+    is missing too, Pillow does the same more slowly."""
     try:
         importlib.import_module("torchvision.io")
         return torch.ops.image.decode_jpeg
@@ -142,7 +141,7 @@ _decode_jpeg = _jpeg_operator()
 
 
 def _jpeg_frame(data: bytes) -> tuple[int, int, int] | None:
-    """Height, width and number of channels from the frame header; None where there is none."""
+    """Height, width and number of channels from the frame header; None if there is no frame header."""
     position = 2
     while position + 9 < len(data) and data[position] == 0xFF:
         marker = data[position + 1]
@@ -200,7 +199,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         layer = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
     if image.mode == "CMYK" and image.format == "JPEG" and "adobe" not in image.info:
-        image = image.point(lambda level: 255 - level)  # Pillow undid an inversion that was not there
+        image = image.point(lambda level: 255 - level)  # Pillow undid an inversion that did not exist
     return image.convert("RGB")
 
 
@@ -232,10 +231,10 @@ def _stretched(values: NDArray[np.float64]) -> NDArray[np.uint8]:
 
 
 def _orientation(image: Image.Image) -> int:
-    """EXIF orientation 1…8. TIFF files arrive turned already, and broken EXIF says nothing."""
+    """EXIF orientation 1…8. Pillow has already rotated TIFF files, and broken EXIF is ignored."""
     try:
         return int(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # metadata is not worth an image
+    except Exception:  # broken metadata is no reason to lose an image
         return 1
 
 

@@ -1,7 +1,7 @@
-"""Masks as people store them: palette or grey images whose values are numbers, or one colour per object.
+"""Mask files: palette or grey images whose values are numbers, or colour images with one colour per object.
 
-`read_mask` numbers the objects of one image; `read_labels` gives the values as they are stored, which mean the same in
-every mask of a set.
+`read_mask` numbers the objects of one image; `read_labels` returns the stored values, which have the same meaning in
+every mask of a data set.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from asterism.images.bad_image import BadImage
 from asterism.images.decode import opened, read_regular
 from asterism.images.palette import palette
 
-VOID = 255  # pixels of which nothing is said, in masks that have other objects too; they count nowhere
-_MOST_VALUES = 64  # more are shades at smoothed outlines, not objects
+VOID = 255  # unlabelled pixels, in masks that also have other objects; they are ignored
+_MOST_VALUES = 64  # more are shades from anti-aliased outlines, not objects
 _INDEX_MODES = ("P", "L", "1", "I", "I;16")
 
 
 def read_mask(path: Path) -> Int64[Tensor, "h w"]:
-    """The number of the object that each pixel belongs to, 0 for none.
+    """The number of the object that each pixel belongs to, 0 for background.
 
-    Palette and grey images are read as the indices they hold, never as colours. In an RGB image black is nothing and
-    every other colour is an object, numbered by its red, then green, then blue.
+    Palette and grey images are read as indices, never as colours. In an RGB image black is background and every other
+    colour is an object; objects are numbered in order of red, then green, then blue.
     """
     values, in_colour = read_values(path)
     if len(np.unique(values)) > _MOST_VALUES:
@@ -44,7 +44,7 @@ def read_labels(path: Path) -> NDArray[np.int64]:
     """The values of an index image, palette or grey."""
     values, in_colour = read_values(path)
     if in_colour:
-        raise UserError(f"the mask {path} is a colour image; masks are index images, one number per pixel")
+        raise UserError(f"the mask {path} is a colour image; masks must be index images, one number per pixel")
     return values
 
 
@@ -61,18 +61,18 @@ def read_values(path: Path) -> tuple[NDArray[np.int64], bool]:
 
 
 def white_as_object(mask: Int64[Tensor, "h w"], values: set[int]) -> Int64[Tensor, "h w"]:
-    """The mask with 255 as object 1, where `values` (of all masks that belong together) are 0 and 255 alone."""
+    """The mask with 255 as object 1, if `values` (of all masks that belong together) are only 0 and 255."""
     return torch.where(mask == VOID, 1, mask) if values <= {0, VOID} else mask
 
 
 def save_mask(mask: Int64[Tensor, "h w"], path: Path) -> None:
-    """A palette PNG: its values are the numbers, and it shows in the colours of the overlays."""
+    """Save a palette PNG: its values are the numbers, its palette the colours of the overlays."""
     image = Image.fromarray(mask.cpu().numpy().astype(np.uint8))
     image.putpalette([level for colour in palette(256) for level in colour])
     image.save(path)
 
 
 def _ranks(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """0 stays 0; the others become 1, 2, … in their order."""
+    """0 stays 0; other values become 1, 2, … in ascending order."""
     found = np.unique(values)
     return np.where(values > 0, np.searchsorted(found[found > 0], values) + 1, 0)

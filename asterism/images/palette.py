@@ -4,9 +4,9 @@ from __future__ import annotations
 
 
 def palette(count: int) -> list[tuple[int, int, int]]:
-    """Colours of the numbers 0, 1, …: black, then colours that are easy to tell apart, also for most colour-blind eyes.
+    """Colours of the numbers 0, 1, …: black, then colours that most people, also colour-blind ones, can distinguish.
 
-    After the named ones, hues go round by the golden angle.
+    After the fixed ones, hues advance by the golden angle.
     """
     named = [(0, 0, 0), *_COLOURS]
     return [named[i] if i < len(named) else _hue(i) for i in range(count)]

@@ -1,8 +1,8 @@
-"""What people hold — paths, PIL images, arrays, tensors, one or many — as 8-bit RGB images, or a clear refusal.
+"""Conversion of user input — paths, PIL images, arrays, tensors, one or many — to 8-bit RGB images.
 
 Files and PIL images are read by the rules of `asterism.images.decode`, so that a path gives the same pixels here as in
-every data set. Arrays and tensors are [h, w], [h, w, 3] or [3, h, w], of type uint8 or float in [0, 1].
-The functions take any object, because saying no is part of their work; `Pictures` is what they say yes to.
+every data set. Arrays and tensors are [h, w], [h, w, 3] or [3, h, w], of type uint8 or float in [0, 1]. The functions
+take any object and reject unsupported ones with a clear message; `Pictures` is the type of supported ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Picture = str | os.PathLike[str] | Image.Image | NDArray[Any] | Tensor
 Pictures = Picture | Iterable[Picture]  # an array or tensor of four axes is a batch
 
 _KINDS = (str, os.PathLike, Image.Image, np.ndarray, Tensor)
-_HALF_LEVEL = 0.5 / 255  # floats may lie outside of [0, 1] by what rounding to 8 bits takes back
+_HALF_LEVEL = 0.5 / 255  # floats may exceed [0, 1] by this much: rounding to 8 bits removes it
 _FORMS = (
     "a path, a PIL image, an array or tensor [h, w, 3] or [3, h, w], a list of these, or a batch [b, 3, h, w] or "
     "[b, h, w, 3]"
@@ -49,15 +49,15 @@ def read_picture(picture: object) -> UInt8[Tensor, "3 h w"]:
 def batch_of(
     pictures: object, size: int
 ) -> UInt8[Tensor, "b 3 {size} {size}"] | UInt8[Tensor, "b 3 h w"] | Float[Tensor, "b 3 h w"]:
-    """Images for a network: a batch that is one already keeps its size and type; everything else becomes the middle
-    square of `size` pixels of each image, and a single image a batch of one."""
+    """Images for a network: a batch array keeps its size and type; other images are centre-cropped to `size` pixels,
+    and a single image becomes a batch of one."""
     if isinstance(pictures, np.ndarray | Tensor) and pictures.ndim == 4:
         return _batch(_tensor(pictures))
     return torch.stack([center_square(image, size, size) for image in map(read_picture, as_list(pictures))])
 
 
 def as_list(pictures: object) -> list[Picture]:
-    """One or many as many; none at all is refused."""
+    """One or many images as a list; an empty one is rejected."""
     if isinstance(pictures, _KINDS):
         if isinstance(pictures, np.ndarray | Tensor) and pictures.ndim == 4:
             return list(_batch(_tensor(pictures)))
@@ -98,7 +98,7 @@ def _tensor(array: NDArray[Any] | Tensor) -> Tensor:
         raise UserError(f"an array of type {array.dtype} is not an image; pixels are uint8, or float in [0, 1]")
     return torch.from_numpy(
         np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
-    )  # what PIL gives is read-only
+    )  # PIL's arrays are read-only
 
 
 def _from_array(array: Tensor) -> UInt8[Tensor, "3 h w"]:

@@ -1,4 +1,4 @@
-"""The middle square of an image, at the size a network wants: the only centre crop."""
+"""The centre crop of an image at the input size of a network: the only implementation."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from torch import Tensor
 
 
 def usual_resize(size: int) -> int:
-    """The shorter side before a middle square of `size` pixels is cut out.
+    """The shorter side to resize to before a centre crop of `size` pixels.
 
-    256 for 224, as published, and in that proportion for larger squares. Smaller encoders are trained on images that
-    are small already, CIFAR's for example, whose things fill the frame: enlarging those only to cut their border off
-    would lose a quarter of their pixels. They are taken whole.
+    256 for 224, as published, and in that proportion for larger crops. Smaller encoders are trained on images that are
+    already small, such as CIFAR's, whose objects fill the frame: enlarging these only to crop their border would lose a
+    quarter of their pixels. They are not cropped.
     """
     return round(size * 256 / 224) if size >= 224 else size
 
 
 def center_square(image: UInt8[Tensor, "3 h w"], size: int, resize: int) -> UInt8[Tensor, "3 {size} {size}"]:
-    """Shorter side to `resize` (bicubic, antialiased), then the middle square; sides and offsets as in torchvision."""
+    """Resize the shorter side to `resize` (bicubic, antialiased), then centre-crop, with torchvision's rounding."""
     height, width = image.shape[1:]
     shorter = min(height, width)
     if shorter != resize:

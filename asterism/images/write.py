@@ -1,4 +1,4 @@
-"""Images as files."""
+"""Writing images to files."""
 
 from __future__ import annotations
 

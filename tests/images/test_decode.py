@@ -17,7 +17,7 @@ HEIGHT, WIDTH = 24, 40
 
 
 def scene() -> np.ndarray:
-    """Smooth, so that lossy formats stay close, and different in every corner, so that a turn shows."""
+    """Smooth, so that lossy formats stay close, and different in every corner, so that a rotation shows."""
     y, x = np.mgrid[:HEIGHT, :WIDTH]
     return np.stack((x * 255 // WIDTH, y * 255 // HEIGHT, (x + y) * 255 // (WIDTH + HEIGHT)), -1).astype(np.uint8)
 
@@ -41,7 +41,7 @@ def distance(a: np.ndarray, b: np.ndarray) -> int:
 
 
 def png_16(values: np.ndarray) -> bytes:
-    """A 16-bit PNG written by hand: Pillow writes grey ones only."""
+    """A 16-bit PNG written by hand: Pillow writes only grey ones."""
     height, width = values.shape[:2]
     colour = {2: 0, 3: 2}[values.ndim]
     rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
@@ -54,7 +54,7 @@ def png_16(values: np.ndarray) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "PPM", "GIF", "WEBP"])
-def test_lossless_kinds_are_exact(kind: str) -> None:
+def test_lossless_formats_are_exact(kind: str) -> None:
     image = Image.fromarray(scene())
     if kind == "GIF":
         image = image.quantize(64)
@@ -63,7 +63,7 @@ def test_lossless_kinds_are_exact(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "JPEG2000", "AVIF"])
-def test_lossy_kinds_are_close(kind: str) -> None:
+def test_lossy_formats_are_close(kind: str) -> None:
     if kind == "AVIF" and Image.registered_extensions().get(".avif") != "AVIF":
         pytest.skip("this Pillow has no AVIF")
     assert distance(pixels(encoded(Image.fromarray(scene()), kind, quality=95)), scene()) < 24
@@ -104,7 +104,7 @@ def test_orientation_is_applied(kind: str, orientation: int) -> None:
     assert distance(pixels(data), upright) <= (12 if kind == "JPEG" else 0)
 
 
-def test_broken_exif_does_not_spoil_an_image() -> None:
+def test_broken_exif_is_ignored() -> None:
     image = Image.fromarray(scene())
     for kind in ("JPEG", "PNG"):
         data = encoded(image, kind, exif=b"Exif\0\0MM\0*\xff\xff\xff\xff nonsense")
@@ -199,7 +199,7 @@ def test_transparent_palette_shows_white() -> None:
         assert result[0, 15].tolist() == [255, 255, 255]
 
 
-def test_alpha_is_laid_over_white() -> None:
+def test_alpha_is_composited_over_white() -> None:
     alpha = np.linspace(0, 255, WIDTH).round().astype(np.uint8)[None].repeat(HEIGHT, 0)
     image = Image.fromarray(np.dstack((scene(), alpha)))
     share = alpha[:, :, None] / 255
@@ -218,7 +218,7 @@ def test_single_transparent_colour_shows_white() -> None:
 
 
 def inks(image: Image.Image) -> np.ndarray:
-    """RGB of plain CMYK inks: light that neither the ink nor the black takes away."""
+    """RGB of plain CMYK inks: the light absorbed by neither the ink nor the black."""
     cmyk = np.array(image).astype(float) / 255
     return np.rint(255 * (1 - cmyk[..., :3]) * (1 - cmyk[..., 3:])).astype(np.uint8)
 
@@ -250,7 +250,7 @@ def test_first_frame_of_several(kind: str) -> None:
 
 
 def noise() -> Image.Image:
-    """Hard to compress, so that a cut in the file is a cut in the pixels."""
+    """Hard to compress, so that truncating the file truncates the pixels."""
     return Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
 
 
@@ -266,8 +266,8 @@ def test_truncated_files_are_bad(kind: str, share: float) -> None:
 
 
 @pytest.mark.parametrize("fast", [True, False])
-def test_files_filled_up_with_zeros_are_bad(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a download that stopped in a preallocated file leaves behind."""
+def test_files_padded_with_zeros_are_bad(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupted download into a preallocated file leaves such files."""
     if not fast:
         monkeypatch.setattr(module, "_decode_jpeg", None)
     data = encoded(noise(), "JPEG")
@@ -286,7 +286,7 @@ def test_files_filled_up_with_zeros_are_bad(fast: bool, monkeypatch: pytest.Monk
         (bytes(1000), "known format"),
     ],
 )
-def test_what_is_not_an_image(data: bytes, reason: str) -> None:
+def test_files_that_are_not_images(data: bytes, reason: str) -> None:
     with pytest.raises(BadImage, match=reason):
         decode(data, "key")
 
@@ -329,7 +329,7 @@ def test_large_images_within_the_limit_do_not_warn(monkeypatch: pytest.MonkeyPat
     assert pixels(encoded(noise(), "PNG")).shape == (64, 64, 3)
 
 
-def test_bad_images_survive_pickling() -> None:
+def test_bad_images_can_be_pickled() -> None:
     error = pickle.loads(pickle.dumps(BadImage("a/b.png", "too small")))
     assert (error.key, error.reason, str(error)) == ("a/b.png", "too small", "a/b.png: too small")
 

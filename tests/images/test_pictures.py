@@ -55,10 +55,10 @@ def test_a_batch_keeps_its_size_and_precision() -> None:
     assert len(as_list(batch)) == 2
 
 
-def test_a_path_is_decoded_as_the_data_is(tmp_path: Path) -> None:
+def test_a_path_is_decoded_like_the_data(tmp_path: Path) -> None:
     image = Image.fromarray(noise(8, 8))
     exif = Image.Exif()
-    exif[0x0112] = 6  # turn clockwise
+    exif[0x0112] = 6  # rotate clockwise
     image.save(tmp_path / "turned.png", exif=exif)
     expected = torch.from_numpy(np.rot90(np.array(image), -1).copy()).permute(2, 0, 1)
     assert torch.equal(read_picture(tmp_path / "turned.png"), expected)
@@ -83,7 +83,7 @@ def test_an_opened_picture_equals_its_file(mode: str) -> None:
         assert torch.equal(read_picture(opened), decode(file.getvalue(), ""))
 
 
-def test_files_that_are_no_pictures_are_named(tmp_path: Path) -> None:
+def test_files_that_are_not_images_are_reported(tmp_path: Path) -> None:
     (tmp_path / "text.png").write_text("not an image")
     (tmp_path / "script.png").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\nshowpage\n")
     whole = io.BytesIO()
@@ -134,7 +134,7 @@ REFUSED: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_the_rest_is_refused_with_its_value_and_a_fix(case: str) -> None:
+def test_other_input_is_rejected_with_its_value_and_a_fix(case: str) -> None:
     make, message = REFUSED[case]
     with pytest.raises(UserError, match=message):
         batch_of(make(), 8)
