@@ -1,12 +1,11 @@
-"""Features on disk: worked out once for an encoder, data, transform and layer, and used by every protocol.
+"""Features on disk: computed once per encoder, data, transform and layer, and used by every protocol.
 
-What is missing is divided among the processes of the run; each fills parts of its own (`asterism.features.rows`),
-which the first process joins. Memory holds a batch and whatever pages of the files are in use. Whoever was interrupted
-goes on behind what is there, also with another number of processes. One run writes at a time; others wait and find the
-work done.
+Missing rows are divided among the processes of the run. Each fills its own parts (`asterism.features.rows`), which the
+first process joins. Memory holds one batch and the pages of the files in use. An interrupted run resumes after the last
+complete batch, also with a different number of processes. One run writes at a time; others wait and find the work done.
 
-They lie in the user's cache, in `features`, which all processes must see; the longest unused are deleted when all
-together exceed $ASTERISM_FEATURES_GB (50). Small sources are worked out in a temporary folder and forgotten.
+The files are in `features` in the user's cache, which all processes must see. The least recently used are deleted when
+the total exceeds $ASTERISM_FEATURES_GB (50). Features of small sources go to a temporary folder and are not kept.
 """
 
 from __future__ import annotations
@@ -31,24 +30,24 @@ from asterism.ops.collectives import on_every_process, on_first_process, rank, w
 WORTH_KEEPING = 256  # images
 _IDENTITY, _LOCK = "identity.json", ".lock"
 _LIMIT = "ASTERISM_FEATURES_GB"
-_FORMAT = 3  # counts changes of what the files mean
+_FORMAT = 3  # version of the file format
 
 Produce = Callable[[int, int], Iterator[Block]]
 _Task = tuple[str, int, int]  # a part's name, and the images to add to it
 
 
 def stored(identity: Mapping[str, Any] | None, images: int, produce: Produce, *, batch_size: int = 1) -> Stored:
-    """The arrays of all images; `produce(i, j)` works out those of images i … j, in blocks.
+    """The arrays of all images; `produce(i, j)` computes those of images i … j, in blocks.
 
-    `identity` is everything the rows depend on; None where nothing is to be kept. Blocks must cover the images in
-    order. Work is divided at multiples of `batch_size`, so that batches, and with them the rows, are those of one
-    process. To be called by all processes of a run.
+    `identity` is everything the rows depend on; None if they should not be kept. Blocks must cover the images in order.
+    Work is divided at multiples of `batch_size`, so that batches, and therefore rows, are the same as with one process.
+    Must be called by all processes of a run.
     """
     if identity is None or images < WORTH_KEEPING:
         with tempfile.TemporaryDirectory(prefix="asterism-") as place:
             part = RowFolder(Path(place) / "0")
             part.grow(produce(0, images))
-            return part.read()  # mapped files outlive their names
+            return part.read()  # a mapped file stays readable after it is deleted
     text = json.dumps({"format": _FORMAT, **identity}, sort_keys=True)
     folder = features_folder() / hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
     with locked(folder / _LOCK) if rank() == 0 else contextlib.nullcontext():
@@ -63,12 +62,12 @@ def features_folder() -> Path:
 
 
 def _plan(folder: Path, identity: str, images: int, batch_size: int) -> list[list[_Task]]:
-    """What each process is to do."""
+    """The tasks of each process."""
     with _needing_room(folder):
         _make_room(folder)
         (folder / _IDENTITY).write_text(identity, encoding="utf-8")
         parts = _parts(folder)
-    names = {part.end: part.folder.name for part in parts}  # what is missing behind a part is added to it
+    names = {part.end: part.folder.name for part in parts}  # rows missing after a part are appended to it
     batches = _missing(parts, images, batch_size)
     count = world_size()
     shares = [batches[len(batches) * i // count : len(batches) * (i + 1) // count] for i in range(count)]
@@ -90,7 +89,7 @@ def _join(folder: Path) -> None:
 
 
 def _parts(folder: Path) -> list[RowFolder]:
-    """In the order of their images; one that another has already taken is deleted."""
+    """The parts in the order of their images; one that was already merged into another is deleted."""
     found: list[RowFolder] = []
     for place in sorted((file for file in folder.iterdir() if file.is_dir()), key=lambda file: int(file.name)):
         part = RowFolder(place)
@@ -102,7 +101,7 @@ def _parts(folder: Path) -> list[RowFolder]:
 
 
 def _missing(parts: list[RowFolder], images: int, batch_size: int) -> list[range]:
-    """Batches of images that no part has, ascending."""
+    """Batches of images that are in no part, ascending."""
     starts, ends = [part.first for part in parts] + [images], [0] + [part.end for part in parts]
     gaps = (range(end, start) for end, start in zip(ends, starts, strict=True) if end < start)
     batches = []
@@ -126,12 +125,12 @@ def _needing_room(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(
-            f"cannot keep features in {folder}: {error}; free space there, or set XDG_CACHE_HOME to a folder with room"
+            f"cannot store features in {folder}: {error}; free space there, or set XDG_CACHE_HOME to a folder with more"
         ) from None
 
 
 def _make_room(wanted: Path) -> None:
-    """Delete the longest unused features beyond the limit; never the wanted ones."""
+    """Delete the least recently used features beyond the limit, but never those in `wanted`."""
     try:
         limit = float(os.environ.get(_LIMIT, "50")) * 1e9
     except ValueError:

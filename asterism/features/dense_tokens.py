@@ -1,4 +1,4 @@
-"""Patch tokens of segmented images, kept with what their pixels are: what the protocols about segmentation share."""
+"""Patch tokens of segmented images with the classes of their pixels, shared by the segmentation protocols."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _CLASSES = 32  # upsampled at a time
 
 @torch.no_grad()
 def tokens(encoder: Encoder, images: UInt8[Tensor, "b 3 h w"], layers: int) -> tuple[Float[Tensor, "b n d"], Grid]:
-    """Patch tokens of the last blocks, side by side in their channels, and their grid."""
+    """Patch tokens of the last blocks, concatenated along the channels, and their grid."""
     found = encoder.layers(images, layers)
     if any(each.grid != found[-1].grid for each in found):
         same = sum(each.grid == found[-1].grid for each in found)
         raise UserError(
             f"the last {layers} layers of {encoder.backbone.architecture.name} have patches of different sizes, which "
-            f"cannot be put side by side; choose layers={same} or fewer"
+            f"cannot be concatenated; choose layers={same} or fewer"
         )
     return torch.cat([each.patches for each in found], dim=-1), found[-1].grid
 
@@ -55,7 +55,7 @@ def labelled_tokens(
     batch_size: int,
     workers: Workers,
 ) -> Stored:
-    """Tokens to learn from: `tokens` (unit length, half precision) and `labels` of all patches that are not void."""
+    """Training tokens: `tokens` (unit length, half precision) and `labels` of all patches that are not void."""
 
     def rows(batch: SegmentedBatch) -> dict[str, list[Tensor]]:
         patches, grid = tokens(encoder, batch.images, layers)
@@ -79,8 +79,8 @@ def tokens_and_masks(
     workers: Workers,
     unit: bool = False,
 ) -> Stored:
-    """All `tokens` of every image in half precision, the majority `labels` of its patches, its `mask` as one column of
-    pixels, and in `sizes` rows and columns of the patches and of the mask."""
+    """For every image: all `tokens` in half precision, the majority `labels` of its patches, its flattened `mask`, and
+    in `sizes` the rows and columns of patches and mask."""
 
     def rows(batch: SegmentedBatch) -> dict[str, list[Tensor]]:
         patches, grid = tokens(encoder, batch.images, layers)
@@ -107,13 +107,14 @@ def mask_of(images: Stored, index: int) -> UInt8[Tensor, "h w"]:
 
 
 def pixels_from_patches(values: Float[Tensor, "n c"], grid: Grid, size: Grid) -> Int[Tensor, "h w"]:
-    """The best class of every pixel, the first of equals, after bilinear upsampling of the values of the patches.
+    """The best class of every pixel (the first in case of a tie), after bilinear upsampling of the patch scores.
 
-    Classes that cannot win are left out, and `_CLASSES` are upsampled at a time: memory does not grow with them.
+    Classes that cannot win are skipped, and `_CLASSES` are upsampled at a time, so memory does not grow with the number
+    of classes.
     """
-    reached = values.mean(1).min()  # the best class of a pixel has at least the mean of all, whatever is mixed there
-    wanted = (~(values.amax(0) < reached)).nonzero()[:, 0]  # all of them where a head diverged to NaN
-    maps = values[:, wanted].float().reshape(1, *grid, -1).permute(0, 3, 1, 2)  # channels last, the fastest to enlarge
+    reached = values.mean(1).min()  # a pixel mixes patches, so its best class has at least the smallest patch mean
+    wanted = (~(values.amax(0) < reached)).nonzero()[:, 0]  # all classes if a head diverged to NaN
+    maps = values[:, wanted].float().reshape(1, *grid, -1).permute(0, 3, 1, 2)  # channels last, the fastest to upsample
     best: Tensor | None = None
     found = torch.empty(size, dtype=torch.int64, device=values.device)
     for first in range(0, len(wanted), _CLASSES):

@@ -1,4 +1,4 @@
-"""Features of a whole source, batch by batch: memory holds one batch and whatever the caller keeps."""
+"""Features of a whole source, batch by batch: memory holds one batch and what the caller keeps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Workers = int | Literal["auto"]  # processes that decode images; 0: this one
 
 @dataclass(frozen=True)
 class Encoded:
-    """A batch of readable images, in the order of the source, and the ones that could not be read."""
+    """The features of a batch of readable images, in the order of the source, and the images that could not be read."""
 
     features: Features
     keys: list[str]
@@ -40,7 +40,7 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Extracted:
-    """One vector per readable image, on the CPU; perhaps mapped from a file."""
+    """One vector per readable image, on the CPU; may be mapped from a file."""
 
     features: Float[Tensor, "n d"]
     labels: Int[Tensor, " n"]
@@ -49,19 +49,19 @@ class Extracted:
 
 
 class Extraction(TypedDict, total=False):
-    """How images reach the encoder, and how their vectors are kept."""
+    """How images are preprocessed and encoded, and how their vectors are stored."""
 
     resize: Required[int]  # shorter side before the centre crop, in pixels
     batch_size: Required[int]
     workers: Workers
     dtype: torch.dtype  # float16 halves the memory that millions of vectors need
-    layer: str | None  # names the vectors; under this name they are kept on disk and serve every protocol
+    layer: str | None  # name under which the vectors are cached on disk for every protocol; None: not cached
 
 
 def extract(
     encoder: Encoder, source: Source, vector: Callable[[Features], Tensor], **how: Unpack[Extraction]
 ) -> Extracted:
-    """One vector of every image of a labelled source, from its features."""
+    """One vector for every image of a labelled source, computed from its features."""
     return extract_from_images(encoder, source, lambda images: vector(encoder.encode(images)), **how)
 
 
@@ -76,7 +76,8 @@ def extract_from_images(
     dtype: torch.dtype = torch.float32,
     layer: str | None = None,
 ) -> Extracted:
-    """One vector of every image of a labelled source, from images uint8 [b, 3, s, s]; settings as in `Extraction`."""
+    """One vector for every image of a labelled source, computed from images uint8 [b, 3, s, s]; settings as in
+    `Extraction`."""
 
     def blocks(first: int, end: int) -> Iterator[Block]:
         for batch in _batches(source, encoder.image_size, resize, batch_size, workers, first, end):
@@ -94,9 +95,9 @@ def extract_from_images(
 
 
 def origin(encoder: Encoder, source: Source) -> dict[str, str]:
-    """The part of an identity that says whose features these are, of which images."""
+    """The part of an identity that specifies the encoder and the images."""
     if len(source) < WORTH_KEEPING:
-        return {}  # nothing is kept, so nothing needs a name
+        return {}  # nothing is kept, so no identity is needed
     return {"encoder": encoder_fingerprint(encoder), "data": stamp(source)}
 
 
@@ -105,7 +106,7 @@ def stream(
 ) -> Iterator[Encoded]:
     """Features in the order of the source.
 
-    Images are resized so that their shorter side is `resize`; the encoder sees the middle square of its image size.
+    Images are resized so that their shorter side is `resize`, then centre-cropped to the encoder's image size.
     """
     for batch in _batches(source, encoder.image_size, resize, batch_size, workers, 0, len(source)):
         if not batch.keys:
@@ -114,7 +115,7 @@ def stream(
 
 
 def count_unreadable(*parts: Extracted | Stored) -> Iterator[tuple[str, float]]:
-    """How many images were left out, as a value of the result; nothing where there are none."""
+    """The number of images left out, as a value of the result; nothing if there are none."""
     if count := sum(len(part.unreadable) for part in parts):
         yield "unreadable_images", float(count)
 
@@ -142,12 +143,12 @@ def pooled(features: Features, kind: Feature) -> Float[Tensor, "b d"]:
     if kind == "patches":
         return features.patches.mean(1)
     if features.sparse is None:
-        raise UserError("feature 'sparse' was asked for, but this encoder has no concept tokens; choose cls or patches")
+        raise UserError("feature 'sparse' was requested, but this encoder has no concept tokens; choose cls or patches")
     return features.sparse.mean(1)
 
 
 def helpers(workers: Workers, images: int) -> int:
-    """Processes that decode: by default none for what is done before they have started."""
+    """The number of decoding processes: by default none if decoding takes less time than starting them."""
     if workers != "auto":
         return workers
     return cores() // 2 if images > _WORTH_HELPERS else 0

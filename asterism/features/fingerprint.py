@@ -1,8 +1,8 @@
-"""Which encoder made some features: a hash that changes with everything that changes a feature.
+"""The fingerprint of an encoder: a hash that changes with everything that changes a feature.
 
-Weights alone do not tell: the same tensors with other heads, another epsilon, activation or size rule are another
-network. So every module's class and plain settings count too, and only what training alone uses is left out. An encoder
-that is saved and loaded again, or moved to another device, keeps its fingerprint.
+Weights alone are not enough: the same tensors with a different number of heads, epsilon, activation or size rule are a
+different network. So the hash also covers every module's class and plain settings, except those used only in training.
+An encoder that is saved and loaded again, or moved to another device, keeps its fingerprint.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from torch import Tensor, nn
 
 from asterism.nn.encoder import Encoder
 
-# Modules that do nothing after training, and what a method or a machine decides about how, not what, is computed.
+# Modules that do nothing after training, and settings that change how features are computed but not their values.
 _IDLE_MODULES = {"Dropout", "DropPath", "KeyedDropPath", "Identity", "PatchDropout"}
 _IDLE_SETTINGS = {"training", "drop_path", "checkpointing", "grad_checkpointing", "fused_attn", "inplace", "step"}
-_ORIGINS = {"pretrained_cfg", "default_cfg", "feature_info", "weight_init_mode", "fix_init"}  # timm's notes
+_ORIGINS = {"pretrained_cfg", "default_cfg", "feature_info", "weight_init_mode", "fix_init"}  # timm's metadata
 _IDLE_TENSORS = {"backbone.mask_token"}  # `encode` masks nothing
 
 
 def encoder_fingerprint(encoder: Encoder) -> str:
-    """A hash of the weights, of how they are put to use, and of how pixels reach them."""
+    """A hash of the weights, the network's structure and settings, and the preprocessing of pixels."""
     digest = hashlib.blake2b(json.dumps(_structure(encoder), sort_keys=True).encode(), digest_size=16)
     for name, tensor in encoder.state_dict().items():
         if name not in _IDLE_TENSORS:
@@ -37,7 +37,7 @@ def encoder_fingerprint(encoder: Encoder) -> str:
 
 
 def _structure(encoder: nn.Module) -> list[Any]:
-    """Name, class and settings of every module that takes part in encoding."""
+    """Name, class and settings of every module used in encoding."""
     return [
         [name, type(module).__qualname__, _settings(module)]
         for name, module in encoder.named_modules()
@@ -46,7 +46,7 @@ def _structure(encoder: nn.Module) -> list[Any]:
 
 
 def _settings(module: nn.Module) -> dict[str, Any]:
-    """The public attributes of a module, less tensors and submodules, which are hashed by themselves."""
+    """The public attributes of a module, without tensors and submodules, which are hashed separately."""
     left_out = _IDLE_SETTINGS | _ORIGINS | {"mask_token"}
     return {
         name: _plain(value)
@@ -56,7 +56,7 @@ def _settings(module: nn.Module) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """The value in terms of JSON, where tuples are lists; of what JSON does not know, its name."""
+    """The value as JSON types, tuples as lists; for types that JSON does not support, the name."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):

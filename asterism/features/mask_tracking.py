@@ -1,8 +1,8 @@
-"""Following the objects of a first frame through a video with frozen patch features.
+"""Tracking the objects of the first frame through a video with frozen patch features.
 
-The protocol of DINO on DAVIS: frames with a short side of 480 pixels, the other a multiple of 64, for an encoder of
-224 pixels (in that proportion for others); patch tokens of the last block; the mask is carried from the first frame
-and the last seven (see `asterism.ops.propagation`).
+DINO's protocol on DAVIS: frames have a short side of 480 pixels and a long side that is a multiple of 64, for encoders
+of 224 pixels (in proportion for others). Features are the patch tokens of the last block. The mask is propagated from
+the first frame and the last seven (see `asterism.ops.propagation`).
 """
 
 from __future__ import annotations
@@ -26,24 +26,26 @@ _SHORT_SIDE, _MULTIPLE, _IMAGE_SIZE = 480, 64, 224  # pixels, of the published p
 
 
 class FrameSize(Config):
-    """How large images are when patches of them are compared; None is in proportion to the encoder's image size."""
+    """The size of images whose patches are compared; None is in proportion to the encoder's image size."""
 
     short_side: int | None = Field(None, ge=1)  # pixels; 480 for encoders of 224
-    multiple: int | None = Field(None, ge=1)  # pixels; the other side is cut down to a multiple; 64 for encoders of 224
+    multiple: int | None = Field(
+        None, ge=1
+    )  # pixels; the long side is rounded down to a multiple; 64 for encoders of 224
 
 
 class Tracking(FrameSize):
     """Constants of mask propagation; the defaults are those of DINO."""
 
-    context: int = Field(7, ge=0)  # frames before the current one that are looked at, beside the first
-    topk: int = Field(5, ge=1)  # patches of them all that give their masks
-    radius: int = Field(12, ge=0)  # patches; a window of 25 × 25
+    context: int = Field(7, ge=0)  # preceding frames to propagate from, in addition to the first
+    topk: int = Field(5, ge=1)  # most similar patches in all these frames, whose masks are averaged
+    radius: int = Field(12, ge=0)  # patches; 12 is a window of 25 × 25
     temperature: float = Field(0.1, gt=0)
-    first_mask: Literal["nearest", "shares"] = "nearest"  # nearest pixel of each cell, or the share of each object
+    first_mask: Literal["nearest", "shares"] = "nearest"  # per cell: the nearest pixel, or the share of each object
 
 
 def input_size(frame: tuple[int, int], encoder: Encoder, size: FrameSize) -> tuple[int, int]:
-    """Height and width at which an encoder sees frames of this height and width."""
+    """Height and width of the encoder's input for frames of this height and width."""
     patch = encoder.patch_size
     short = size.short_side or round(_SHORT_SIDE * encoder.image_size / _IMAGE_SIZE)
     short = max(patch, short // patch * patch)
@@ -74,7 +76,7 @@ def follow_masks(
 ) -> Iterator[Int64[Tensor, "h w"]]:
     """The mask of every frame after the first, with the object numbers of the first mask, on the CPU.
 
-    `batch_size` frames are taken and encoded at a time, so a video may be of any length.
+    `batch_size` frames are read and encoded at a time, so a video may have any length.
     """
     objects = torch.unique(first_mask)
     places = torch.searchsorted(objects, first_mask)
@@ -114,8 +116,8 @@ def _of_one_size(frames: Iterator[UInt8[Tensor, "3 h w"]], size: tuple[int, int]
     for number, frame in enumerate(frames, start=2):
         if tuple(frame.shape[1:]) != size:
             raise UserError(
-                f"frame {number} has {frame.shape[2]}×{frame.shape[1]} pixels, the first has "
-                f"{size[1]}×{size[0]}; all frames of a video must have one size"
+                f"frame {number} has {frame.shape[2]}×{frame.shape[1]} pixels, but the first has "
+                f"{size[1]}×{size[0]}; all frames of a video must have the same size"
             )
         yield frame
 

@@ -1,8 +1,8 @@
-"""Rows that belong to images, in files that grow: what the feature cache is made of.
+"""Rows that belong to images, in append-only files: the storage of the feature cache.
 
-A part is a folder for consecutive images. Its rows are appended as they come, one file per array, and read by mapping
-the files into memory. After every batch a line in `progress.jsonl` says what is safely there; what an interruption left
-beyond is cut off.
+A part is a folder for consecutive images. Its rows are appended as they are computed, one file per array, and read by
+mapping the files into memory. After every batch a line in `progress.jsonl` records the rows written. Rows without a
+line, left by an interruption, are truncated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PROGRESS = "progress.jsonl"
 
 @dataclass(frozen=True)
 class Block:
-    """What a batch of images gave: for each array, the rows of each readable image."""
+    """The rows of a batch: for each array, the rows of each readable image."""
 
     keys: list[str]
     arrays: Mapping[str, list[Shaped[Tensor, "_ ..."]]]
@@ -37,7 +37,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Stored:
-    """Arrays whose rows belong to images: rows first[i] … first[i + 1] of `arrays[name]` to image i."""
+    """Arrays whose rows belong to images: image i has rows first[i] … first[i + 1] of `arrays[name]`."""
 
     arrays: Mapping[str, Shaped[Tensor, "_ ..."]]  # mapped from files
     first: Mapping[str, Int[Tensor, " _"]]
@@ -51,7 +51,7 @@ class Stored:
 
 
 class RowFolder:
-    """The rows of consecutive images; its folder is named after the first of them."""
+    """The rows of consecutive images; the folder is named after the number of the first image."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -60,12 +60,12 @@ class RowFolder:
 
     @property
     def end(self) -> int:
-        """The image behind the last one whose rows are there."""
+        """The number of the first image after those stored."""
         return self.first + sum(len(line["keys"]) + len(line["unreadable"]) for line in self._lines)
 
     def grow(self, blocks: Iterable[Block]) -> None:
-        """Add blocks, which must go on where the part ends, each image either read or unreadable."""
-        self._mend()
+        """Append blocks, which must start where the part ends and account for every image, readable or not."""
+        self._repair()
         with contextlib.ExitStack() as files:
             handles: dict[str, Any] = {}
             for block in blocks:
@@ -75,11 +75,11 @@ class RowFolder:
                 self._lines.append(_append(block, handles))
 
     def take(self, other: RowFolder) -> None:
-        """Add what another part holds, which must begin where this one ends, and delete that."""
+        """Append the rows of another part, which must begin where this one ends, and delete that part."""
         assert other.first == self.end, f"images {self.end} … {other.first} are missing"
-        self._mend()
-        other._mend()
-        for file in sorted(other.folder.iterdir(), key=lambda file: file.name == _PROGRESS):  # lines vouch for rows
+        self._repair()
+        other._repair()
+        for file in sorted(other.folder.iterdir(), key=lambda file: file.name == _PROGRESS):  # rows before their lines
             with file.open("rb") as rows, (self.folder / file.name).open("ab") as own:
                 shutil.copyfileobj(rows, own, 1 << 24)
         self._lines += other._lines
@@ -88,13 +88,13 @@ class RowFolder:
     def read(self) -> Stored:
         return _mapped(self.folder, self._lines)
 
-    def _mend(self) -> None:
+    def _repair(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         _cut_back(self.folder, self._lines)
 
 
 def _append(block: Block, handles: dict[str, Any]) -> dict[str, Any]:
-    """Write the rows, then the line that vouches for them."""
+    """Write the rows, then the line that confirms them."""
     arrays = {}
     for name, parts in block.arrays.items():
         whole = torch.cat([part.detach().cpu() for part in parts]) if parts else None
@@ -115,7 +115,7 @@ def _append(block: Block, handles: dict[str, Any]) -> dict[str, Any]:
 
 
 def _progress(folder: Path) -> list[dict[str, Any]]:
-    """The lines that were written whole, and whose rows are there: a crash of the machine may lose either."""
+    """The complete lines whose rows are on disk; a machine crash may lose either."""
     try:
         text = (folder / _PROGRESS).read_bytes()
     except FileNotFoundError:
@@ -132,7 +132,7 @@ def _progress(folder: Path) -> list[dict[str, Any]]:
 
 
 def _cut_back(folder: Path, lines: list[dict[str, Any]]) -> None:
-    """Remove rows and half a line that an interruption left behind."""
+    """Remove rows and a partial line left by an interruption."""
     sizes = _sizes(lines)
     for file in folder.iterdir():
         if file.name != _PROGRESS and _size(file) != sizes.get(file.name, 0):

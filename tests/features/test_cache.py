@@ -28,7 +28,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Producer:
-    """Image i gives i rows of the number i; image 3 cannot be read; stops with an error at `until`."""
+    """Image i has i rows of the number i; image 3 cannot be read; raises an error at `until`."""
 
     def __init__(self, until: int = 7) -> None:
         self.until = until
@@ -45,7 +45,7 @@ class Producer:
                 yield Block([str(image)], {"rows": [torch.full((image, 2), image, dtype=torch.float16)]}, [image])
 
 
-def test_ragged_rows_come_back() -> None:
+def test_ragged_rows_are_read_back() -> None:
     found = stored({"a": 1}, 7, Producer())
     assert found.keys == ["0", "1", "2", "4", "5", "6"]
     assert found.labels.tolist() == [0, 1, 2, 4, 5, 6]
@@ -54,13 +54,13 @@ def test_ragged_rows_come_back() -> None:
         assert found.of("rows", place).tolist() == [[image, image]] * image
 
 
-def test_work_goes_on_where_it_stopped_and_is_done_once() -> None:
+def test_work_resumes_where_it_stopped_and_is_done_once() -> None:
     broken = Producer(until=5)
     with pytest.raises(KeyboardInterrupt):
         stored({"a": 1}, 7, broken)
     (folder,) = features_folder().glob("*/0")
     with (folder / "rows").open("ab") as file:
-        file.write(b"half a row")  # what a kill leaves behind
+        file.write(b"half a row")  # as after a kill
     with (folder / "progress.jsonl").open("ab") as file:
         file.write(b'{"keys": ["5"')
     second, third = Producer(), Producer()
@@ -71,8 +71,8 @@ def test_work_goes_on_where_it_stopped_and_is_done_once() -> None:
     assert again.arrays["rows"][:, 0].tolist() == [1] + [2] * 2 + [4] * 4 + [5] * 5 + [6] * 6
 
 
-def test_what_several_processes_left_is_completed_by_one() -> None:
-    """Parts with gaps between them, one that was taken already, as interruptions of several processes leave them."""
+def test_one_process_completes_the_parts_of_several() -> None:
+    """After an interruption of several processes: parts with gaps between them, one already merged."""
     expected = stored({"a": 1}, 7, Producer())
     (folder,) = features_folder().iterdir()
     whole = RowFolder(folder / "0")
@@ -90,7 +90,7 @@ def test_what_several_processes_left_is_completed_by_one() -> None:
     assert [file.name for file in folder.iterdir() if file.is_dir()] == ["0"]
 
 
-def test_two_processes_leave_what_one_does(tmp_path: Path) -> None:
+def test_two_processes_write_the_same_as_one(tmp_path: Path) -> None:
     data = write_colours(tmp_path / "data", 5)
     (data / "green" / "001.png").write_bytes(b"not an image")
     alone = _extract_in(tmp_path / "alone", data)
@@ -104,7 +104,7 @@ def test_two_processes_leave_what_one_does(tmp_path: Path) -> None:
     assert files[0] == files[1]
 
 
-def test_a_mistake_met_by_one_process_is_told_by_all(tmp_path: Path) -> None:
+def test_an_error_in_one_process_is_raised_in_all(tmp_path: Path) -> None:
     messages = distributed.run(_failing_on_the_second, tmp_path)
     assert messages == ["image 5 has no mask"] * 2
 
@@ -139,14 +139,14 @@ def _failing_on_the_second(home: Path) -> str:
     return "no error"
 
 
-def test_another_identity_is_other_work() -> None:
+def test_another_identity_is_computed_separately() -> None:
     stored({"a": 1}, 7, Producer())
     other = Producer()
     stored({"a": 2}, 7, other)
     assert other.asked == [(0, 7)]
 
 
-def test_the_longest_unused_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_least_recently_used_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     stored({"a": 1}, 7, Producer())
     (old,) = features_folder().iterdir()
     os.utime(old, (0, 0))
@@ -155,7 +155,7 @@ def test_the_longest_unused_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not old.exists()
 
 
-def test_small_sources_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_sources_are_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "WORTH_KEEPING", 100)
     assert len(stored({"a": 1}, 7, Producer()).keys) == 6
     assert not features_folder().exists()

@@ -29,7 +29,7 @@ def test_half_precision_halves_the_memory(tmp_path: Path) -> None:
     torch.testing.assert_close(half.features.float(), whole.features, atol=2e-3, rtol=1e-2)
 
 
-def test_unreadable_images_are_left_out_and_named(tmp_path: Path) -> None:
+def test_unreadable_images_are_left_out_and_reported(tmp_path: Path) -> None:
     write_colours(tmp_path, 3)
     (tmp_path / "green" / "001.png").write_bytes(b"not an image")
     found = extract(small_encoder(), open_source(str(tmp_path)), lambda f: f.cls, resize=16, batch_size=2)

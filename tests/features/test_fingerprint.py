@@ -72,7 +72,7 @@ CHANGES: dict[str, Callable[[Encoder], Encoder]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_whatever_changes_a_feature_changes_the_fingerprint(change: str) -> None:
+def test_everything_that_changes_a_feature_changes_the_fingerprint(change: str) -> None:
     before = encoder_fingerprint(tiny())
     assert encoder_fingerprint(CHANGES[change](tiny())) != before
 
@@ -92,7 +92,7 @@ def test_weights_and_the_parts_of_concepts_count() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_saved_encoder_keeps_its_fingerprint(kind: str, tmp_path: Path) -> None:
-    """Also one that was trained with masks, dropped paths and recomputed blocks."""
+    """Also one trained with masks, drop path and activation checkpointing."""
     encoder = tiny(**KINDS[kind])
     loaded = load_encoder(encoder.save(tmp_path / "encoder.safetensors"))
     assert encoder_fingerprint(loaded) == encoder_fingerprint(encoder)
@@ -115,7 +115,7 @@ SMALL_HEAD = {"out_dim": 16, "hidden_dim": 16, "bottleneck_dim": 8}
 @pytest.mark.parametrize(
     ("name", "settings"), [("dino", SMALL_HEAD), ("ibot", SMALL_HEAD), ("mae", {}), ("stellar", {})]
 )
-def test_what_a_method_hands_out_keeps_its_fingerprint(name: str, settings: dict[str, int], tmp_path: Path) -> None:
+def test_an_encoder_from_a_method_keeps_its_fingerprint(name: str, settings: dict[str, int], tmp_path: Path) -> None:
     backbone = TINY.model_copy(update={"drop_path": 0.1, "checkpointing": True})
     encoder = create_method(name, backbone, **settings).encoder()
     loaded = load_encoder(encoder.save(tmp_path / "encoder.safetensors"))
