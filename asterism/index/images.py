@@ -11,7 +11,7 @@ from asterism.index.read import Index
 
 
 class IndexedImages:
-    """Images by their row in an index. Rows follow the source, but images that could not be read have none."""
+    """Images by their row in an index. Rows are in the order of the source; unreadable images have none."""
 
     def __init__(self, source: Source, keys: Sequence[str]) -> None:
         self._source = source
@@ -30,14 +30,14 @@ class IndexedImages:
 
 
 def open_images(index: Index, data: str | None = None) -> IndexedImages:
-    """The images of an index: at `data`, or where they were when it was made."""
+    """The images of an index: at `data`, or by default where they were when the index was made."""
     place = data or index.facts.get("path")
     if place is None:
-        raise UserError(f"{index.path} does not say where its images are; name them with --data")
+        raise UserError(f"{index.path} does not record where its images are; name them with --data")
     source = open_source(place, index.facts.get("split"))
     if source.fingerprint != index.facts.get("fingerprint"):
         raise UserError(
             f"the images of {place} are not those that {index.path} was made from; name those with --data, or embed "
-            "these again"
+            "these images again"
         )
     return IndexedImages(source, index.keys)

@@ -1,4 +1,4 @@
-"""Reading a file that `asterism embed` wrote: what is known of each image of a collection, column by column."""
+"""Reading a file written by `asterism embed`: one row per image, read column by column."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from asterism.errors import MissingExtra, UserError
 from asterism.features.fingerprint import encoder_fingerprint
 from asterism.nn.encoder import Encoder
 
-_BYTES = 16 << 20  # of a column that are in memory at a time
+_BYTES = 16 << 20  # of a column in memory at a time
 
 
 def open_index(path: Path, encoder: Encoder) -> Index:
-    """An index that `encoder` made. Vectors of two models may have one width, but never one meaning."""
+    """An index made with `encoder`. Vectors of two models may have the same width, but are never comparable."""
     if not path.is_file():
         raise UserError(f"there is no index {path}; make it with `asterism embed MODEL --data DATA --out {path}`")
     kinds: dict[str, type[_Parquet] | type[_Npz]] = {".parquet": _Parquet, ".npz": _Npz}
     if path.suffix not in kinds:
-        raise UserError(f"{path} is not an index; give a {' or '.join(kinds)} file that `asterism embed` made")
+        raise UserError(f"{path} is not an index; give a {' or '.join(kinds)} file made with `asterism embed`")
     try:
         index = Index(path, kinds[path.suffix](path))
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
@@ -39,7 +39,7 @@ def open_index(path: Path, encoder: Encoder) -> Index:
 
 
 class Index:
-    """The columns of a file. Vectors are read part by part, maps only where they are shown."""
+    """The columns of a file. Vectors are read in parts, maps only for the images shown."""
 
     def __init__(self, path: Path, file: _File) -> None:
         self.path = path
@@ -59,7 +59,7 @@ class Index:
         """The concepts of each image, in parts."""
         if not self.has_concepts:
             raise UserError(
-                f"{self.path} holds no concepts: it was made by {self.facts.get('model')}, which has none; "
+                f"{self.path} has no concepts: it was made with {self.facts.get('model')}, which has none; "
                 "make it with `asterism embed` and a model that has concepts"
             )
         return self._parts("sparse")
@@ -73,8 +73,8 @@ class Index:
             return
         step = "" if self.facts.get("step") is None else f" at step {self.facts['step']}"
         raise UserError(
-            f"{self.path} was made by another model ({self.facts.get('model')}{step}), so its vectors mean something "
-            "else; embed the images with this model, or name that one"
+            f"{self.path} was made by another model ({self.facts.get('model')}{step}), so its vectors cannot be "
+            "compared; embed the images with this model, or use that one"
         )
 
     def _parts(self, name: str) -> Iterator[Tensor]:
@@ -83,7 +83,7 @@ class Index:
 
 
 class _File(ABC):
-    """The columns of a file, whatever its format. Names are those of parquet's columns."""
+    """The columns of a file of any format, under the names of the parquet columns."""
 
     facts: dict[str, Any]
     shapes: dict[str, list[int]]  # of one image's row, by column
@@ -125,7 +125,7 @@ class _Parquet(_File):
 
     def _array(self, column: Any, name: str) -> NDArray[np.float32]:
         values = column.flatten().to_numpy(zero_copy_only=False)
-        return values.reshape(-1, *self.shapes[name]).copy()  # Arrow's memory is read-only, torch wants its own
+        return values.reshape(-1, *self.shapes[name]).copy()  # Arrow's memory is read-only, torch needs writable memory
 
 
 class _Npz(_File):

@@ -1,4 +1,4 @@
-"""Nearest images of a collection, by whole images or by single concepts."""
+"""The nearest images in a collection, by whole image or by single concept."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from asterism.ops.concept_search import Matches, merge, nearest_by_concept, no_m
 
 
 def nearest_images(index: Index, queries: Float[Tensor, "q d"], k: int, without: Collection[str] = ()) -> Matches:
-    """The images whose vectors are most like each query; none whose key is in `without`. There may be fewer than k."""
+    """The k images most similar to each query, except those with a key in `without`; fewer if there are not enough."""
     return _nearest(index, index.vectors(), queries, k, without)
 
 
 def nearest_concepts(index: Index, queries: Float[Tensor, "q d"], k: int, without: Collection[str] = ()) -> Matches:
-    """The images that hold the concept most like each query, and which of their concepts it is."""
+    """The images with the concepts most similar to each query, and the number of the matching concept in each."""
     return _nearest(index, index.concepts(), queries, k, without)
 
 
@@ -32,8 +32,8 @@ def _nearest(
     best, first = no_matches(len(queries)), 0
     for part in parts:
         keys = index.keys[first : first + len(part)]
-        barred = torch.tensor([key in without for key in keys]).expand(len(queries), -1)
-        found = nearest_by_concept(queries.float().cpu(), part, k, barred)
+        excluded = torch.tensor([key in without for key in keys]).expand(len(queries), -1)
+        found = nearest_by_concept(queries.float().cpu(), part, k, excluded)
         best, first = merge(best, found, first, k), first + len(part)
     allowed = int(best.similarity.isfinite().sum(dim=1).min())
     return Matches(best.similarity[:, :allowed], best.image[:, :allowed], best.token[:, :allowed])

@@ -1,8 +1,8 @@
-"""Images to vectors in a file: parquet in row groups, or npz; complete or not there at all.
+"""Writing the vectors of images to a file, atomically: parquet in row groups, or npz.
 
-Rows follow the order of the source. Parquet holds the columns key, label (where there are labels), embedding, sparse
-and where (if the encoder knows concepts) and, with `dense`, patches, as fixed-size lists in row-major order, whose
-shapes are in the metadata "asterism" of the file. The npz holds keys, labels, embeddings, sparse, where, patches as
+Rows are in the order of the source. Parquet has the columns key, label (if the data has labels), embedding, sparse and
+where (if the encoder has concepts) and, with `dense`, patches. These are fixed-size lists in row-major order, with
+their shapes in the file's metadata "asterism". The npz has keys, labels, embeddings, sparse, where and patches as
 arrays of these shapes, and metadata.
 """
 
@@ -36,22 +36,22 @@ Table = dict[str, NDArray[Any]]  # one row per image in each
 
 @dataclass(frozen=True)
 class Written:
-    """What came of it."""
+    """A summary of the file written."""
 
     path: Path
     data: str  # the name of the source, with its split
     images: int
     dim: int
     skipped: int  # unreadable images
-    bad_images: Path | None  # the file that names them
+    bad_images: Path | None  # the file that lists them
 
 
 def check_target(path: Path, overwrite: bool) -> Path:
-    """Refuse a file that cannot or must not be written, before any work is done."""
+    """Check that the file can and may be written, before any work is done."""
     if path.suffix not in _SUFFIXES:
         raise UserError(f"cannot write {path}: the name must end in {' or '.join(_SUFFIXES)}")
     if path.is_dir() or (path.exists() and not overwrite):
-        raise UserError(f"{path} exists already; replace it by --overwrite, or choose another --out")
+        raise UserError(f"{path} exists already; replace it with --overwrite, or choose another --out")
     if path.suffix == ".parquet":
         _pyarrow()
     return path
@@ -67,9 +67,9 @@ def write_embeddings(
     batch_size: int,
     opened: tuple[str, str | None] | None = None,
 ) -> Written:
-    """Encode every image and write the rows; the target appears when it is complete.
+    """Encode every image and write the rows; the target appears only when it is complete.
 
-    opened: the path and the split that open the source again, for those who want to see the images.
+    opened: the path and the split that open the source again, so that a reader of the index can show the images.
     """
     bad: list[BadImage] = []
     with replacing(target) as temporary, scratch_folder(target) as scratch:
@@ -96,7 +96,7 @@ def _columns(batch: Encoded, dense: bool) -> Table:
 
 
 def _describe(source: Source, model: Model, encoder: Encoder, opened: tuple[str, str | None] | None) -> dict[str, Any]:
-    """What a reader needs to use the vectors, and to make them again."""
+    """Everything needed to use the vectors and to reproduce them."""
     path, split = opened or (None, None)
     return {
         "model": model.name,
@@ -117,7 +117,7 @@ class _Rows(ABC):
 
     def __init__(self, path: Path, scratch: Path) -> None:
         self.path = path
-        self.scratch = scratch  # a folder for what is needed while writing
+        self.scratch = scratch  # a folder for temporary files
         self.images = 0
         self.dim = 0
 
@@ -134,7 +134,7 @@ class _Rows(ABC):
 
 
 class _Parquet(_Rows):
-    """Row groups of some megabytes, so that neither writing nor reading needs the whole in memory."""
+    """Row groups of some megabytes, so that neither writing nor reading needs the whole file in memory."""
 
     def __init__(self, path: Path, scratch: Path) -> None:
         super().__init__(path, scratch)
@@ -174,7 +174,7 @@ class _Parquet(_Rows):
 
 
 class _Npz(_Rows):
-    """Arrays grow in files of their own, and are copied into the archive at the end: memory stays small."""
+    """Arrays are appended to separate files and copied into the archive at the end, so memory use stays small."""
 
     def __init__(self, path: Path, scratch: Path) -> None:
         super().__init__(path, scratch)

@@ -56,7 +56,7 @@ def test_images_of_an_index_are_found_again(photos: Path, tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     encoder = concept_encoder()
     index = open_index(asterism.embed(encoder, "photos", "x.parquet").path, encoder)
-    monkeypatch.chdir(photos)  # the file tells where they are, wherever one works
+    monkeypatch.chdir(photos)  # the file says where they are, independently of the working directory
     images = open_images(index)
     assert [images[row].key for row in range(11)] == index.keys
     moved = photos.rename(tmp_path / "elsewhere")
@@ -65,7 +65,7 @@ def test_images_of_an_index_are_found_again(photos: Path, tmp_path: Path, monkey
     assert open_images(index, str(moved))[10].key == "red/003.png"
 
 
-def test_images_that_changed_are_refused(photos: Path, tmp_path: Path) -> None:
+def test_changed_images_are_rejected(photos: Path, tmp_path: Path) -> None:
     encoder = concept_encoder()
     index = open_index(asterism.embed(encoder, photos, tmp_path / "x.npz").path, encoder)
     (photos / "green" / "001.png").unlink()
@@ -73,18 +73,18 @@ def test_images_that_changed_are_refused(photos: Path, tmp_path: Path) -> None:
         open_images(index)
 
 
-def test_fewer_images_than_asked_for(photos: Path, tmp_path: Path) -> None:
+def test_fewer_images_than_requested(photos: Path, tmp_path: Path) -> None:
     encoder = concept_encoder()
     index = open_index(asterism.embed(encoder, photos / "red", tmp_path / "x.npz").path, encoder)
     assert nearest_concepts(index, torch.randn(2, 16), 9, without=[index.keys[0]]).image.shape == (2, 3)
 
 
-def test_files_that_cannot_serve_are_named(photos: Path, tmp_path: Path) -> None:
+def test_unusable_files_are_reported(photos: Path, tmp_path: Path) -> None:
     encoder = concept_encoder()
     with pytest.raises(UserError, match=r"there is no index .*; make it with `asterism embed"):
         open_index(tmp_path / "x.parquet", encoder)
     for name in ("x.parquet", "x.npz"):
-        (tmp_path / name).write_bytes(b"nothing of use")
+        (tmp_path / name).write_bytes(b"garbage")
         with pytest.raises(UserError, match="cannot be read as an index"):
             open_index(tmp_path / name, encoder)
     (tmp_path / "x.csv").touch()

@@ -24,7 +24,7 @@ from tests.evals.samples import COLOURS, small_encoder, write_colours
 
 
 class WithConcepts(Encoder):
-    """An encoder that also says what and where."""
+    """An encoder with concepts and their maps."""
 
     def forward(self, pixels: Float[Tensor, "b 3 h w"]) -> Features:
         plain = super().forward(pixels)
@@ -124,7 +124,7 @@ def test_unreadable_images_are_left_out_and_recorded(tmp_path: Path, name: str) 
 
 
 @pytest.mark.parametrize("name", ["x.parquet", "x.npz"])
-def test_a_failure_leaves_nothing(source: Source, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_leaves_no_file(source: Source, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = sorted(tmp_path.iterdir())
 
     def full(descriptor: int) -> None:
@@ -145,7 +145,7 @@ def test_targets_are_checked_first(tmp_path: Path) -> None:
     assert check_target(tmp_path / "x.npz", overwrite=True)
 
 
-def test_parquet_names_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_missing_parquet_extra_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embeddings, "import_module", missing("pyarrow"))
     with pytest.raises(MissingExtra, match=r"pip install 'asterism\[parquet\]'"):
         check_target(tmp_path / "x.parquet", overwrite=False)
