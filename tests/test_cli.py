@@ -255,7 +255,7 @@ def test_raw_pixels_can_be_evaluated(labelled: Path) -> None:
 def test_fewer_images_than_k_are_said(labelled: Path, weights: Path) -> None:
     result = call("evaluate", weights, "--data", labelled)
     assert result.exit_code == 0
-    assert "k = 20, 100, 200 became 12" in result.stdout
+    assert "k = 20, 100, 200 was reduced to 12" in result.stdout
 
 
 # --- mistakes -------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Evaluation protocols, found by file name: `dense_nn.py` is the protocol `dense-nn`.
 
-A file of this folder is a protocol when it defines a class derived from `Evaluation`; that is read off the source, so
-listing them imports nothing.
+A file in this folder is a protocol if it defines a class derived from `Evaluation`. That is determined from the source
+text, so listing protocols imports nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def protocol_class(name: str) -> type[Evaluation]:
 
 
 def _class_name(tree: ast.Module) -> str | None:
-    """Name of the class that derives from `Evaluation`, if this file defines one."""
+    """Name of the class derived from `Evaluation`, if the file defines one."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and any(isinstance(b, ast.Name) and b.id == "Evaluation" for b in node.bases):
             return node.name

@@ -1,9 +1,10 @@
-"""Classification with backgrounds removed or exchanged: whether features know the thing or its surroundings.
+"""Classification with backgrounds removed or exchanged: whether features encode the object or its surroundings.
 
-The protocol of ImageNet-9: a classifier on frozen features sees images as they are, of every variation. One for the
-1,000 ImageNet classes (`backgrounds.train_data=imagenet`) is right when the branch of its class is; classes outside the
-nine branches are wrong. Without train_data the classifier learns from original/train, or from scenes. The gap is the
-accuracy with backgrounds of the same class minus that with backgrounds of any class.
+The protocol of ImageNet-9: a classifier on frozen features is tested on every variation. Images are resized to the crop
+without a margin. A classifier of the 1,000 ImageNet classes (`backgrounds.train_data=imagenet`) is correct if its class
+is in the right branch; classes outside the nine branches are wrong. Without train_data the classifier is trained on
+original/train, or on scenes. The gap is the accuracy with backgrounds of the same class minus that with backgrounds of
+any class.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ Predict = Callable[[Float[Tensor, "m d"]], Int[Tensor, " m"]]
 
 
 class BackgroundsConfig(PooledConfig, GridConfig):
-    """Constants of the protocol; those of `GridConfig` are for the linear classifier."""
+    """Constants of the protocol; those of `GridConfig` apply to the linear classifier."""
 
     train_data: str | None = None  # labelled images of the nine classes or of ImageNet's 1,000
     classifier: Literal["linear", "knn"] = "linear"
-    resize: float = Field(1.0, ge=1)  # shorter side before the centre crop, in crops; 1: images as they are
+    resize: float = Field(1.0, ge=1)  # shorter side before the centre crop, relative to the crop; 1: no margin
     learning_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)  # at batch 256
     head_batch: int = Field(1024, ge=1)  # linear; images per step
     k: int = Field(20, ge=1)  # knn
@@ -70,7 +71,7 @@ class Backgrounds(Evaluation):
             return Parts(_training_images(config, choice, root), test)
         scenes = open_source(choice.path, choice.test_split or "test")
         if not isinstance(scenes, Scenes):
-            raise UserError(f"{choice.path} has no variations of its backgrounds; name an ImageNet-9 folder, or scenes")
+            raise UserError(f"{choice.path} has no background variations; name an ImageNet-9 folder, or scenes")
         train = open_source(config.train_data or choice.path, choice.train_split)
         return Parts(train, scene_variations(scenes))
 
@@ -101,11 +102,11 @@ class Backgrounds(Evaluation):
         return concept_baselines(encoder) if self.config.feature == "sparse" else super().baselines(encoder)
 
     def constants(self, encoder: Encoder) -> dict[str, Any]:
-        theirs = {
+        settings = {
             "linear": {"learning_rates", "epochs", "head_batch", "chosen_on"},
             "knn": {"k", "temperature"},
         }
-        unused = set.union(*(names for kind, names in theirs.items() if kind != self.config.classifier)) | {"holdout"}
+        unused = set.union(*(names for kind, names in settings.items() if kind != self.config.classifier)) | {"holdout"}
         known = {name: value for name, value in super().constants(encoder).items() if name not in unused}
         classes = len(self.parts.train.classes or [])
         return known | self.config.pixels(encoder) | {"classes_of_classifier": classes}
@@ -130,21 +131,21 @@ class Backgrounds(Evaluation):
         return lambda rows: head(rows.to(device).float()).argmax(1).cpu()
 
 
-def class_map(learnt: list[str], tested: list[str]) -> Int[Tensor, " c"]:
-    """The tested class that each learnt class stands for, or −1."""
-    if len(learnt) == len(tested):
-        return torch.arange(len(learnt))
+def class_map(trained: list[str], tested: list[str]) -> Int[Tensor, " c"]:
+    """The test class that each class of the classifier corresponds to, or −1."""
+    if len(trained) == len(tested):
+        return torch.arange(len(trained))
     mapping = from_imagenet()
-    if len(learnt) == len(mapping):
+    if len(trained) == len(mapping):
         return mapping
     raise UserError(
-        f"the classifier would learn {len(learnt)} classes, but the variations have {len(tested)}; give "
+        f"the classifier would have {len(trained)} classes, but the variations have {len(tested)}; give "
         f"backgrounds.train_data with these {len(tested)} classes, or ImageNet with its {len(mapping)}"
     )
 
 
 def branch_accuracy(predicted: Int[Tensor, " n"], labels: Int[Tensor, " n"], to_tested: Int[Tensor, " c"]) -> float:
-    """Percent of the images whose predicted class stands for their own; a class that stands for none is wrong."""
+    """Percent of images whose predicted class maps to their own; a class that maps to none is wrong."""
     found = to_tested[predicted]
     return 100 * ((found == labels) & (found != NONE)).double().mean().item()
 
@@ -161,7 +162,7 @@ def _training_images(config: BackgroundsConfig, choice: DataChoice, root: Path) 
         return open_source(config.train_data, choice.train_split, labels=True)
     if not (root / "original" / "train").is_dir():
         raise UserError(
-            f"{root} has no original/train to learn a classifier from; name labelled images, for example "
+            f"{root} has no original/train to train a classifier on; name labelled images, for example "
             "backgrounds.train_data=imagenet"
         )
     return open_source(root / "original", "train", labels=True)

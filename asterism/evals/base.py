@@ -1,7 +1,7 @@
-"""The contract of an evaluation: it sees an encoder and sources of images, and yields named values.
+"""The contract of an evaluation: it takes an encoder and sources of images, and yields named values.
 
-A protocol is one file of this folder: a docstring whose first line says what it measures, its settings, and one class
-derived from `Evaluation`. It never sees a method, a run or the command line.
+A protocol is one file in this folder: a docstring whose first line says what it measures, its settings, and one class
+derived from `Evaluation`. It does not depend on methods, runs or the command line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from asterism.nn.encoder import Encoder
 class ProtocolConfig(Config):
     """Settings that every protocol has; a protocol adds its constants."""
 
-    holdout: float = Field(0.2, gt=0, lt=1)  # share of every class to test on, where the data has no test part
+    holdout: float = Field(0.2, gt=0, lt=1)  # share of every class to test on, if the data has no test part
     seed: int = 0  # of the draws: which images are held out, which labels are used
     batch_size: int = Field(128, ge=1)  # images encoded at a time; does not change the result
     workers: Workers = "auto"  # processes that decode images; does not change the result
@@ -39,12 +39,12 @@ class Evaluation(ABC):
 
     @classmethod
     def open_parts(cls, config: ProtocolConfig, choice: DataChoice) -> Parts:
-        """What to learn from and what to test on. By default labelled images; other protocols open other data."""
+        """Open the training and test parts. By default labelled images; other protocols open other data."""
         return open_labelled(choice, config.holdout, config.seed)
 
     @classmethod
     def value_names(cls, config: ProtocolConfig) -> list[str]:
-        """All values that `measure` may yield with these settings; empty where that is not known before."""
+        """All values that `measure` may yield with these settings; empty if they are not known in advance."""
         return []
 
     @abstractmethod
@@ -52,7 +52,7 @@ class Evaluation(ABC):
         """Named values, accuracies in percent."""
 
     def baselines(self, encoder: Encoder) -> dict[str, Encoder]:
-        """Encoders that have learnt nothing, to compare with."""
+        """Untrained encoders to compare with."""
         return whole_image_baselines(encoder)
 
     def constants(self, encoder: Encoder) -> dict[str, Any]:
@@ -60,5 +60,5 @@ class Evaluation(ABC):
         return self.config.model_dump(mode="json", exclude={"batch_size", "workers"})
 
     def notes(self) -> list[str]:
-        """What a reader of the values should know, in plain words."""
+        """Remarks for the reader of the values."""
         return list(self.parts.notes)

@@ -1,4 +1,4 @@
-"""Encoders to compare with: raw pixels, and a network of the same shape that has learnt nothing."""
+"""Baseline encoders: raw pixels, and an untrained network of the same architecture."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from asterism.nn.reconstruction import CodeReconstruction
 
 
 def untrained(encoder: Encoder, seed: int = 0) -> Encoder:
-    """A network of the same shape with fresh weights; of a model with concepts, all but its frozen tokenizer."""
+    """A network of the same architecture with fresh weights; the frozen tokenizer of a concept model is kept."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         fresh = _fresh(encoder)
@@ -25,12 +25,12 @@ def whole_image_baselines(encoder: Encoder) -> dict[str, Encoder]:
 
 
 def patch_baselines(encoder: Encoder) -> dict[str, Encoder]:
-    """For protocols that read patches: those of the pixels are as large as the encoder's."""
+    """For protocols that use patches: raw pixels in patches of the encoder's size."""
     return _on_device_of(encoder, pixel_patches(encoder.image_size, encoder.patch_size))
 
 
 def concept_baselines(encoder: Encoder) -> dict[str, Encoder]:
-    """For protocols that read concepts or a decoder, which pixels do not have."""
+    """For protocols that use concepts or a decoder, which pixels do not have."""
     return {"untrained": untrained(encoder)} if _has_weights(encoder) else {}
 
 
@@ -41,7 +41,7 @@ def _on_device_of(encoder: Encoder, pixels: Encoder) -> dict[str, Encoder]:
 
 
 def _has_weights(encoder: Encoder) -> bool:
-    """Raw pixels have none, so there is nothing about them that could be untrained."""
+    """Raw pixels have no weights, so they have no untrained version."""
     return any(weight.numel() for weight in encoder.parameters())
 
 

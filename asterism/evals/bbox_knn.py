@@ -1,9 +1,9 @@
-"""Nearest neighbours of patch tokens inside objects' boxes: whether patches know the class of the thing they show.
+"""Nearest neighbours of patch tokens inside bounding boxes: whether patches encode the class of the object they show.
 
-The protocol of FLSL (appendix F): images are resized and centre-cropped as for k-NN; of the largest box of the image's
-class, the patches under the centres of 3×3 equal parts stand for the object. Each of these points is classified by the
-vote of the 20 · 7 = 140 most similar points of training images, with exp(cosine / 0.07). An image is right if one of
-its nine points is. Needs boxes: a folder with boxes.json, or scenes.
+The protocol of FLSL (appendix F): images are resized and centre-cropped as for k-NN. The largest box of the image's
+class is divided into 3×3 equal parts, and the patches under their centres represent the object. Each of these points is
+classified by a vote of the 20 · 7 = 140 most similar points of training images, weighted with exp(cosine / 0.07). An
+image counts as correct if one of its nine points is. Needs boxes: a folder with boxes.json, or scenes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class BboxKnnConfig(CroppedConfig, VotingConfig):
 
     k: tuple[int, ...] = (140,)  # points that vote; every value is reported
     points: int = Field(3, ge=1)  # per side of the box
-    geometry: Literal["true", "squashed"] = "true"  # squashed: as published, which forgets that crops keep proportions
+    geometry: Literal["true", "squashed"] = (
+        "true"  # squashed: as published, which ignores that crops keep the aspect ratio
+    )
 
 
 class BboxKnn(Evaluation):
@@ -80,13 +82,13 @@ class BboxKnn(Evaluation):
     def notes(self) -> list[str]:
         points, classes = self.config.points**2, len(self.parts.train.classes or ())
         chance = 1 - (1 - 1 / max(1, classes)) ** points
-        lenient = f"one right point of {points} is enough: guessing among {classes} classes would reach {chance:.0%}"
+        lenient = f"one correct point of {points} is enough: guessing among {classes} classes would reach {chance:.0%}"
         most = len(self.parts.train) * points
-        became = f"{most} or less, the number of points of training images"
+        became = f"{most} or less, the number of points in training images"
         return [*super().notes(), lenient, *self.config.clipped(most, became)]
 
     def _points(self, encoder: Encoder, source: Source) -> _Points:
-        """Tokens under the points of each image's box; none where the crop does not show it."""
+        """Tokens at the points of each image's box; none if the box is outside the crop."""
         config, sides = self.config, self.config.pixels(encoder)
 
         def blocks(first: int, end: int) -> Iterator[Block]:
@@ -109,7 +111,7 @@ class BboxKnn(Evaluation):
         found = _Points(stored(identity, len(source), blocks, batch_size=config.batch_size), config.points**2)
         if found.without_box == len(found.found.keys):
             raise UserError(
-                f"none of the {len(source)} images of {source.name} shows a box of its class; put a boxes.json beside "
+                f"none of the {len(source)} images of {source.name} shows a box of its class; put a boxes.json next to "
                 "them ({path of the image: [x0, y0, x1, y1]}), or use data with boxes such as scenes"
             )
         return found
@@ -123,10 +125,10 @@ def point_accuracy(
     ks: tuple[int, ...],
     temperature: float,
 ) -> tuple[dict[str, float], dict[int, Int[Tensor, "q p"]]]:
-    """Accuracies in percent for every k, and the class that each point got.
+    """Accuracies in percent for every k, and the predicted class of each point.
 
-    Every point of a test image asks all points of all training images. The image is right if any of its points has the
-    right class in first place; for top-5 (reported above five classes), among the first five.
+    Every point of a test image is compared with all points of all training images. The image is correct if any of its
+    points ranks the correct class first; for top-5 (reported for more than five classes), among the first five.
     """
     points = test.shape[1]
     classes = 1 + int(torch.cat([train_labels, test_labels]).max())
@@ -147,7 +149,7 @@ def point_accuracy(
 
 
 class _Points:
-    """Tokens inside the objects of a source."""
+    """Tokens inside the boxes of a source."""
 
     def __init__(self, found: Stored, points: int) -> None:
         self.found = found
@@ -160,7 +162,7 @@ class _Points:
 
     @property
     def seen(self) -> tuple[Float[Tensor, "n p d"], Int[Tensor, " n"]]:
-        """Tokens and labels of the images whose box can be seen."""
+        """Tokens and labels of the images with a visible box."""
         tokens = self.found.arrays["points"]
         assert self.found.labels is not None
         return tokens.view(-1, self._points, tokens.shape[1]), self.found.labels[self._rows > 0]
@@ -176,7 +178,7 @@ def _tokens(encoder: Encoder, batch: BoxedBatch, config: BboxKnnConfig) -> Itera
 def _cells(
     boxes: Float[Tensor, "m 4"], size: tuple[int, int], sides: dict[str, int], grid: int, config: BboxKnnConfig
 ) -> Int[Tensor, " p"]:
-    """The patches of an image's largest box; none if the crop does not show it."""
+    """The patches of an image's largest box; none if the box is outside the crop."""
     place = boxes_in_square if config.geometry == "true" else boxes_in_squashed_square
     if len(boxes):
         inside = place(boxes, size, sides["resize"], sides["crop"])

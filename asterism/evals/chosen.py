@@ -1,4 +1,4 @@
-"""Protocols that a user asked for, with their settings checked before any work is done."""
+"""The protocols that a user requested, with their settings checked before any work is done."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def chosen_protocols(names: Sequence[str], overrides: Sequence[str] = ()) -> dic
     changes = with_overrides({}, overrides)
     for section in changes:
         if section not in kinds:
-            raise unknown("section in a setting (it must be a protocol asked for):", section, kinds)
+            raise unknown("section in a setting (it must be one of the requested protocols):", section, kinds)
     return {name: kind.Config.parse(changes.get(name, {}), section=name) for name, kind in kinds.items()}

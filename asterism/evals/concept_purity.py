@@ -1,10 +1,10 @@
-"""Concepts against true masks: whether every concept of an image covers one thing.
+"""Concepts against true masks: whether every concept of an image covers one object.
 
-The share of the pixels that belong to the largest class of the concept they are given to, in percent, mean over images:
-each patch is divided among concepts as its map says, and among classes as its pixels are. `purity_of_one` is what a
-single concept for the whole image would reach, the share of its largest class; `purity_gain` is the part of the way
-from there to 100. `concepts_in_use` says how many concepts of equal size would have the same entropy. Void pixels count
-nowhere. Nothing is learnt.
+The share of pixels that belong to the majority class of the concept they are assigned to, in percent, averaged over
+images. Each patch is divided among concepts according to their maps, and among classes according to its pixels.
+`purity_of_one` is the purity of a single concept for the whole image, the share of its largest class; `purity_gain` is
+the fraction of the gap from there to 100 that is closed. `concepts_in_use` is the number of concepts of equal size that
+would have the same entropy. Void pixels are ignored. Nothing is trained.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ConceptPurityConfig(ProtocolConfig):
 
 
 class ConceptPurity(Evaluation):
-    """Purity of concepts and what to compare it with."""
+    """Purity of concepts, and values to compare it with."""
 
     Config = ConceptPurityConfig
     config: ConceptPurityConfig
@@ -81,7 +81,7 @@ class ConceptPurity(Evaluation):
 
 
 def concept_mass(encoder: Encoder, batch: SegmentedBatch, classes: int) -> Float[Tensor, "b r c"]:
-    """Pixels of every class that each concept covers; a patch is divided as its map says."""
+    """Pixels of every class that each concept covers; a patch is divided according to the maps."""
     features = encoder.encode(batch.images)
     if features.where is None:
         raise UserError("this encoder has no concepts; evaluate a run of stellar, or a STELLAR checkpoint")

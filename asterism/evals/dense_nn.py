@@ -1,9 +1,9 @@
-"""Segmentation by nearest neighbours of patch tokens: whether patches of a kind lie together, without any training.
+"""Segmentation by nearest neighbours of patch tokens: whether patches of one class are close, without any training.
 
-The protocol of CrIBo after Hummingbird: images are resized to the nearest multiple of the patch size; every patch of a
-training image gets the majority label of its pixels, void ones aside; each patch of a test image takes the votes of its
-50 most similar ones, with exp(cosine / T). Smaller parts of the training images (1/8, 1/64, 1/128) are drawn five
-times and averaged. Scored on patches and, after bilinear upsampling of the votes, on pixels.
+The protocol of CrIBo after Hummingbird: images are resized to the nearest multiple of the patch size. Every patch of a
+training image gets the majority label of its non-void pixels. Each patch of a test image is classified by a vote of its
+50 most similar training patches, weighted with exp(cosine / T). Smaller shares of the training images (1/8, 1/64,
+1/128) are drawn five times and averaged. Scored on patches and, after bilinear upsampling of the votes, on pixels.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from asterism.ops.random import fold
 from asterism.ops.segmentation_metrics import SegmentationScores, confusion, iou_by_class, scores
 from asterism.viz.bar import Bar
 
-_QUERIES = 8192  # patches searched for at a time, all of whose neighbours are held
+_QUERIES = 8192  # patches queried at a time, whose neighbours are all in memory
 
 
 class DenseNnConfig(ProtocolConfig):
@@ -65,7 +65,7 @@ class DenseNnConfig(ProtocolConfig):
 
 class DenseNn(Evaluation):
     """Mean intersection over union in percent, on patches and on pixels, for every share of the training images; and
-    that of every class that the test images have, on pixels, from all training images."""
+    the IoU on pixels of every class in the test images, using all training images."""
 
     Config = DenseNnConfig
     config: DenseNnConfig
@@ -121,7 +121,7 @@ class DenseNn(Evaluation):
     ) -> list[dict[str, SegmentationScores]]:
         """For every part of the training tokens, the scores on patches and on pixels.
 
-        All parts are asked at once about a group of test images, so that tokens are compared once.
+        A group of test images is compared with all parts at once, so that similarities are computed once.
         """
         classes = len(self.parts.classes)
         memory, labels = (train.arrays[name].to(device) for name in ("tokens", "labels"))
@@ -151,7 +151,7 @@ class DenseNn(Evaluation):
 
 
 def _runs(train: Stored, images: list[int]) -> list[range]:
-    """Rows of the labelled tokens of some images; of the first labelled image if these have none."""
+    """Rows of the labelled tokens of some images; those of the first labelled image if these have none."""
     kept = [image for image in images if len(train.of("labels", image))] or _labelled(train)[:1]
     first = train.first["labels"].tolist()
     runs: list[range] = []
@@ -167,7 +167,7 @@ def _labelled(train: Stored) -> list[int]:
 
 
 def _groups(test: Stored) -> Iterator[list[int]]:
-    """Consecutive images with about `_QUERIES` patches together."""
+    """Consecutive images with about `_QUERIES` patches in total."""
     group: list[int] = []
     total = 0
     for image in range(len(test.keys)):
@@ -189,6 +189,6 @@ def _count(images: int, share: float) -> int:
 
 
 def _suffix(share: float) -> str:
-    """Nothing for the whole set, `_1of8` for an eighth."""
+    """Empty for the whole set, `_1of8` for an eighth."""
     fraction = Fraction(share).limit_denominator(10_000)
     return "" if share == 1 else f"_{fraction.numerator}of{fraction.denominator}"

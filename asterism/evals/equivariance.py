@@ -1,10 +1,10 @@
-"""Concepts of moved images: whether *what* stays and *where* moves along when images are shifted, mirrored, zoomed.
+"""Concepts of transformed images: whether *what* is invariant and *where* equivariant under shift, mirror and zoom.
 
-STELLAR's claim: concepts S are invariant, their maps L equivariant. Concepts of the image and of the moved image are
-matched one to one by their cosines. `concepts_*` is the mean cosine of the pairs in percent, `concepts_other` that of
-two different images. `where_*` is the share of a cell that the two maps give to the same concepts, after the first map
-was moved like the image; `where_*_still` is the same for the map as it was, which maps that are tied to the frame
-instead of to things would reach. Nothing is learnt, and no labels are needed.
+STELLAR's claim: concepts S are invariant, their maps L equivariant. Concepts of the image and of the transformed image
+are matched one to one by cosine similarity. `concepts_*` is the mean cosine of the pairs in percent, `concepts_other`
+that of two different images. `where_*` is the share of a cell that both maps assign to the same concepts, after the
+first map was transformed like the image; `where_*_still` is the same for the original map, which maps tied to the frame
+instead of to objects would reach. Nothing is trained, and no labels are needed.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ class EquivarianceConfig(ProtocolConfig):
 
     cells: int = Field(2, ge=1)  # patches by which the window is shifted, down and right
     zoom: float = Field(2.0, gt=1)
-    images: int | None = Field(500, ge=2)  # only the first so many; None: all
+    images: int | None = Field(500, ge=2)  # number of images, from the first; None: all
     batch_size: int = Field(64, ge=2)  # images at a time; changes which other image `concepts_other` compares with
 
 
 @dataclass(frozen=True)
 class _Moved:
-    """An image and what became of it."""
+    """Transformed images and their transformation."""
 
     pixels: UInt8[Tensor, "b 3 s s"]
     motion: Motion
 
 
 class Equivariance(Evaluation):
-    """Agreement of concepts and of their maps for every move, in percent."""
+    """Agreement of concepts and of their maps for every transformation, in percent."""
 
     Config = EquivarianceConfig
     config: EquivarianceConfig
@@ -133,7 +133,7 @@ class Equivariance(Evaluation):
 
 
 def matched(first: Float[Tensor, "b r d"], second: Float[Tensor, "b r d"]) -> tuple[Float[Tensor, " b"], Tensor]:
-    """Mean cosine of the pairs that agree best, one to one, and the partner of each of the first."""
+    """Mean cosine of the best one-to-one matching, and the partner in `second` of each concept in `first`."""
     cosine = F.normalize(first.float(), dim=-1) @ F.normalize(second.float(), dim=-1).mT
     partner = hungarian(-cosine)
     return cosine.gather(2, partner[..., None])[..., 0].mean(1), partner

@@ -1,9 +1,9 @@
-"""Weighted k-nearest-neighbour classification with frozen features: how well classes already lie apart.
+"""Weighted k-nearest-neighbour classification with frozen features: how well classes are already separated.
 
-The protocol of DINO: images are resized (bicubic, 256 for a crop of 224; encoders of fewer pixels see whole images) and
-centre-cropped; the class token after the last norm is brought to unit length; each of the k most similar training
-images votes for its class with exp(cosine / 0.07). `knn.label_share=0.01` or `0.1` gives the semi-supervised form,
-`knn.label_list=FILE` the one of a published list.
+The protocol of DINO: images are resized (bicubic, 256 for a crop of 224; smaller encoders see whole images) and
+centre-cropped; the class token after the last norm is normalised to unit length; each of the k most similar training
+images votes for its class with weight exp(cosine / 0.07). `knn.label_share=0.01` or `0.1` gives the semi-supervised
+variant, `knn.label_list=FILE` that of a published list.
 """
 
 from __future__ import annotations

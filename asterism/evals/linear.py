@@ -1,11 +1,11 @@
-"""Linear classification of frozen features: whether classes can be told apart by a plane.
+"""Linear classification of frozen features: whether classes are linearly separable.
 
-The protocol of DINO and iBOT: class tokens of the last four blocks side by side (small networks), or the last class
-token with the mean patch (768 channels and more); where there is no class token, as in Swin, the mean patch of the last
-four blocks, which may lie in two stages; SGD with momentum 0.9, cosine, 100 epochs; a whole grid of learning
-rates {1…9}·10⁻⁴…10⁰ · batch / 256 trained at once on features that are extracted once, so images are not augmented. The
-rate is chosen on a tenth of the training images, never on the test images. `linear.label_share` and `linear.label_list`
-learn from a part of the labels.
+The protocol of DINO and iBOT. Features: the class tokens of the last four blocks concatenated (small networks), or the
+last class token with the mean patch token (768 channels and more); without a class token, as in Swin, the mean patch
+token of the last four blocks, which may span two stages. SGD with momentum 0.9, cosine schedule, 100 epochs. A grid of
+learning rates {1…9}·10⁻⁴…10⁰ · batch / 256 is trained at once on features that are extracted once, so images are not
+augmented. The rate is chosen on a tenth of the training images, never on the test images. `linear.label_share` and
+`linear.label_list` train on a part of the labels.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from asterism.features.extract import Extracted, count_unreadable, extract_from_
 from asterism.nn.encoder import Encoder
 
 _LAYERS = 4
-_LARGE = 768  # channels from which on the last class token and the mean patch are used
+_LARGE = 768  # channels; from this size on, the last class token and the mean patch token are used
 
 LinearFeature = Literal["auto", "cls4", "cls-mean", "cls", "mean4", "mean"]
 
@@ -46,7 +46,7 @@ class LinearConfig(FewLabelsConfig, CroppedConfig, GridConfig):
 
 
 class Linear(Evaluation):
-    """Top-1 and top-5 accuracy of the classifier chosen on images kept aside."""
+    """Top-1 and top-5 accuracy of the classifier chosen on held-out training images."""
 
     Config = LinearConfig
     config: LinearConfig
@@ -94,11 +94,11 @@ class Linear(Evaluation):
         )
 
 
-def _feature(asked: LinearFeature, encoder: Encoder) -> LinearFeature:
-    """What was asked for in terms of what this encoder has: without a class token, mean patches stand in for it."""
+def _feature(requested: LinearFeature, encoder: Encoder) -> LinearFeature:
+    """The feature to use for this encoder: without a class token, the mean patch token replaces it."""
     if encoder.backbone.has_cls:
-        return asked if asked != "auto" else "cls-mean" if encoder.backbone.dim >= _LARGE else "cls4"
-    return "mean" if asked in ("cls", "cls-mean", "mean") else "mean4"
+        return requested if requested != "auto" else "cls-mean" if encoder.backbone.dim >= _LARGE else "cls4"
+    return "mean" if requested in ("cls", "cls-mean", "mean") else "mean4"
 
 
 @torch.no_grad()

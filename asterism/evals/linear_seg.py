@@ -1,10 +1,10 @@
-"""Segmentation by a linear map of frozen patch tokens: what a patch shows, read off in one step.
+"""Segmentation by a linear map of frozen patch tokens: whether the class of a patch is linearly decodable.
 
-Two forms. `form=upsampled` (CrIBo): a 1×1 convolution on the last tokens, or the last four layers side by side; its
+Two forms. `form=upsampled` (CrIBo): a 1×1 convolution on the last tokens, or on the last four layers concatenated; its
 scores are upsampled bilinearly and compared with every pixel. `form=patches` (STELLAR): batch norm and a 1×1
-convolution, compared with the majority label of each patch. Adam, learning rate with polynomial decay (power 0.9);
-all learning rates are trained at once and one is chosen on a tenth of the training images, which no head learns from.
-Test images are scored at their own size.
+convolution, compared with the majority label of each patch. Adam, learning rate with polynomial decay (power 0.9). All
+learning rates are trained at once and one is chosen on a tenth of the training images, which no head is trained on.
+Test images are scored at their original size.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class LinearSegConfig(GridConfig):
     """Constants of the protocol; the learning rates are those of the paper."""
 
     form: Literal["upsampled", "patches"] = "upsampled"
-    layers: int = Field(1, ge=1)  # last blocks whose tokens are put side by side; the papers use 1 or 4
+    layers: int = Field(1, ge=1)  # last blocks whose tokens are concatenated; the papers use 1 or 4
     learning_rates: tuple[float, ...] = (8e-4, 3e-4, 1e-4, 8e-5)
     epochs: int = Field(20, ge=1)
     head_batch: int = Field(16, ge=1)  # images per step of the heads
-    side: float = Field(2.0, gt=0)  # of the square that images are resized to, in image sizes of the encoder
+    side: float = Field(2.0, gt=0)  # of the square that images are resized to, relative to the encoder's image size
     batch_size: int = Field(8, ge=1)  # images encoded at a time; does not change the result
 
 
 class LinearSeg(Evaluation):
-    """Mean intersection over union, mean accuracy of the classes and accuracy of all pixels, in percent; and the
-    intersection over union of every class that the test images have."""
+    """Mean intersection over union, mean class accuracy and pixel accuracy, in percent; and the intersection over union
+    of every class in the test images."""
 
     Config = LinearSegConfig
     config: LinearSegConfig
@@ -73,16 +73,16 @@ class LinearSeg(Evaluation):
         images = len(train.keys)
         if images < 2:
             raise UserError(
-                f"{self.parts.train.name} has {images} readable training image; linear-seg needs two, one to learn "
-                "from and one to choose the learning rate on"
+                f"{self.parts.train.name} has {images} readable training image; linear-seg needs two, one to train on "
+                "and one to choose the learning rate on"
             )
-        kept_aside = drawn_images(images, max(1, round(config.chosen_on * images)), fold(config.seed, images))
-        learnt = torch.tensor(sorted(set(range(images)) - set(kept_aside)))
-        if all(bool((mask_of(train, int(image)) == VOID).all()) for image in learnt):
+        held_out = drawn_images(images, max(1, round(config.chosen_on * images)), fold(config.seed, images))
+        trained_on = torch.tensor(sorted(set(range(images)) - set(held_out)))
+        if all(bool((mask_of(train, int(image)) == VOID).all()) for image in trained_on):
             raise UserError(f"every pixel of {self.parts.train.name} is void; there is nothing to learn from")
         device = next(encoder.parameters()).device
-        heads = self._trained(train, learnt, classes, self._side(encoder), device)
-        chosen = best(_scores(head, train, kept_aside, classes, device).miou for head in heads)
+        heads = self._trained(train, trained_on, classes, self._side(encoder), device)
+        chosen = best(_scores(head, train, held_out, classes, device).miou for head in heads)
         found = _scores(heads[chosen], test, range(len(test.keys)), classes, device)
         if found.miou != found.miou:
             raise UserError(f"every pixel of {self.parts.test.name} is void; there is nothing to test on")
@@ -115,7 +115,7 @@ class LinearSeg(Evaluation):
         )
 
     def _trained(
-        self, train: Stored, learnt: Int[Tensor, " n"], classes: int, side: int, device: torch.device
+        self, train: Stored, trained_on: Int[Tensor, " n"], classes: int, side: int, device: torch.device
     ) -> list[nn.Module]:
         config, dim = self.config, train.arrays["tokens"].shape[1]
         grid = sizes_of(train, 0)[0]
@@ -125,7 +125,7 @@ class LinearSeg(Evaluation):
         ]
 
         def load(places: Int[Tensor, " b"]) -> _Batch:
-            images = learnt[places].tolist()
+            images = trained_on[places].tolist()
             vectors = torch.stack([train.of("tokens", image) for image in images]).float()
             if config.form == "patches":
                 labels = torch.stack([train.of("labels", image) for image in images]).view(-1, *grid)
@@ -139,8 +139,8 @@ class LinearSeg(Evaluation):
             lambda step, steps: (1 - step / steps) ** _POWER,
             load,
             _loss,
-            images=len(learnt),
-            batch_size=min(config.head_batch, len(learnt)),
+            images=len(trained_on),
+            batch_size=min(config.head_batch, len(trained_on)),
             epochs=config.epochs,
             key=fold(config.seed, 1),
             title="linear-seg",
@@ -148,7 +148,7 @@ class LinearSeg(Evaluation):
         return [head.eval() for head in heads]
 
     def _head(self, dim: int, classes: int) -> nn.Module:
-        """A linear map of tokens [m, d], which is what a 1×1 convolution is."""
+        """A linear map of tokens [m, d], equivalent to a 1×1 convolution."""
         layer = linear_layer(dim, classes, fold(self.config.seed, 2))
         return nn.Sequential(nn.BatchNorm1d(dim), layer) if self.config.form == "patches" else layer
 
@@ -161,7 +161,7 @@ class _Batch:
 
 
 def _loss(head: nn.Module, batch: _Batch) -> Float[Tensor, ""]:
-    """Cross-entropy per pixel or patch that is not void; 0 where all are."""
+    """Mean cross-entropy over pixels or patches that are not void; 0 if all are void."""
     images, patches, _ = batch.tokens.shape
     values = head(batch.tokens.flatten(0, 1)).view(images, patches, -1).mT.reshape(images, -1, *batch.grid)
     if values.shape[2:] != batch.labels.shape[1:]:

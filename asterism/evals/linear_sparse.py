@@ -1,4 +1,4 @@
-"""Linear classification from concepts: what a handful of tokens per image tells about its class.
+"""Linear classification from concepts: how much a handful of tokens per image says about its class.
 
 The protocol of STELLAR: the mean concept token (or, with `feature=cls` and `feature=patches`, the class token and the
 mean patch of Table 9) → layer norm → linear, AdamW with cosine. Learning rates {1, 2, 5}·10⁻⁵…10⁻² and batch sizes
@@ -44,7 +44,7 @@ class LinearSparseConfig(FewLabelsConfig, PooledConfig, GridConfig):
 
 
 class LinearSparse(Evaluation):
-    """Top-1 and top-5 accuracy of the classifier chosen on images kept aside."""
+    """Top-1 and top-5 accuracy of the classifier chosen on held-out training images."""
 
     Config = LinearSparseConfig
     config: LinearSparseConfig

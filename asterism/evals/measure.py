@@ -11,7 +11,7 @@ from asterism.evals.result import Result, data_used
 from asterism.nn.encoder import Encoder
 from asterism.types import Model
 
-_WITHOUT_PIXELS = "no baseline of raw pixels: they have no concepts, which are measured here"
+_WITHOUT_PIXELS = "no raw-pixel baseline: pixels have no concepts, which are measured here"
 
 
 def run_protocol(
@@ -23,7 +23,7 @@ def run_protocol(
     *,
     baselines: bool = False,
 ) -> Result:
-    """Measure an encoder and, if asked, its baselines, which see the same data and constants."""
+    """Measure an encoder and, if requested, its baselines, with the same data and constants."""
     start = time.monotonic()
     kind = protocol_class(name)
     evaluation = kind(config, kind.open_parts(config, choice))

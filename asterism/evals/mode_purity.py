@@ -1,10 +1,10 @@
-"""Modes of patch tokens against true masks: whether mean-shift inside an image gathers patches of one thing.
+"""Modes of patch tokens against true masks: whether mean-shift inside an image groups patches of one object.
 
-FLSL's first level: every patch looks at all patches of its image with softmax(τ z·z'), τ = scale/√d, and moves to
-their mean. `same_class` is the weight that falls on patches of the patch's own class, `chance` what equal weights would
-give, `gain` the part of the way from there to 100. `nearest` is the share of patches whose most similar other patch is
-of their class. `entropy` is that of the weights, in percent of ln n: near 100 the modes are all alike. Patches take the
-majority class of their pixels; void ones count nowhere. Nothing is learnt.
+FLSL's first level: every patch attends to all patches of its image with softmax(τ z·z'), τ = scale/√d, and moves to
+their mean. `same_class` is the attention weight on patches of the same class, `chance` its value with equal weights,
+and `gain` the fraction of the gap from `chance` to 100 that is closed. `nearest` is the share of patches whose most
+similar other patch has the same class. `entropy` is that of the weights, in percent of ln n: near 100 all modes are the
+same. Patches take the majority class of their pixels; void ones are ignored. Nothing is trained.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ModePurityConfig(ProtocolConfig):
 
 
 class ModePurity(Evaluation):
-    """What the modes of patches gather, in percent."""
+    """How well modes group patches of one class, in percent."""
 
     Config = ModePurityConfig
     config: ModePurityConfig
@@ -91,7 +91,8 @@ class ModePurity(Evaluation):
 
 
 def mode_agreement(tokens: Float[Tensor, "n d"], labels: Int[Tensor, " n"], scale: float) -> Float[Tensor, "n 4"]:
-    """For each token: weight on its class, share of its class, whether its nearest is of its class, entropy/ln n."""
+    """For each token: weight on its class, share of its class, whether its nearest neighbour has its class, and
+    entropy/ln n."""
     n, d = tokens.shape
     logits = tokens @ tokens.mT * (scale / d**0.5)
     weights = torch.softmax(logits, dim=1)

@@ -1,9 +1,9 @@
-"""Reconstruction from concepts: how much of an image a handful of tokens and their places still hold.
+"""Reconstruction from concepts: how much of an image a handful of tokens and their locations preserve.
 
-The protocol of STELLAR: images are resized (bicubic, antialiased; 256 for a crop of 224) and centre-cropped; what the
-decoder makes of their concepts is clamped and rounded to 8 bits. PSNR in dB and SSIM are means over images. The Fréchet
-distance between originals and reconstructions (rFID where the features are Inception's) is computed in float64; the
-result names the network that gave the features. Needs an encoder with concepts and a decoder.
+The protocol of STELLAR: images are resized (bicubic, antialiased; 256 for a crop of 224) and centre-cropped; the
+decoder's output is clamped and rounded to 8 bits. PSNR in dB and SSIM are means over images. The Fréchet distance
+between originals and reconstructions (rFID if the features are Inception's) is computed in float64; the result names
+the feature network. Needs an encoder with concepts and a decoder.
 """
 
 from __future__ import annotations
@@ -45,27 +45,27 @@ _MOST_DB = 100.0  # of an exact copy, whose ratio is infinite; 8-bit images that
 class ReconstructionConfig(CroppedConfig):
     """Constants of the protocol."""
 
-    network: NetworkName = "auto"  # features of the Fréchet distance; auto: Inception where its weights are
-    images: int | None = Field(None, ge=2)  # only the first so many; None: all
+    network: NetworkName = "auto"  # features of the Fréchet distance; auto: Inception if its weights are available
+    images: int | None = Field(None, ge=2)  # number of images, from the first; None: all
     batch_size: int = Field(64, ge=1)  # images at a time; does not change the result
 
 
 class Reconstruction(Evaluation):
-    """PSNR, SSIM and Fréchet distance between images and what is left of them."""
+    """PSNR, SSIM and Fréchet distance between images and their reconstructions."""
 
     Config = ReconstructionConfig
     config: ReconstructionConfig
 
     @classmethod
     def open_parts(cls, config: ProtocolConfig, choice: DataChoice) -> Parts:
-        """Nothing is learnt, so both parts are the images to reconstruct; they need no labels."""
+        """Nothing is trained, so both parts are the images to reconstruct; they need no labels."""
         try:
             source = open_source(choice.path, choice.test_split or "test")
         except UnknownSplit:
             if choice.test_split is not None:
                 raise
             source = open_source(choice.path)
-        return Parts(source, source, ("nothing is learnt: training and test images are the same",))
+        return Parts(source, source, ("nothing is trained: training and test images are the same",))
 
     @classmethod
     def value_names(cls, config: ProtocolConfig) -> list[str]:
@@ -115,7 +115,7 @@ class Reconstruction(Evaluation):
     def notes(self) -> list[str]:
         network = feature_network(self.config.network)
         images = min(len(self.parts.test), self.config.images or len(self.parts.test))
-        few = f"{images} images are few for {network.dim} features: the Fréchet distance comes out too large"
+        few = f"{images} images are too few for {network.dim} features: the Fréchet distance is overestimated"
         return super().notes() + ([few] if images <= network.dim else [])
 
 
@@ -131,7 +131,7 @@ def _with_decoder(encoder: Encoder) -> ConceptEncoder:
 def _pair(
     encoder: ConceptEncoder, images: UInt8[Tensor, "b 3 s s"]
 ) -> tuple[UInt8[Tensor, "b 3 h w"], UInt8[Tensor, "b 3 h w"]]:
-    """Originals and reconstructions at the size that the decoder makes, in 8 bits."""
+    """Originals and reconstructions at the decoder's output size, in 8 bits."""
     features = encoder.encode(images)
     assert features.sparse is not None
     assert features.where is not None

@@ -45,8 +45,8 @@ class Result:
     path: Path | None = None  # where it was written
 
     def write(self, folder: Path) -> Result:
-        """Write `<folder>/<protocol>.json`, or `<protocol>@<data>.json` if other data were tested on there before. An
-        earlier result of this protocol on the same test images is replaced in one move."""
+        """Write `<folder>/<protocol>.json`, or `<protocol>@<data>.json` if that file holds a result on other data. An
+        earlier result of this protocol on the same test images is replaced atomically."""
         data = re.sub(r"[^\w.=-]+", "-", self.test.name).strip("-")
         names = (self.protocol, f"{self.protocol}@{data}", f"{self.protocol}@{data}-{self.test.fingerprint}")
         path = next(path for name in names if self._may_replace(path := folder / f"{name}.json"))
@@ -59,7 +59,7 @@ class Result:
         try:
             return bool(_read(path).test.fingerprint == self.test.fingerprint)
         except (UserError, OSError):
-            return True  # nothing is there, or nothing that a report could show
+            return True  # the file does not exist, or is not a valid result
 
 
 def data_used(source: Source) -> DataUsed:

@@ -1,10 +1,10 @@
-"""Image retrieval with frozen features: whether images of one thing are nearest to each other.
+"""Image retrieval with frozen features: whether images of the same object are nearest neighbours.
 
-The protocol of DINO on the revisited Oxford and Paris sets: queries are cut to their boxes; images are shrunk until
-their longer side is 512 (for a crop of 224, in that proportion for other encoders); class token, unit length, ranked by
-cosine. Medium: easy and hard images are right, junk is left out; Hard: hard ones are right, junk and easy ones are left
-out. `scales=[1, 0.7071, 0.5]` adds the tokens of smaller copies. With labelled folders, test images ask for training
-images of their class.
+The protocol of DINO on the revisited Oxford and Paris sets: queries are cropped to their boxes; images are shrunk until
+their longer side is 512 (for an encoder of 224, in proportion for others); class tokens of unit length are ranked by
+cosine. Medium: easy and hard images are positives, junk is ignored. Hard: hard images are positives, junk and easy ones
+are ignored. `scales=[1, 0.7071, 0.5]` adds the tokens of smaller copies. With labelled folders, the positives of a test
+image are the training images of its class.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _QUERIES = 256  # ranked at a time
 class RetrievalConfig(ProtocolConfig):
     """Constants of the protocol; the defaults are those of the papers."""
 
-    longer_side: float = Field(512 / 224, gt=0)  # of larger images, in image sizes of the encoder
+    longer_side: float = Field(512 / 224, gt=0)  # maximum, relative to the encoder's image size
     scales: tuple[float, ...] = (1.0,)  # sizes whose class tokens are added
     precision_at: tuple[int, ...] = (1, 5, 10)
 
@@ -53,7 +53,7 @@ class RetrievalConfig(ProtocolConfig):
 
 @dataclass(frozen=True)
 class RetrievalParts(Parts):
-    """`train` is what is searched in, `test` what is asked for; `truth` where the data brings its own."""
+    """`train` is the database, `test` the queries; `truth` is set if the data has its own ground truth."""
 
     truth: GroundTruth | None = None
 
@@ -83,7 +83,7 @@ class Retrieval(Evaluation):
         for setting, (positives, ignored) in self._settings().items():
             found = _scores(queries, database, positives, ignored, self.config.precision_at)
             if found.ap.isnan().all():
-                raise UserError(f"no query of {self.parts.test.name} has an image to be found ({setting or 'labels'})")
+                raise UserError(f"no query of {self.parts.test.name} has an image to find ({setting or 'labels'})")
             suffix = f"_{setting}" if setting else ""
             yield f"map{suffix}", 100 * found.map
             for k, value in zip(self.config.precision_at, found.mean_precision.tolist(), strict=True):
@@ -93,7 +93,7 @@ class Retrieval(Evaluation):
         return super().constants(encoder) | {"longer_side": round(self.config.longer_side * encoder.image_size)}
 
     def _settings(self) -> dict[str, tuple[list[Tensor], list[Tensor]]]:
-        """Places of the right and of the ignored images of every query, by the name of the setting."""
+        """Positions of the positive and of the ignored images of every query, by name of the setting."""
         if isinstance(self.parts, RetrievalParts) and self.parts.truth is not None:
             truth = self.parts.truth
             easy, hard, junk = (
@@ -109,7 +109,8 @@ class Retrieval(Evaluation):
         return {"": ([own.get(label, none) for label in asked], [none] * len(asked))}
 
     def _vectors(self, encoder: Encoder, source: Source) -> Float[Tensor, "n d"]:
-        """Images have sizes of their own, so each is a batch of one. An unreadable one would shift all places."""
+        """One vector per image. Sizes differ, so each image is a batch of one. An unreadable image is an error, because
+        it would shift the positions."""
         longest = round(self.config.longer_side * encoder.image_size)
         multiple, scales = encoder.patch_size, self.config.scales
 

@@ -1,8 +1,8 @@
-"""Masks carried through videos with frozen patch features: whether the same thing looks the same a moment later.
+"""Masks propagated through videos with frozen patch features: whether features of an object are stable over time.
 
 The protocol of DINO on DAVIS (see `features/mask_tracking.py`): the true mask of the first frame is given. J is the
-overlap of regions, F the agreement of outlines within ⌈0.008 · diagonal⌉ pixels; both are means over the frames of each
-object without the first and the last one, then over objects. Nothing is learnt.
+overlap of regions, F the agreement of outlines within ⌈0.008 · diagonal⌉ pixels. Both are averaged over the frames of
+each object except the first and the last, then over objects. Nothing is trained.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _FEWEST_FRAMES = 3  # the first is given and the last does not count
 class VideoConfig(Tracking, ProtocolConfig):
     """Constants of the protocol; the defaults are those of the papers."""
 
-    videos: int | None = Field(None, ge=1)  # at most so many of them, from the first on
+    videos: int | None = Field(None, ge=1)  # maximum number of videos, from the first; None: all
     batch_size: int = Field(8, ge=1)  # frames encoded at a time; does not change the result
 
 
 class Video(Evaluation):
-    """J, F and their mean, in percent, and what they would be if the first mask were simply kept."""
+    """J, F and their mean, in percent, and the mean if the first mask is kept for all frames."""
 
     Config = VideoConfig
     config: VideoConfig
@@ -52,9 +52,9 @@ class Video(Evaluation):
         found = open_videos(choice.path, choice.test_split)
         frames = found if config.videos is None else first_videos(found, config.videos)
         given = Subset(frames, [clip.start for clip in frames.clips.values()])
-        notes = ["nothing is learnt: the true mask of each video's first frame is given"]
+        notes = ["nothing is trained: the true mask of each video's first frame is given"]
         if config.videos is not None and config.videos > len(frames.clips):
-            notes.append(f"{config.videos} videos were asked for, {frames.name} has {len(frames.clips)}")
+            notes.append(f"{config.videos} videos were requested, but {frames.name} has {len(frames.clips)}")
         return Parts(given, frames, tuple(notes))
 
     @classmethod
@@ -100,12 +100,12 @@ class Video(Evaluation):
     def _scores(
         self, encoder: Encoder, source: VideoSource, name: str, clip: range, bar: Bar
     ) -> Float[Tensor, "6 objects"]:
-        """J and F of each object, those of the first mask kept, and how often J and F were high enough: means over the
+        """J and F of each object, those of the first mask kept, and how often J and F exceed `_RECALL`: means over the
         frames that count."""
         first = _sample(source, clip[0])[1]
         objects = [number for number in torch.unique(first).tolist() if number not in (0, VOID)]
         if not objects:
-            raise UserError(f"the first mask of the video {name} of {source.name} is empty: there is nothing to follow")
+            raise UserError(f"the first mask of the video {name} of {source.name} is empty: there is nothing to track")
         given = torch.where(first == VOID, 0, first)
         true_masks: deque[Tensor] = deque()
 
@@ -131,7 +131,7 @@ class Video(Evaluation):
 def _agreement(
     predicted: Int64[Tensor, "h w"], true: Int64[Tensor, "h w"], objects: list[int]
 ) -> Float[Tensor, "2 objects"]:
-    """J and F of every object; void pixels of the true mask count for nobody."""
+    """J and F of every object; void pixels of the true mask are ignored."""
     numbers, known = torch.tensor(objects)[:, None, None], true != VOID
     ours, theirs = (predicted == numbers) & known, (true == numbers) & known
     return torch.stack([region_similarity(ours, theirs), boundary_similarity(ours, theirs)])
@@ -141,7 +141,7 @@ def _sample(source: VideoSource, index: int) -> tuple[Tensor, Tensor]:
     try:
         sample = source[index]
     except BadImage as error:
-        raise UserError(f"a frame of {source.name} cannot be read: {error}; mend it, or leave out its video") from None
+        raise UserError(f"a frame of {source.name} cannot be read: {error}; fix it, or leave out its video") from None
     assert sample.instances is not None
     return sample.image, sample.instances.long()
 

@@ -1,4 +1,4 @@
-"""Small segmented folders in the layouts of their authors."""
+"""Small segmented folders in published layouts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HALVES = {0: (200, 40, 30), 1: (30, 40, 200), 2: (30, 200, 40)}  # colour of eac
 
 
 def halves(number: int, size: tuple[int, int] = (16, 24)) -> tuple[Image.Image, np.ndarray]:
-    """An image whose left and right halves are of two classes, and its mask."""
+    """An image whose left and right halves have two classes, and its mask."""
     mask = np.zeros(size, dtype=np.uint8)
     mask[:, : size[1] // 2] = number % 3
     mask[:, size[1] // 2 :] = (number + 1) % 3

@@ -16,7 +16,7 @@ from asterism.types import Model
 
 
 def write(folder: Path, brightness: int) -> None:
-    """One image of each class; the class is the hue."""
+    """One image of each class, which determines the hue."""
     for number, name in enumerate(CLASSES):
         path = folder / f"{number:02d}_{name}" / "0.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("classifier", ["knn", "linear"])
-def test_every_variation_has_its_accuracy(folder: Path, classifier: str) -> None:
+def test_every_variation_has_an_accuracy(folder: Path, classifier: str) -> None:
     config = BackgroundsConfig.parse({"classifier": classifier, "k": 1, "epochs": 30, "learning_rates": [0.003, 0.03]})
     result = run_protocol("backgrounds", config, DataChoice(str(folder)), pixel_encoder(), Model("pixels"))
     right = {"original": 100.0, "mixed_same": 100.0, "mixed_rand": 100 * 8 / 9}
@@ -56,7 +56,7 @@ def test_classes_outside_the_branches_are_wrong() -> None:
     )
 
 
-def test_classes_must_fit() -> None:
+def test_classes_must_match() -> None:
     assert class_map(["a", "b"], ["x", "y"]).tolist() == [0, 1]
     assert len(class_map([""] * 1000, list(CLASSES))) == 1000
     with pytest.raises(UserError, match="would learn 5 classes, but the variations have 9"):

@@ -1,4 +1,4 @@
-"""What people get wrong, and what they are told: by the protocols, from folders as they lie on disk."""
+"""Errors that protocols report for faulty data folders."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _evaluation(name: str, folder: Path, **settings: object) -> Evaluation:
 
 
 @pytest.mark.parametrize("protocol", ["dense-nn", "linear-seg"])
-def test_masks_that_do_not_fit(protocol: str, tmp_path: Path) -> None:
+def test_masks_that_do_not_match(protocol: str, tmp_path: Path) -> None:
     write_camvid(tmp_path, {"train": 2, "test": 1})
     mask = tmp_path / "trainannot" / "001.png"
     Image.fromarray(np.zeros((8, 8), dtype=np.uint8)).save(mask)
@@ -52,7 +52,7 @@ def test_images_without_labels(protocol: str, tmp_path: Path) -> None:
         _evaluation(protocol, tmp_path)
 
 
-def test_a_class_nobody_learnt_is_never_found(tmp_path: Path) -> None:
+def test_a_class_missing_from_training_is_never_predicted(tmp_path: Path) -> None:
     write_colours(tmp_path / "train", 4)
     write_colours(tmp_path / "test", 2, seed=1)
     shutil.rmtree(tmp_path / "train" / "blue")
@@ -66,7 +66,7 @@ def test_an_empty_class(tmp_path: Path) -> None:
         _evaluation("knn", tmp_path)
 
 
-def test_one_class_alone(tmp_path: Path) -> None:
+def test_a_single_class(tmp_path: Path) -> None:
     whole = _evaluation("knn", write_colours(tmp_path, 4), k=[3])
     parts = [
         Subset(part, [place for place, label in enumerate(labels_of(part)) if label == 1])
@@ -78,7 +78,7 @@ def test_one_class_alone(tmp_path: Path) -> None:
         assert next(iter(values.values())) == 100.0
     for name, settings in (("linear", {}), ("linear-sparse", {"feature": "cls"})):
         kind = protocol_class(name)
-        with pytest.raises(UserError, match="are of one class; a classifier needs at least two"):
+        with pytest.raises(UserError, match="have the same class; a classifier needs at least two"):
             dict(kind(kind.Config.parse(settings), Parts(*parts)).measure(small_encoder()))
 
 
@@ -88,4 +88,4 @@ def test_fewer_samples_than_neighbours(tmp_path: Path) -> None:
     scenes = _evaluation("bbox-knn", Path("scenes:size=32,count=8"), k=[500])
     values = dict(scenes.measure(small_encoder(32)))
     assert next(iter(values)).startswith("top1_k"), "the number depends on how many boxes can be seen"
-    assert "became 72 or less" in scenes.notes()[-1]
+    assert "was reduced to 72 or less" in scenes.notes()[-1]

@@ -27,7 +27,7 @@ def test_pixels_are_the_image_itself() -> None:
     assert encoder.encode(torch.zeros(1, 3, 64, 48, dtype=torch.uint8)).cls.shape == (1, 3072)
 
 
-def test_untrained_has_the_same_shape_and_other_weights() -> None:
+def test_untrained_has_the_same_architecture_and_other_weights() -> None:
     encoder = small_encoder(seed=5)
     fresh = untrained(encoder)
     own, other = encoder.state_dict(), fresh.state_dict()
@@ -38,7 +38,7 @@ def test_untrained_has_the_same_shape_and_other_weights() -> None:
     assert fresh.image_size == encoder.image_size
 
 
-def test_patches_of_pixels_are_where_they_were() -> None:
+def test_patches_of_pixels_keep_their_position() -> None:
     images = torch.randint(0, 256, (2, 3, 16, 24), generator=generator(0), dtype=torch.uint8)
     encoder = pixel_patches(16, 8)
     found, pixels = encoder.encode(images), encoder.normalise(images)
@@ -80,7 +80,7 @@ def test_every_protocol_has_baselines_and_bars_that_fill(name: str, monkeypatch:
     result = run_protocol(name, config, choice, concept_encoder(), Model("small"), baselines=True)
     without_pixels = name in ("concept-purity", "equivariance", "linear-sparse", "reconstruction")
     assert list(result.baselines) == (["untrained"] if without_pixels else ["untrained", "pixels"])
-    assert any("no baseline of raw pixels" in note for note in result.notes) == without_pixels
+    assert any("no raw-pixel baseline" in note for note in result.notes) == without_pixels
     for values in result.baselines.values():
         assert values.keys() == result.values.keys()
     assert len(bars) >= len(result.baselines) + 1
@@ -93,7 +93,7 @@ def test_pixels_have_no_baselines() -> None:
     assert result.baselines == {}
 
 
-def test_untrained_leaves_the_global_generator_alone() -> None:
+def test_untrained_does_not_change_the_global_generator() -> None:
     before = torch.get_rng_state()
     untrained(small_encoder())
     assert torch.get_rng_state().equal(before)

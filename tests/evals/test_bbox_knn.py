@@ -40,7 +40,7 @@ def _evaluation(folder: Path, **settings: object) -> BboxKnn:
 
 
 def _slow(train: Tensor, labels: Tensor, test: Tensor, asked: Tensor, k: int) -> tuple[float, float, Tensor]:
-    """Every point of every test image on its own."""
+    """One vote at a time, for every point of every test image."""
     rows = [(p / p.norm(), int(label)) for points, label in zip(train, labels, strict=True) for p in points]
     first = five = 0
     predictions = []
@@ -58,11 +58,11 @@ def _slow(train: Tensor, labels: Tensor, test: Tensor, asked: Tensor, k: int) ->
     return 100 * first / len(test), 100 * five / len(test), torch.tensor(predictions)
 
 
-def test_the_vote_is_that_of_the_slow_loop() -> None:
+def test_the_vote_equals_the_slow_loop() -> None:
     g = torch.Generator().manual_seed(0)
     train, test = torch.randn(12, 4, 6, generator=g), torch.randn(7, 4, 6, generator=g)
     labels, asked = torch.randint(8, (12,), generator=g), torch.randint(8, (7,), generator=g)
-    labels[0] = 7  # so that the classes are eight
+    labels[0] = 7  # so that there are eight classes
     accuracy, predictions = point_accuracy(train, labels, test, asked, (3, 20), 0.07)
     for k in (3, 20):
         top1, top5, expected = _slow(train, labels, test, asked, k)
@@ -71,7 +71,7 @@ def test_the_vote_is_that_of_the_slow_loop() -> None:
         assert predictions[k].equal(expected)
 
 
-def test_colours_are_told_apart_by_pixels(folder: Path) -> None:
+def test_pixels_distinguish_colours(folder: Path) -> None:
     values = dict(_evaluation(folder, k=(4,), points=1).measure(pixel_encoder()))
     assert values == {"top1_k4": 100.0}
 
@@ -89,17 +89,17 @@ def test_values_equal_the_function_on_the_tokens_inside_the_boxes(folder: Path) 
     assert dict(evaluation.measure(encoder)) == pytest.approx(expected, abs=100 / len(labels[1]) + 1e-6)
 
 
-def test_the_published_geometry_is_another(folder: Path) -> None:
+def test_the_published_geometry_differs(folder: Path) -> None:
     true, squashed = (_evaluation(folder, geometry=kind) for kind in ("true", "squashed"))
     assert true.constants(small_encoder())["geometry"] == "true"
     assert squashed.constants(small_encoder())["geometry"] == "squashed"
     assert dict(squashed.measure(small_encoder(32)))
 
 
-def test_boxes_out_of_sight_and_missing_ones_are_counted(folder: Path) -> None:
+def test_boxes_outside_the_crop_and_missing_ones_are_counted(folder: Path) -> None:
     boxes = json.loads((folder / "boxes.json").read_text())
     del boxes["train/red/000.png"]
-    boxes["test/blue/000.png"] = [0, 0, 0, 19]  # of 24 columns the middle 20 are seen
+    boxes["test/blue/000.png"] = [0, 0, 0, 19]  # the crop shows the middle 20 of 24 columns
     (folder / "boxes.json").write_text(json.dumps(boxes))
     values = dict(_evaluation(folder, k=(3,)).measure(small_encoder()))
     assert values["images_without_visible_box"] == 2.0
@@ -122,20 +122,20 @@ def test_points_are_extracted_once(folder: Path, tmp_path: Path, monkeypatch: py
 def test_few_points_are_noted(folder: Path) -> None:
     evaluation = _evaluation(folder)
     assert evaluation.notes() == [
-        "one right point of 9 is enough: guessing among 3 classes would reach 97%",
-        "k = 140 became 108 or less, the number of points of training images",
+        "one correct point of 9 is enough: guessing among 3 classes would reach 97%",
+        "k = 140 was reduced to 108 or less, the number of points in training images",
     ]
     assert list(dict(evaluation.measure(small_encoder()))) == ["top1_k108"]
 
 
-def test_scenes_bring_their_boxes() -> None:
+def test_scenes_have_boxes() -> None:
     choice = DataChoice("scenes:size=32,count=40")
     result = run_protocol("bbox-knn", BboxKnnConfig(k=(20,)), choice, small_encoder(32), Model("small"))
     assert {"top1_k20", "top5_k20"} <= set(result.values)
     assert 0 <= result.values["top1_k20"] <= result.values["top5_k20"] <= 100
 
 
-def test_data_without_boxes_is_refused(folder: Path) -> None:
+def test_data_without_boxes_is_rejected(folder: Path) -> None:
     (folder / "boxes.json").unlink()
     with pytest.raises(UserError, match=r"none of the 12 images of .*/train shows a box.*boxes.json"):
         dict(_evaluation(folder).measure(small_encoder()))

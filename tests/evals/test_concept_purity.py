@@ -17,7 +17,7 @@ from tests.evals.segmented_samples import write_camvid
 
 
 class ColourConcepts(Encoder):
-    """One concept for each of the three colours; with `sharp` 0, every patch belongs to all alike."""
+    """One concept for each of the three colours; with `sharp` 0, every patch belongs equally to all."""
 
     def __init__(self, sharp: float) -> None:
         super().__init__(small_encoder().backbone)
@@ -30,7 +30,7 @@ class ColourConcepts(Encoder):
         return Features(patches.mean(1), patches, grid, torch.eye(3).expand(len(pixels), 3, 3), where)
 
 
-def test_a_concept_for_each_thing_is_pure(tmp_path: Path) -> None:
+def test_one_concept_per_object_is_pure(tmp_path: Path) -> None:
     values = _values(tmp_path, ColourConcepts(1000.0))
     assert values["purity"] == pytest.approx(100)
     assert values["purity_of_one"] == pytest.approx(50)
@@ -45,11 +45,11 @@ def test_concepts_that_are_everywhere_gain_nothing(tmp_path: Path) -> None:
     assert values["concepts_in_use"] == pytest.approx(3)
 
 
-def test_all_values_are_named_beforehand(tmp_path: Path) -> None:
+def test_all_values_are_named_in_advance(tmp_path: Path) -> None:
     assert set(_values(tmp_path, concept_encoder())) == set(ConceptPurity.value_names(ConceptPurityConfig()))
 
 
-def test_an_encoder_without_concepts_is_refused(tmp_path: Path) -> None:
+def test_an_encoder_without_concepts_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no concepts"):
         _values(tmp_path, small_encoder())
 

@@ -23,7 +23,7 @@ from tests.evals.segmented_samples import write_camvid
 
 
 class MeanColours(Encoder):
-    """The mean colour of every 8×8 patch: what tells the halves apart."""
+    """The mean colour of every 8×8 patch, which distinguishes the halves."""
 
     def __init__(self) -> None:
         super().__init__(small_encoder().backbone)
@@ -49,7 +49,7 @@ def test_halves_of_two_colours_are_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rule", ["mode", "soft"])
-def test_other_labels_of_patches(tmp_path: Path, rule: str) -> None:
+def test_other_kinds_of_patch_labels(tmp_path: Path, rule: str) -> None:
     write_camvid(tmp_path, {"train": 4, "test": 2}, size=(16, 32))
     values = dict(_evaluation(tmp_path, k=2, shares=[1], patch_labels=rule).measure(MeanColours()))
     assert values["miou_patches"] == 100.0
@@ -62,7 +62,7 @@ def test_more_neighbours_than_patches_and_void_are_defined(tmp_path: Path) -> No
     assert all(0 <= value <= 100 for value in values.values())
 
 
-def test_nothing_but_void_is_refused(tmp_path: Path) -> None:
+def test_data_with_only_void_is_rejected(tmp_path: Path) -> None:
     write_camvid(tmp_path, {"train": 1, "val": 1})
     void = Image.fromarray(np.full((16, 24), 11, dtype=np.uint8))
     void.save(tmp_path / "valannot" / "000.png")
@@ -73,7 +73,7 @@ def test_nothing_but_void_is_refused(tmp_path: Path) -> None:
         dict(_evaluation(tmp_path, shares=[1]).measure(small_encoder()))
 
 
-def test_scenes_and_one_part_alone(tmp_path: Path) -> None:
+def test_scenes_and_a_single_part(tmp_path: Path) -> None:
     config = DenseNnConfig.parse({"k": 5, "shares": [1]})
     choice = DataChoice("scenes:size=32,count=12")
     result = run_protocol("dense-nn", config, choice, small_encoder(), Model("small"))
@@ -86,7 +86,7 @@ def test_scenes_and_one_part_alone(tmp_path: Path) -> None:
 def test_the_best_class_of_a_pixel_is_that_of_the_whole_stack(classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dense_tokens, "_CLASSES", 4)
     scores = torch.randn(4 * 5, classes, generator=generator(classes))
-    shares = (8 * scores).softmax(1).where(torch.arange(classes) % 3 != 1, 0.0)  # some classes get nothing anywhere
+    shares = (8 * scores).softmax(1).where(torch.arange(classes) % 3 != 1, 0.0)  # some classes have no votes at all
     for values in (scores, shares / shares.sum(1, keepdim=True)):
         large = F.interpolate(values.mT.reshape(1, classes, 4, 5), (29, 37), mode="bilinear")[0]
         found = dense_tokens.pixels_from_patches(values, (4, 5), (29, 37))
@@ -95,7 +95,7 @@ def test_the_best_class_of_a_pixel_is_that_of_the_whole_stack(classes: int, monk
     assert dense_tokens.pixels_from_patches(nan, (4, 5), (8, 8)).shape == (8, 8)
 
 
-def test_draws_are_scored_as_if_each_were_alone(tmp_path: Path) -> None:
+def test_draws_are_scored_independently(tmp_path: Path) -> None:
     write_camvid(tmp_path, {"train": 6, "test": 3}, size=(16, 32))
     together = dict(_evaluation(tmp_path, k=3, shares=[1, 0.5], draws=3).measure(small_encoder()))
     whole = dict(_evaluation(tmp_path, k=3, shares=[1]).measure(small_encoder()))

@@ -17,10 +17,10 @@ def test_every_protocol_is_complete() -> None:
         assert summary.endswith("."), f"the docstring of {name} begins with a sentence on one line"
 
 
-def test_helper_files_are_no_protocols() -> None:
+def test_helper_files_are_not_protocols() -> None:
     assert not {"base", "features", "parts", "result", "measure", "baselines"} & set(protocol_names())
 
 
-def test_an_unknown_protocol_names_near_ones() -> None:
+def test_an_unknown_protocol_suggests_similar_ones() -> None:
     with pytest.raises(UserError, match="unknown protocol 'kn'; did you mean 'knn'"):
         protocol_class("kn")

@@ -22,7 +22,7 @@ PATCH, CELLS = 8, 4
 
 
 class ByColour(Encoder):
-    """Two concepts: bright and dark patches; what they are never changes."""
+    """Two concepts, bright and dark patches, with constant vectors."""
 
     def __init__(self) -> None:
         super().__init__(small_encoder(PATCH * CELLS).backbone)
@@ -33,7 +33,7 @@ class ByColour(Encoder):
 
 
 class TiedToTheFrame(Encoder):
-    """The first concept is always on the left, whatever there is to see."""
+    """The first concept is always on the left, independently of the image."""
 
     def __init__(self) -> None:
         super().__init__(small_encoder(PATCH * CELLS).backbone)
@@ -43,7 +43,7 @@ class TiedToTheFrame(Encoder):
         return _features(torch.eye(2).expand(len(pixels), 2, 2), torch.stack([left, 1 - left], dim=1))
 
 
-def test_maps_that_follow_the_image_agree_and_those_left_behind_do_not(blocks: Path) -> None:
+def test_maps_that_follow_the_image_agree_and_untransformed_ones_do_not(blocks: Path) -> None:
     values = _values(blocks, ByColour())
     for name in ("where_shift", "where_mirror", "concepts_shift", "concepts_mirror", "concepts_zoom"):
         assert values[name] == pytest.approx(100), name
@@ -56,7 +56,7 @@ def test_maps_that_are_tied_to_the_frame_stay(blocks: Path) -> None:
     values = _values(blocks, TiedToTheFrame())
     assert values["where_mirror_still"] == pytest.approx(100)
     assert values["where_mirror"] == pytest.approx(0)
-    assert values["where_shift"] == pytest.approx(0)  # the half that both windows show changes sides
+    assert values["where_shift"] == pytest.approx(0)  # the half shown in both windows changes sides
 
 
 def test_concepts_are_matched_before_they_are_compared() -> None:
@@ -67,7 +67,7 @@ def test_concepts_are_matched_before_they_are_compared() -> None:
     assert partner.tolist() == [order.argsort().tolist()] * 3
 
 
-def test_all_values_are_named_beforehand(blocks: Path) -> None:
+def test_all_values_are_named_in_advance(blocks: Path) -> None:
     assert set(_values(blocks, ByColour())) == set(Equivariance.value_names(EquivarianceConfig()))
 
 
@@ -76,7 +76,7 @@ def test_an_untrained_model_with_concepts_can_be_measured(blocks: Path) -> None:
     assert all(-100 <= value <= 100.01 for value in values.values())
 
 
-def test_an_encoder_without_concepts_is_refused(blocks: Path) -> None:
+def test_an_encoder_without_concepts_is_rejected(blocks: Path) -> None:
     with pytest.raises(UserError, match="has no concepts"):
         _values(blocks, small_encoder(PATCH * CELLS))
 

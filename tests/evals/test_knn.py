@@ -39,13 +39,13 @@ def test_values_equal_the_function_on_the_features(folder: Path) -> None:
     assert dict(Knn(config, parts).measure(encoder)) == expected
 
 
-def test_colours_are_told_apart_by_pixels(folder: Path) -> None:
+def test_pixels_distinguish_colours(folder: Path) -> None:
     values = dict(Knn(KnnConfig(k=(3,)), parts_of(folder)).measure(pixel_encoder()))
     assert values == {"top1_k3": 100.0}
 
 
 def test_classes_are_counted_over_both_parts(folder: Path) -> None:
-    """The largest label is missing from the test part, and the votes need a place for it."""
+    """The largest label is missing from the test part, but the votes need a column for it."""
     for image in (folder / "test" / "red").iterdir():
         image.unlink()
     (folder / "test" / "red").rmdir()
@@ -57,7 +57,7 @@ def test_fewer_images_than_k_are_reported(folder: Path) -> None:
     evaluation = Knn(KnnConfig(), parts_of(folder))
     assert list(dict(evaluation.measure(pixel_encoder()))) == ["top1_k10", "top1_k15"]
     assert evaluation.constants(pixel_encoder())["k"] == [10, 15]
-    assert evaluation.notes() == ["k = 20, 100, 200 became 15, the number of training images"]
+    assert evaluation.notes() == ["k = 20, 100, 200 was reduced to 15, the number of training images"]
 
 
 def test_a_share_of_the_labels(folder: Path) -> None:

@@ -21,7 +21,7 @@ def _linear(folder: Path, **settings: object) -> Linear:
     return Linear(config, Linear.open_parts(config, DataChoice(str(folder))))
 
 
-def test_colours_are_told_apart_and_diverged_heads_are_not_chosen(tmp_path: Path) -> None:
+def test_colours_are_separated_and_diverged_heads_are_not_chosen(tmp_path: Path) -> None:
     write_colours(tmp_path, 8)
     values = dict(_linear(tmp_path, learning_rates=[1e-9, 0.01, 1e30], epochs=10).measure(pixel_encoder()))
     assert values["top1"] == 100.0
@@ -68,22 +68,22 @@ def test_the_sparse_form_with_other_features(tmp_path: Path) -> None:
         evaluation = LinearSparse(config, LinearSparse.open_parts(config, DataChoice(str(tmp_path))))
         values = dict(evaluation.measure(pixel_encoder()))
         assert values["top1"] == 100.0
-        assert values["chosen_batch"] in (4.0, 15.0)  # 18 training images less one kept aside of each class
+        assert values["chosen_batch"] in (4.0, 15.0)  # 18 training images minus one held out per class
     config = LinearSparseConfig()
     with pytest.raises(UserError, match="no concept tokens"):
         dict(LinearSparse(config, evaluation.parts).measure(small_encoder()))
 
 
-def test_one_class_is_refused(tmp_path: Path) -> None:
+def test_a_single_class_is_rejected(tmp_path: Path) -> None:
     write_colours(tmp_path, 4)
     evaluation = _linear(tmp_path)
     blue = [i for i, label in enumerate(labels_of(evaluation.parts.train)) if label == 0]
     evaluation.parts.train.indices = evaluation.parts.train.indices[blue]
-    with pytest.raises(UserError, match="are of one class"):
+    with pytest.raises(UserError, match="have the same class"):
         dict(evaluation.measure(small_encoder()))
 
 
-def test_labels_beyond_the_classes_are_refused(tmp_path: Path) -> None:
+def test_labels_beyond_the_classes_are_rejected(tmp_path: Path) -> None:
     evaluation = _linear(write_colours(tmp_path, 3))
     source = evaluation.parts.train.source
     source.classes = source.classes[:2]

@@ -14,19 +14,19 @@ from tests.evals.segmented_samples import write_camvid
 LABELS = torch.tensor([0, 0, 1, 1, 1, 2])
 
 
-def test_tokens_that_tell_their_class_gather_it_alone() -> None:
+def test_tokens_that_encode_their_class_group_only_that_class() -> None:
     found = mode_agreement(100 * torch.eye(3)[LABELS], LABELS, scale=1.0).mean(0)
     assert found[0].item() == pytest.approx(1)
-    assert found[2].item() == pytest.approx(5 / 6)  # the only one of its class has no other to find
+    assert found[2].item() == pytest.approx(5 / 6)  # the only token of its class has no match
 
 
-def test_tokens_that_are_all_alike_gather_by_chance() -> None:
+def test_identical_tokens_group_by_chance() -> None:
     weight, chance, _, entropy = mode_agreement(torch.ones(6, 4), LABELS, scale=1.0).mean(0).tolist()
     assert weight == pytest.approx(chance) == pytest.approx((2 * 2 + 3 * 3 + 1) / 36)
     assert entropy == pytest.approx(1)
 
 
-def test_weights_are_those_of_the_equation() -> None:
+def test_weights_equal_the_slow_loop() -> None:
     """A slow loop: softmax of scale/√d · z·z'."""
     tokens, scale = torch.randn(6, 4), 0.7
     found = mode_agreement(tokens, LABELS, scale)

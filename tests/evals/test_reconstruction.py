@@ -25,14 +25,14 @@ def _evaluation(folder: Path, **settings: object) -> Reconstruction:
     return Reconstruction(config, Reconstruction.open_parts(config, DataChoice(str(folder))))
 
 
-def test_values_and_the_network_that_gave_them(tmp_path: Path, encoder: ConceptEncoder) -> None:
+def test_values_and_the_feature_network(tmp_path: Path, encoder: ConceptEncoder) -> None:
     evaluation = _evaluation(write_colours(tmp_path, 2), batch_size=4)
     values = dict(evaluation.measure(encoder))
     assert list(values) == ["psnr", "ssim", "frechet_random-convolutions-v1", "images"]
     assert values["images"] == 6.0
     assert values["frechet_random-convolutions-v1"] > 0
     assert evaluation.constants(encoder)["network"] == "random-convolutions-v1"
-    assert "too large" in evaluation.notes()[-1]
+    assert "overestimated" in evaluation.notes()[-1]
 
 
 def test_an_exact_copy_is_perfect(tmp_path: Path, encoder: ConceptEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def test_images_are_resized_to_256_for_a_crop_of_224(
     assert seen["resize"] == 256
 
 
-def test_encoders_that_cannot_reconstruct_are_refused(tmp_path: Path, encoder: ConceptEncoder) -> None:
+def test_encoders_that_cannot_reconstruct_are_rejected(tmp_path: Path, encoder: ConceptEncoder) -> None:
     evaluation = _evaluation(write_colours(tmp_path, 1))
     with pytest.raises(UserError, match="has no concepts"):
         dict(evaluation.measure(small_encoder()))
@@ -69,7 +69,7 @@ def test_encoders_that_cannot_reconstruct_are_refused(tmp_path: Path, encoder: C
         dict(evaluation.measure(encoder))
 
 
-def test_inception_is_asked_for_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inception_is_used_if_its_weights_are_available(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     with pytest.raises(UserError, match="Inception's weights are not in"):
         feature_network("inception")

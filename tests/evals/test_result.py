@@ -25,7 +25,7 @@ def result(**changes: object) -> Result:
     return Result(**values | changes)
 
 
-def test_results_survive_writing_and_reading(tmp_path: Path) -> None:
+def test_a_written_result_is_read_back(tmp_path: Path) -> None:
     written = result(baselines={"pixels": {"top1_k20": 30.0}}).write(tmp_path / "eval")
     assert written.path == tmp_path / "eval" / "knn.json"
     assert read_results(tmp_path / "eval") == [written]
@@ -35,14 +35,14 @@ def test_results_survive_writing_and_reading(tmp_path: Path) -> None:
     assert {"asterism", "torch", "timm", "python"} <= set(content["versions"])
 
 
-def test_a_later_result_replaces_the_file_as_a_whole(tmp_path: Path) -> None:
+def test_a_later_result_replaces_the_whole_file(tmp_path: Path) -> None:
     result().write(tmp_path)
     result(values={"top1_k20": 60.0}).write(tmp_path)
     assert [r.values["top1_k20"] for r in read_results(tmp_path)] == [60.0]
     assert [path.name for path in tmp_path.iterdir()] == ["knn.json"]
 
 
-def test_other_data_get_a_file_of_their_own(tmp_path: Path) -> None:
+def test_other_data_has_its_own_file(tmp_path: Path) -> None:
     tested = [DataUsed("set/test", 5, "cd"), DataUsed("other set/val", 7, "ef"), DataUsed("other set/val", 9, "01")]
     for part in tested:
         result(test=part).write(tmp_path)
@@ -54,7 +54,7 @@ def test_other_data_get_a_file_of_their_own(tmp_path: Path) -> None:
     assert {r.test.fingerprint for r in read_results(tmp_path)} == {"cd", "ef", "01"}
 
 
-def test_what_is_no_result_is_replaced(tmp_path: Path) -> None:
+def test_an_invalid_result_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "knn.json").write_text("{}")
     assert result().write(tmp_path).path == tmp_path / "knn.json"
 
@@ -73,7 +73,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_a_foreign_file_is_named(tmp_path: Path) -> None:
+def test_a_foreign_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "knn.json").write_text("{}")
     with pytest.raises(UserError, match=r"knn\.json is not a result"):
         read_results(tmp_path)

@@ -23,7 +23,7 @@ def _evaluation(path: Path, **settings: object) -> Retrieval:
 
 @pytest.fixture
 def landmarks(tmp_path: Path) -> Path:
-    """Two images of each colour; queries show their colour inside a box and the opposite outside."""
+    """Two images of each colour; queries have their colour inside a box and the opposite colour outside."""
     (tmp_path / "jpg").mkdir()
     names = []
     for name, colour in COLOURS.items():
@@ -41,7 +41,7 @@ def landmarks(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_queries_are_cut_to_their_boxes(landmarks: Path) -> None:
+def test_queries_are_cropped_to_their_boxes(landmarks: Path) -> None:
     values = dict(_evaluation(landmarks).measure(pixel_encoder()))
     assert list(values) == [f"{m}_{s}" for s in ("medium", "hard") for m in ("map", "mp1", "mp5", "mp10")]
     assert values["map_medium"] == values["map_hard"] == 100.0
@@ -64,8 +64,8 @@ def test_the_real_ground_truth_is_read(real_data: Path) -> None:
         assert (len(truth.images), len(truth.queries)) == (images, 70)
 
 
-def test_several_ground_truths_and_missing_images_are_named(real_data: Path) -> None:
-    with pytest.raises(UserError, match="several ground truths"):
+def test_several_ground_truth_files_and_missing_images_are_reported(real_data: Path) -> None:
+    with pytest.raises(UserError, match="several ground-truth files"):
         _evaluation(real_data / "revisitop")
     with pytest.raises(UserError, match="the image ashmolean_000283 is missing"):
         _evaluation(real_data / "revisitop" / "gnd_roxford5k.json")
@@ -81,7 +81,7 @@ def test_pickles_are_read_and_harmful_ones_are_not(landmarks: Path) -> None:
         read_ground_truth(file)
 
 
-def test_places_outside_of_the_list_are_refused(landmarks: Path) -> None:
+def test_positions_outside_the_list_are_rejected(landmarks: Path) -> None:
     file = landmarks / "gnd_tiny.json"
     content = json.loads(file.read_text())
     content["gnd"][0]["easy"] = [6]
@@ -89,11 +89,11 @@ def test_places_outside_of_the_list_are_refused(landmarks: Path) -> None:
     with pytest.raises(UserError, match="refers to image 6, but lists 6"):
         read_ground_truth(file)
     file.write_text("{}")
-    with pytest.raises(UserError, match="not a ground truth"):
+    with pytest.raises(UserError, match="not ground truth"):
         read_ground_truth(file)
 
 
-def test_unreadable_images_and_queries_without_answer(landmarks: Path) -> None:
+def test_unreadable_images_and_queries_without_positives(landmarks: Path) -> None:
     file = landmarks / "gnd_tiny.json"
     content = json.loads(file.read_text())
     for entry in content["gnd"]:

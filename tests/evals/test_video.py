@@ -22,7 +22,7 @@ from tests.evals.samples import small_encoder
 
 
 class ColourEncoder(Encoder):
-    """The mean colour of each 2 × 2 patch: what these videos need and nothing else."""
+    """The mean colour of each 2 × 2 patch, which is all that these videos need."""
 
     def __init__(self) -> None:
         super().__init__(small_encoder().backbone)
@@ -47,7 +47,7 @@ def _values(root: Path, encoder: Encoder, **settings: object) -> dict[str, float
     return dict(Video(config, Video.open_parts(config, DataChoice(str(root)))).measure(encoder))
 
 
-def test_good_features_follow_what_moves(davis: Path) -> None:
+def test_good_features_track_moving_objects(davis: Path) -> None:
     values = _values(davis, ColourEncoder())
     assert values["j"] > 85
     assert values["j_and_f"] == pytest.approx((values["j"] + values["f"]) / 2)
@@ -66,7 +66,7 @@ def test_the_first_and_the_last_frame_do_not_count(davis: Path) -> None:
     assert values["f"] == pytest.approx(100 * torch.tensor(f).mean().item(), abs=6)
 
 
-def test_numbers_of_objects_are_kept() -> None:
+def test_object_numbers_are_kept() -> None:
     frames = [frame_and_mask(number)[0] for number in range(3)]
     mask = frame_and_mask(0)[1]
     numbered = torch.where(mask == 2, 40, mask)
@@ -98,11 +98,11 @@ def test_the_first_videos_alone_are_measured_and_counted(davis: Path) -> None:
     alone = write_davis(davis / "alone", {"a": 5})
     assert result.values == _values(alone, encoder)
     many = VideoConfig.model_validate(SETTINGS | {"videos": 9})
-    assert Video.open_parts(many, DataChoice(str(davis))).notes[-1].startswith("9 videos were asked for")
+    assert Video.open_parts(many, DataChoice(str(davis))).notes[-1].startswith("9 videos were requested")
 
 
 @pytest.mark.parametrize("size", [1, 2, 50])
-def test_frames_encoded_together_are_followed_as_if_alone(davis: Path, size: int) -> None:
+def test_the_batch_size_does_not_change_the_tracking(davis: Path, size: int) -> None:
     assert _values(davis, small_encoder(), batch_size=size) == pytest.approx(_values(davis, small_encoder()))
 
 
@@ -119,7 +119,7 @@ def test_scenes_are_built_in() -> None:
     assert 0 <= values["j_and_f"] <= 100
 
 
-def test_short_videos_and_empty_masks_are_refused(tmp_path: Path) -> None:
+def test_short_videos_and_empty_masks_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"the video a of .* has 1 frames; at least 3"):
         _values(write_davis(tmp_path / "one", {"a": 1}), small_encoder())
     empty = write_davis(tmp_path / "empty", {"a": 3})
@@ -132,7 +132,7 @@ def test_short_videos_and_empty_masks_are_refused(tmp_path: Path) -> None:
         _values(broken, small_encoder())
 
 
-def test_frames_of_another_size_are_refused() -> None:
+def test_frames_of_another_size_are_rejected() -> None:
     frames = [frame_and_mask(0)[0], frame_and_mask(0, (24, 40))[0]]
     with pytest.raises(UserError, match="frame 2 has 40×24 pixels, the first has 32×24"):
         list(follow_masks(small_encoder(), iter(frames), frame_and_mask(0)[1], Tracking(short_side=16)))

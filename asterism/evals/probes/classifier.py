@@ -1,5 +1,5 @@
-"""Linear classifiers on frozen features: a grid of settings learnt from most of the training images, one of them chosen
-on the rest, and only that one tested."""
+"""Linear classifiers on frozen features: a grid of settings is trained on most of the training images, one is chosen on
+the rest, and only that one is tested."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _ROWS = 4096  # scored at a time
 
 
 class GridConfig(ProtocolConfig):
-    """Learning rates that are tried together, and what the choice among them is made on."""
+    """The learning rates of the grid, and the share of images to choose among them."""
 
     learning_rates: tuple[float, ...]
     epochs: int = Field(100, ge=1)
-    chosen_on: float = Field(0.1, gt=0, lt=1)  # share of the training images kept aside to choose the learning rate
+    chosen_on: float = Field(0.1, gt=0, lt=1)  # share of the training images held out to choose the learning rate
 
     @field_validator("learning_rates")
     @classmethod
@@ -51,7 +51,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The classifier that did best on the images kept aside."""
+    """The classifier with the highest accuracy on the held-out training images."""
 
     head: nn.Module
     setting: Setting
@@ -69,8 +69,8 @@ def probe(
     device: torch.device,
     title: str,
 ) -> tuple[dict[str, float], Setting]:
-    """Accuracies of the chosen classifier on the test images, and its setting. `make_head` takes the numbers of inputs
-    and of classes, and a key."""
+    """Accuracies of the chosen classifier on the test images, and its setting. `make_head` takes the number of inputs,
+    the number of classes, and a key."""
     classes = 1 + int(torch.cat([train.labels, test.labels]).max())
     head = partial(make_head, train.features.shape[1], classes)
     chosen = choose_classifier(train, grid, head, make_optimizer, config, classes=classes, device=device, title=title)
@@ -91,24 +91,26 @@ def choose_classifier(
     device: torch.device,
     title: str,
 ) -> Chosen:
-    """Train every setting on the same images, settings of one batch size at once, and keep the best.
+    """Train every setting on the same images, all settings of one batch size at once, and return the best.
 
-    Batches larger than the number of images become that number.
+    Batch sizes are limited to the number of images.
     """
     labels, seed = train.labels.tolist(), config.seed
-    aside = torch.tensor(held_out_places(labels, config.chosen_on, seed))
-    learnt = torch.tensor(sorted(set(range(len(labels))) - set(aside.tolist())))
-    if not len(aside):
-        raise UserError("every class has a single training image; to choose a learning rate takes two of some class")
+    held_out = torch.tensor(held_out_places(labels, config.chosen_on, seed))
+    trained_on = torch.tensor(sorted(set(range(len(labels))) - set(held_out.tolist())))
+    if not len(held_out):
+        raise UserError(
+            "every class has a single training image; choosing a learning rate takes at least two of some class"
+        )
     features = train.features.to(device) if device.type != "cpu" else train.features
     chosen: Chosen | None = None
-    for size in dict.fromkeys(min(setting.batch_size, len(learnt)) for setting in grid):
-        rates = list(dict.fromkeys(s.learning_rate for s in grid if min(s.batch_size, len(learnt)) == size))
+    for size in dict.fromkeys(min(setting.batch_size, len(trained_on)) for setting in grid):
+        rates = list(dict.fromkeys(s.learning_rate for s in grid if min(s.batch_size, len(trained_on)) == size))
         heads = [make_head(fold(seed, 1)).to(device) for _ in rates]
         groups = [{"params": list(head.parameters()), "lr": rate} for head, rate in zip(heads, rates, strict=True)]
 
         def load(places: Int[Tensor, " b"]) -> tuple[Tensor, Tensor]:
-            rows = learnt[places]
+            rows = trained_on[places]
             return features[rows.to(features.device)].float(), train.labels[rows].to(device)
 
         train_heads(
@@ -117,13 +119,13 @@ def choose_classifier(
             lambda step, steps: cosine(step, steps, 1.0, 0.0),
             load,
             _loss,
-            images=len(learnt),
+            images=len(trained_on),
             batch_size=size,
             epochs=config.epochs,
             key=fold(seed, 2),
             title=title,
         )
-        scores = [accuracies(head, features, train.labels, aside, classes)["top1"] for head in heads]
+        scores = [accuracies(head, features, train.labels, held_out, classes)["top1"] for head in heads]
         place = best(scores)
         if chosen is None or scores[place] > chosen.accuracy:
             chosen = Chosen(heads[place], Setting(rates[place], size), scores[place])
@@ -139,7 +141,7 @@ def accuracies(
     rows: Int[Tensor, " m"],
     classes: int,
 ) -> dict[str, float]:
-    """Top-1 and (above five classes) top-5 accuracy in percent."""
+    """Top-1 and (for more than five classes) top-5 accuracy in percent."""
     device = next(head.parameters()).device
     head.eval()
     first = five = 0
@@ -156,7 +158,7 @@ def accuracies(
 def check_classes(source: Source, labels: Int[Tensor, " n"]) -> None:
     if len(set(labels.tolist())) < 2:
         raise UserError(
-            f"all {len(labels)} training images of {source.name} are of one class; a classifier needs at least two"
+            f"all {len(labels)} training images of {source.name} have the same class; a classifier needs at least two"
         )
 
 

@@ -1,4 +1,4 @@
-"""Many small heads trained at once on features that are read once per step: a whole grid of learning rates."""
+"""Many small heads, such as a grid of learning rates, trained at once on features that are read once per step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Loaded = TypeVar("Loaded")
 
 
 def linear_layer(inputs: int, outputs: int, key: int) -> nn.Linear:
-    """Weights of standard deviation 0.01, no bias at first; drawn from the key alone."""
+    """A linear layer with weights of standard deviation 0.01, drawn from the key, and zero bias."""
     layer = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")
     nn.init.normal_(layer.weight, std=0.01, generator=generator(key))
     nn.init.zeros_(layer.bias)
@@ -36,8 +36,8 @@ def train_heads(
     key: int,
     title: str,
 ) -> None:
-    """Every head sees the same batches. `optimizer` has a group per head; `decay` gives the factor of its learning
-    rate from the step and the number of steps."""
+    """Train all heads on the same batches. `optimizer` has one group per head; `decay` returns the factor of the
+    learning rate, given the step and the number of steps."""
     start = [group["lr"] for group in optimizer.param_groups]
     steps = -(-images // batch_size) * epochs
     with Bar(title, steps) as bar:
@@ -49,13 +49,13 @@ def train_heads(
             for head in heads:
                 torch.autograd.backward(
                     loss(head, loaded)
-                )  # one after the other: the graph of one head is held at a time
+                )  # one after the other, so that only one head's graph is in memory
             optimizer.step()
             bar.advance(1)
 
 
 def best(values: Iterable[float]) -> int:
-    """The place of the largest value, the first of equals; a head that diverged never is."""
+    """The index of the largest value, the first in case of a tie; NaN, from a head that diverged, never wins."""
     found = [value if value == value else float("-inf") for value in values]
     return max(range(len(found)), key=lambda place: (found[place], -place))
 

@@ -1,4 +1,4 @@
-"""Images cut from the middle, and one vector of each: what protocols about whole images share."""
+"""Centre-cropped images and one vector for each, shared by the protocols on whole images."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from asterism.nn.encoder import Encoder
 
 
 class CroppedConfig(ProtocolConfig):
-    """How images reach the encoder."""
+    """How images are resized and cropped."""
 
     resize: float | None = Field(
         default=None, ge=1
-    )  # shorter side before the centre crop, in crops; None: `usual_resize`
+    )  # shorter side before the centre crop, relative to the crop; None: `usual_resize`
 
     def pixels(self, encoder: Encoder) -> dict[str, int]:
-        """The shorter side of the image and the side of the middle square, in pixels."""
+        """The shorter side after resizing and the side of the centre crop, in pixels."""
         crop = encoder.image_size
         return {"resize": usual_resize(crop) if self.resize is None else round(self.resize * crop), "crop": crop}
 
 
 class PooledConfig(CroppedConfig):
-    """Which vector stands for an image."""
+    """Which vector represents an image."""
 
     feature: Feature = "cls"  # cls: class token; patches: mean patch token; sparse: mean concept token
 

@@ -1,8 +1,8 @@
-"""Learning from a part of the labels: the semi-supervised forms of the protocols about whole images.
+"""Training on a part of the labels: the semi-supervised variants of the protocols on whole images.
 
-A share (0.01 and 0.1 are the usual ones) is drawn from every class, by the labels and the seed alone, so that every
-encoder learns from the same images. Published lists are text files with a file name in every line; a name may leave out
-folders and ending, as long as it still means one image.
+A share (usually 0.01 or 0.1) is drawn from every class. The draw depends only on labels and seed, so that every encoder
+is trained on the same images. Published lists are text files with one file name per line; a name may omit folders and
+extension, as long as it identifies one image.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from asterism.images.decode import SUFFIXES
 
 
 class FewLabelsConfig(ProtocolConfig):
-    """Which training images may be learnt from."""
+    """Which training images to use."""
 
     label_share: float = Field(1.0, gt=0, le=1)  # class-balanced share of the training images
-    label_list: str | None = None  # instead: a text file with the names of the images
+    label_list: str | None = None  # instead of a share: a text file with the names of the images
 
     @model_validator(mode="after")
     def _one_of_both(self) -> FewLabelsConfig:
@@ -33,7 +33,7 @@ class FewLabelsConfig(ProtocolConfig):
 
 
 def labelled_part(source: Source, config: FewLabelsConfig) -> Source:
-    """The training images that the settings allow."""
+    """The training images selected by the settings."""
     if config.label_list is not None:
         return Subset(source, listed_places(Path(config.label_list).expanduser(), source))
     if config.label_share == 1:
@@ -42,13 +42,13 @@ def labelled_part(source: Source, config: FewLabelsConfig) -> Source:
 
 
 def listed_places(file: Path, source: Source) -> list[int]:
-    """Places of the images that a list names, ascending."""
+    """Positions of the images that a list names, ascending."""
     try:
         names = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the list of images {file}: {error}") from None
     if not names:
-        raise UserError(f"the list of images {file} is empty; it needs a file name in every line")
+        raise UserError(f"the list of images {file} is empty; it needs one file name per line")
     places = _places(source.keys())
     found = [places.get(_stem(name), []) for name in names]
     missing = [name for name, own in zip(names, found, strict=True) if not own]
@@ -59,12 +59,12 @@ def listed_places(file: Path, source: Source) -> list[int]:
         )
     several = [name for name, own in zip(names, found, strict=True) if len(own) > 1]
     if several:
-        raise UserError(f"{several[0]!r} in {file} may be several images of {source.name}; name their folders too")
+        raise UserError(f"{several[0]!r} in {file} matches several images of {source.name}; add their folders")
     return sorted({own[0] for own in found})
 
 
 def _places(keys: Sequence[str]) -> dict[str, list[int]]:
-    """Places by every name that an image may be called: its path without ending, and without leading folders."""
+    """Positions by every valid name of an image: its path without extension, with and without leading folders."""
     places: dict[str, list[int]] = {}
     for place, key in enumerate(keys):
         parts = _stem(key).split("/")

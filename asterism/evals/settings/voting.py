@@ -10,7 +10,7 @@ from asterism.evals.base import ProtocolConfig
 
 
 class VotingConfig(ProtocolConfig):
-    """How many neighbours vote, and how much the nearest outweigh the others."""
+    """The number of voting neighbours, and the temperature of their weights."""
 
     k: tuple[int, ...] = (10, 20, 100, 200)  # neighbours that vote; every value is reported
     temperature: float = Field(0.07, ge=0.02)  # of the votes; below 0.02 single precision overflows
@@ -27,7 +27,7 @@ class VotingConfig(ProtocolConfig):
             raise ValueError("give one or several numbers of neighbours, each at least 1")
         return value
 
-    def clipped(self, most: int, became: str) -> list[str]:
-        """A note where more neighbours were asked for than there are."""
+    def clipped(self, most: int, limit: str) -> list[str]:
+        """A note if more neighbours were requested than there are."""
         too_many = [str(k) for k in self.k if k > most]
-        return [f"k = {', '.join(too_many)} became {became}"] if too_many else []
+        return [f"k = {', '.join(too_many)} was reduced to {limit}"] if too_many else []

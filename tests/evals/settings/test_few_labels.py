@@ -35,7 +35,7 @@ def test_keys_are_those_of_the_samples(folder: Path) -> None:
     assert scenes.keys() == [scenes[i].key for i in range(3)]
 
 
-def test_a_share_is_the_same_for_everyone_and_balanced(folder: Path) -> None:
+def test_a_share_is_reproducible_and_balanced(folder: Path) -> None:
     source = open_source(str(folder), "train")
     parts = [labelled_part(source, FewLabelsConfig(label_share=0.2)) for _ in range(2)]
     assert parts[0].fingerprint == parts[1].fingerprint
@@ -44,7 +44,7 @@ def test_a_share_is_the_same_for_everyone_and_balanced(folder: Path) -> None:
     assert labels_of(labelled_part(source, FewLabelsConfig(label_share=0.01))) == [0, 1, 2], "one of every class"
 
 
-def test_lists_name_images_with_or_without_folders_and_endings(folder: Path) -> None:
+def test_lists_name_images_with_or_without_folders_and_extensions(folder: Path) -> None:
     source = open_source(str(folder), "train")
     file = _list(folder, "red/003.png", "train/blue/001.png", "green/000", "red/003.png")
     assert listed_places(file, source) == [1, 10, 23]
@@ -60,11 +60,11 @@ def _data(folder: Path) -> DataChoice:
     return DataChoice(str(folder))
 
 
-def test_lists_that_do_not_fit_are_refused(folder: Path) -> None:
+def test_lists_that_do_not_match_are_rejected(folder: Path) -> None:
     source = open_source(str(folder), "train")
     with pytest.raises(UserError, match=r"1 of the 2 names in .*few.txt are not among .*'red/999.png'"):
         listed_places(_list(folder, "red/001.png", "red/999.png"), source)
-    with pytest.raises(UserError, match=r"'003.png' in .* may be several images .* name their folders"):
+    with pytest.raises(UserError, match=r"'003.png' in .* matches several images .* add their folders"):
         listed_places(_list(folder, "003.png"), source)
     with pytest.raises(UserError, match="is empty"):
         listed_places(_list(folder), source)
