@@ -332,7 +332,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     ),
     "embed over a file": (
         ["embed", "weights.safetensors", "--data", "labelled", "--out", "taken.npz"],
-        "taken.npz exists already; replace it by --overwrite",
+        "taken.npz exists already; replace it with --overwrite",
     ),
     "broken weights": (["embed", "broken.safetensors", "--data", "labelled", "--out", "x.npz"], "broken.safetensors"),
     "report on nothing": (["report", "nowhere"], "nowhere is not a run"),

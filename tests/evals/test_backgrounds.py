@@ -59,7 +59,7 @@ def test_classes_outside_the_branches_are_wrong() -> None:
 def test_classes_must_match() -> None:
     assert class_map(["a", "b"], ["x", "y"]).tolist() == [0, 1]
     assert len(class_map([""] * 1000, list(CLASSES))) == 1000
-    with pytest.raises(UserError, match="would learn 5 classes, but the variations have 9"):
+    with pytest.raises(UserError, match="would have 5 classes, but the variations have 9"):
         class_map(["a"] * 5, list(CLASSES))
 
 

@@ -87,7 +87,7 @@ def test_labels_beyond_the_classes_are_rejected(tmp_path: Path) -> None:
     evaluation = _linear(write_colours(tmp_path, 3))
     source = evaluation.parts.train.source
     source.classes = source.classes[:2]
-    with pytest.raises(UserError, match=r"2 classes, but 3 images have labels outside of 0 … 1, such as 2"):
+    with pytest.raises(UserError, match=r"2 classes, but 3 images have labels outside 0 … 1, such as 2"):
         labels_of(source)
 
 

@@ -134,5 +134,5 @@ def test_short_videos_and_empty_masks_are_rejected(tmp_path: Path) -> None:
 
 def test_frames_of_another_size_are_rejected() -> None:
     frames = [frame_and_mask(0)[0], frame_and_mask(0, (24, 40))[0]]
-    with pytest.raises(UserError, match="frame 2 has 40×24 pixels, the first has 32×24"):
+    with pytest.raises(UserError, match="frame 2 has 40×24 pixels, but the first has 32×24"):
         list(follow_masks(small_encoder(), iter(frames), frame_and_mask(0)[1], Tracking(short_side=16)))

@@ -92,7 +92,7 @@ def test_unusable_files_are_reported(photos: Path, tmp_path: Path) -> None:
         open_index(tmp_path / "x.csv", encoder)
     plain = small_encoder()
     index = open_index(asterism.embed(plain, photos, tmp_path / "plain.npz").path, plain)
-    with pytest.raises(UserError, match="holds no concepts: it was made by Encoder"):
+    with pytest.raises(UserError, match="has no concepts: it was made with Encoder"):
         index.concepts()
     asterism.embed(concept_encoder(dim=24), photos, tmp_path / "wide.parquet")
     with pytest.raises(UserError, match=r"was made by another model \(ConceptEncoder\)"):

@@ -48,7 +48,7 @@ def test_errors_are_reported(tmp_path: Path) -> None:
     with pytest.raises(BadImage, match="a/00002"):
         open_videos(str(root))[2]
     save_mask(torch.zeros(9, 9, dtype=torch.int64), root / "Annotations/480p/a/00001.png")
-    with pytest.raises(UserError, match=r"00001.png has 9×9 pixels, its frame .* has 32×24"):
+    with pytest.raises(UserError, match=r"00001.png has 9×9 pixels, but its frame .* has 32×24"):
         open_videos(str(root))[1]
     (root / "Annotations/480p/a/00001.png").unlink()
     with pytest.raises(UserError, match="1 of 3 frames of a have no mask"):
