@@ -4,7 +4,8 @@
     python benchmarks/first_steps.py --data cifar10/ --out runs/first-steps --recipe dino-cifar10 -- backbone.init=timm
 
 Every recipe is run with its own settings but for its length, its warm-up, and the momentum of a teacher: the encoder is
-the teacher, which with 0.99 would be little else than the untrained network after 200 steps. Finished runs in `--out` are not repeated.
+the teacher, which with 0.99 would be little else than the untrained network after 200 steps. Finished runs in `--out`
+are not repeated.
 """
 
 from __future__ import annotations
