@@ -3,7 +3,9 @@
     python benchmarks/first_steps.py --data cifar10/ --out runs/first-steps
     python benchmarks/first_steps.py --data cifar10/ --out runs/first-steps --recipe dino-cifar10 -- backbone.init=timm
 
-Every recipe is run with its own settings but for its length and warm-up. Finished runs in `--out` are not repeated.
+Every recipe is run with its own settings but for its length, its warm-up, and the momentum of a teacher: the encoder is
+the teacher, which with 0.99 would be little else than the untrained network after 200 steps. Finished runs in `--out`
+are not repeated.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import argparse
 from pathlib import Path
 
 import asterism
+from asterism.train.recipe import load_recipe
 from asterism.train.run import Run
 
 METHODS = ("dino", "ibot", "mae", "massl", "sove", "sop", "flsl", "cribo", "stellar")
@@ -37,6 +40,9 @@ def train(name: str, options: argparse.Namespace) -> Run:
     if (out / "checkpoints" / f"step-{options.steps:08d}").is_dir():
         return Run(out)
     short = [f"trainer.steps={options.steps}", "optim.warmup_epochs=0.03", "monitor.knn.every_epochs=100"]
+    values = load_recipe(name, [f"data.path={options.data}"]).method
+    if isinstance(getattr(values, "momentum", None), float):
+        short.append(f"method.momentum={1 - 10 / options.steps}")
     overrides = [*short, *options.overrides]
     return asterism.pretrain(recipe=name, data=options.data, out=out, overwrite=True, overrides=overrides)
 
