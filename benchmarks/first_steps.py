@@ -1,9 +1,9 @@
-"""Whether 200 steps of each method teach anything: k-NN on held-out training images and rank, before and after.
+"""Whether 200 steps of each method improve features: k-NN on held-out training images and rank, before and after.
 
     python benchmarks/first_steps.py --data cifar10/ --out runs/first-steps
     python benchmarks/first_steps.py --data cifar10/ --out runs/first-steps --recipe dino-cifar10 -- backbone.init=timm
 
-Every recipe is run with its own settings but for its length and warm-up. Finished runs in `--out` are not repeated.
+Every recipe is run with its own settings, except length and warm-up. Finished runs in `--out` are not repeated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--data", required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("overrides", nargs="*", help="settings of every run, after --")
+    parser.add_argument("overrides", nargs="*", help="settings for every run, after --")
     options = parser.parse_args()
     rows = ["| recipe | k-NN untrained | k-NN | raw pixels | rank at the start | rank | warnings |", "|---" * 7 + "|"]
     for name in options.recipe:
