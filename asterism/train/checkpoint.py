@@ -109,7 +109,7 @@ def read(folder: Path) -> State:
     """The newest complete checkpoint in `folder`, or `folder` itself if it is a checkpoint."""
     path = folder if (folder / "state.json").exists() else latest(folder)
     if path is None:
-        raise UserError(f"no checkpoint in {folder}; the run stopped before it saved one, so start it again")
+        raise UserError(f"no checkpoint in {folder}; the run has not saved one yet")
     try:
         facts = json.loads((path / "state.json").read_text())
         method = load_file(path / "method.safetensors")

@@ -84,7 +84,7 @@ def preferences(method: Method, tokens: Float[Tensor, "n d"]) -> Float[Tensor, "
 
 
 def measure_drift(run: Run) -> dict[str, float]:
-    """How far learned prototypes moved between consecutive checkpoints: 1 − mean cosine, by the later step."""
+    """How far learned prototypes moved between consecutive kept checkpoints: 1 − mean cosine, by the later step."""
     steps = checkpoint.steps(run.checkpoints)
     recipe = Recipe.parse(run.config)
     if isinstance(build_method(recipe), Sop):
