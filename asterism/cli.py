@@ -571,7 +571,7 @@ def list_entries(
     Console(markup=False, highlight=False).print(table)
 
 
-# What the demo measures, on scenes that it did not train on; segmentation learns from 48 labelled scenes.
+# The demo's evaluations, on scenes that it was not trained on; segmentation uses 48 labelled scenes.
 _DEMO_SCORES: dict[str, tuple[str, list[str]]] = {
     "knn": ("scenes:size=64,count=2000", ["knn.k=[20]"]),
     "reconstruction": ("scenes:size=64,count=500", []),

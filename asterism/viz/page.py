@@ -76,7 +76,7 @@ def note(text: str) -> str:
 
 
 def lead(text: str) -> str:
-    """The sentence that a page opens with."""
+    """The opening sentence of a page."""
     return f'<p class="lead">{escape(text)}</p>' if text else ""
 
 

@@ -99,8 +99,8 @@ def test_two_processes_train_and_resume_the_same_run(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_process_that_dies_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[subprocess.Popen[bytes]] = []
-    start = processes._start
-    monkeypatch.setattr(processes, "_start", lambda *values: started.append(start(*values)) or started[-1])
+    start_process = processes._start
+    monkeypatch.setattr(processes, "_start", lambda *values: started.append(start_process(*values)) or started[-1])
     update = loop.Training._update
 
     def kill_the_other(self: loop.Training, *values: object) -> None:
