@@ -7,7 +7,7 @@
     features = encoder.encode(["a.jpg", "b.png"])
     asterism.evaluate("runs/first", data="labelled/", protocols=["knn"])
 
-The names are loaded when first used, so that `import asterism` takes no time.
+Names are loaded on first use, so that `import asterism` is fast.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-_HOMES = {  # of what is not in `asterism.api`
+_MODULES = {  # of the names that are not in `asterism.api`
     "Encoder": "nn.encoder",
     "Features": "types",
     "Result": "evals.result",
@@ -78,7 +78,7 @@ def __getattr__(name: str) -> Any:
     if name == "ops":
         return importlib.import_module("asterism.ops")
     if name in __all__:
-        return getattr(importlib.import_module(f"asterism.{_HOMES.get(name, 'api')}"), name)
+        return getattr(importlib.import_module(f"asterism.{_MODULES.get(name, 'api')}"), name)
     raise AttributeError(f"module 'asterism' has no attribute {name!r}")
 
 

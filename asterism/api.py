@@ -1,4 +1,4 @@
-"""The Python interface: the same words as on the command line and in YAML."""
+"""The Python interface. Its names are those of the command line and of the YAML recipes."""
 
 from __future__ import annotations
 
@@ -54,17 +54,16 @@ def pretrain(
 ) -> Run:
     """Train an encoder on images without labels, and return its run.
 
-    method: a method's name; recipe: a shipped recipe's name or a YAML file, instead. data: a folder, shards or a data
-    set's name. out: the new run folder, by default runs/<name>. Settings are changed by section
-    (`optim={"lr": 3e-4}`), by dotted key (`**{"optim.lr": 3e-4}`) or as on the command line
-    (`overrides=["optim.lr=3e-4"]`).
+    method: a method's name; or recipe: a shipped recipe's name or a YAML file. data: a folder, shards or a data set's
+    name. out: the new run folder, by default runs/<name>. Settings are changed by section (`optim={"lr": 3e-4}`), by
+    dotted key (`**{"optim.lr": 3e-4}`) or as on the command line (`overrides=["optim.lr=3e-4"]`).
     """
-    from asterism.train import start  # brings Lightning Fabric, which nothing else here needs
+    from asterism.train import start  # imports Lightning Fabric, which nothing else here needs
     from asterism.train.recipe import load_recipe, takes_small_form
 
-    name, changes = _words(method, data, recipe, overrides, settings)
+    name, changes = _recipe_and_overrides(method, data, recipe, overrides, settings)
     if resume is not None:
-        if any(word is not None for word in (name, out, init)) or overwrite:
+        if any(value is not None for value in (name, out, init)) or overwrite:
             raise UserError(
                 "--resume continues a run as it is; leave out the method or recipe, --out, --init and --overwrite"
             )
@@ -74,7 +73,7 @@ def pretrain(
     folder = Path(out) if out is not None else Path("runs") / Path(name).stem
     weights = None if init is None else os.fspath(init)
     if takes_small_form(name, changes) and rank() == 0:
-        print(f"There is no GPU here, so this is the small form of {name!r}; --dry-run shows what the run takes")
+        print(f"No GPU found: training the small CPU version of {name!r}; --dry-run shows time, memory and disk")
     return start.pretrain(load_recipe(name, changes), folder, overwrite=overwrite, init=weights)
 
 
@@ -86,11 +85,11 @@ def plan(
     overrides: Sequence[str] = (),
     **settings: Any,
 ) -> Plan:
-    """What `pretrain` with the same words would take on this machine: arithmetic, memory, time and disk."""
+    """Estimate what `pretrain` with the same arguments needs on this machine: FLOPs, memory, time and disk."""
     from asterism.train import start
     from asterism.train.recipe import load_recipe
 
-    name, changes = _words(method, data, recipe, overrides, settings)
+    name, changes = _recipe_and_overrides(method, data, recipe, overrides, settings)
     if name is None:
         raise _no_recipe()
     return start.plan(load_recipe(name, changes))
@@ -104,10 +103,11 @@ def load(
     decoder_heads: int | None = None,
     name: str | None = None,
 ) -> Encoder:
-    """The encoder of a run, of a weights file (ours, MAE, DINO, iBOT, DINOv2, HF ViT-MAE, STELLAR), or of a timm name.
+    """Load the encoder of a run, a weights file (ours, MAE, DINO, iBOT, DINOv2, HF ViT-MAE, STELLAR) or a timm model.
 
-    The rest is for files that do not tell. tokenizer: the file or `vq` run whose codes a STELLAR decoder predicts.
-    heads: of the network; decoder_heads: of its decoder. name: the timm model that the weights belong to.
+    The other arguments are for files that do not contain this information. tokenizer: the file or `vq` run whose codes
+    a STELLAR decoder predicts. heads: attention heads of the network; decoder_heads: of its decoder. name: the timm
+    model that the weights belong to.
     """
     place = None if tokenizer is None else os.fspath(tokenizer)
     name_or_path = os.fspath(model.path if isinstance(model, Run) else model)
@@ -127,12 +127,13 @@ def evaluate(
     overrides: Sequence[str] = (),
     **settings: Any,
 ) -> dict[str, Result]:
-    """Measure an encoder with one or several protocols; results by protocol.
+    """Evaluate an encoder with one or several protocols; returns the results by protocol.
 
-    model: a run, whatever `load` takes, an encoder, or "pixels". data: labelled images; by default the run's own data.
-    Constants of a protocol are changed by `knn={"k": 20}`. Results of a run are written to its `eval` folder, others
-    only where `out` says, each as soon as it is there. With `baselines`, raw pixels and an untrained network of the
-    same shape are measured too. Processes that torchrun started share the extraction of features; the first writes.
+    model: a run, anything that `load` takes, an encoder, or "pixels". data: labelled images; by default the run's own
+    data. A protocol's settings are changed with, for example, `knn={"k": 20}`. Results of a run are written to its
+    `eval` folder, others only to `out`, each as soon as it is known. With `baselines`, raw pixels and an untrained
+    network of the same architecture are evaluated too. Processes started by torchrun share the feature extraction; the
+    first one writes.
     """
     join_processes()
     names = [protocols] if isinstance(protocols, str) else protocols
@@ -155,17 +156,17 @@ def compare(
     only: Sequence[str] = (),
     jobs: int | None = None,
 ) -> Comparison:
-    """Train and evaluate the runs of a study, and write one table, one CSV file and one page about them.
+    """Train and evaluate the runs of a study, and write a table, a CSV file and a page with the results.
 
-    study: a YAML file, or the name of a shipped study. out: its folder, by default studies/<name>; what is finished
-    there is not repeated, and an interrupted run is resumed. data: images to train on instead of the recipes' own.
-    only: some of the runs. jobs: trials at a time, by default one for each GPU, else one for each core.
+    study: a YAML file, or the name of a shipped study. out: its folder, by default studies/<name>; finished trials in
+    it are not repeated, and interrupted ones are resumed. data: images to train on instead of those in the recipes.
+    only: a subset of the runs. jobs: concurrent trials, by default one per GPU, or one per core without GPUs.
     """
-    from asterism.comparing.compare import carry_out_study, plan_study
+    from asterism.comparing.compare import plan_study, run_study
 
     place = None if out is None else Path(out)
     planned = plan_study(os.fspath(study), place, None if data is None else os.fspath(data), only)
-    return carry_out_study(planned, jobs, print)
+    return run_study(planned, jobs, print)
 
 
 def embed(
@@ -179,12 +180,11 @@ def embed(
     batch_size: int = 64,
     device: str = "auto",
 ) -> Written:
-    """Write one vector per image to a .parquet or .npz file, with `dense` also one per patch.
+    """Write one vector per image to a .parquet or .npz file; with `dense` also one per patch.
 
-    All images are embedded, those of every split; `split` chooses one. (Drawn scenes have no end: of these, it is the
-    training split.) An image gets the vector that `load(model).encode(image).cls` gives, and its concepts and their
-    maps if the model knows concepts, so that `concepts` can search the file. Unreadable images are left out and
-    recorded beside the file.
+    All splits are embedded unless `split` selects one. (Generated scenes are endless: for these it is the training
+    split.) The vector of an image is `load(model).encode(image).cls`. A model with concepts also writes these and their
+    maps, so that `concepts` can search the file. Unreadable images are skipped and listed in a file next to it.
     """
     target = check_target(Path(out), overwrite)
     subject = _subject(model, device)
@@ -202,8 +202,8 @@ def embed(
 
 
 def report(*runs: PathLike | Run) -> Path:
-    """Write one self-contained page with curves and pictures, and return its path; several runs are compared on it."""
-    from asterism.reporting.write import write_report  # brings the drawing libraries
+    """Write a self-contained page with curves and pictures, and return its path; several runs share one page."""
+    from asterism.reporting.write import write_report  # imports the drawing libraries
 
     return write_report([open_run(_path_of(run)).path for run in runs])
 
@@ -220,13 +220,13 @@ def concepts(
     overwrite: bool = False,
     device: str = "auto",
 ) -> Path:
-    """Draw where every concept is in images, and the images made from the concepts; returns the page that shows them.
+    """Draw the map of every concept in each image, and the image reconstructed from them; returns the page's path.
 
-    images: whatever `encode` takes. index: a file that `embed` wrote with the same model; the page then
-    shows, for every single concept, the nearest of its images. data: where these are now, if they have moved.
-    tokenizer: as in `load`.
+    images: anything that `encode` takes. index: a file that `embed` wrote with the same model; the page then shows the
+    nearest of its images for each concept. data: the folder of these images, if they have moved. tokenizer: as in
+    `load`.
     """
-    from asterism.tools.concepts import open_collection, write_concepts  # bring the drawing libraries
+    from asterism.tools.concepts import open_collection, write_concepts  # imports the drawing libraries
 
     pictures = as_list(images)
     folder = check_folder(Path(out), overwrite)
@@ -248,14 +248,14 @@ def reconstruct(
     overwrite: bool = False,
     device: str = "auto",
 ) -> list[Path]:
-    """Write images made from their concepts alone, as found and, if asked, edited; returns the files.
+    """Write images reconstructed from their concepts, unchanged and, on request, edited; returns the files.
 
-    drop: concepts to leave out; the others share their places. move: concepts whose maps go (down, right) by cells of
-    the patch grid. swap: an image whose concepts are put in the places of these images' concepts.
-    tokenizer: as in `load`.
-    For tensors instead of files: `encoder.reconstruct(features.sparse, features.where)` and `asterism.ops.factors`.
+    drop: concepts to leave out; the others share their area. move: concepts whose maps are moved (down, right), in
+    cells of the patch grid. swap: an image whose concepts replace those of each image, in the same places. tokenizer:
+    as in `load`. For tensors instead of files: `encoder.reconstruct(features.sparse, features.where)` and
+    `asterism.ops.factors`.
     """
-    from asterism.tools.reconstruct import Edit, Move, write_reconstructions  # bring the drawing libraries
+    from asterism.tools.reconstruct import Edit, Move, write_reconstructions  # imports the drawing libraries
 
     pictures = as_list(images)
     folder = check_folder(Path(out), overwrite)
@@ -275,9 +275,9 @@ def track(
     overrides: Sequence[str] = (),
     **settings: Any,
 ) -> Tracked:
-    """Follow the objects of a painted first frame through a video; writes masks, overlays and a moving picture.
+    """Track the objects of a first-frame mask through a video; writes masks, overlays and an animation.
 
-    video: a folder of frames. mask: an image of the first frame's size, with a value or colour for every object.
+    video: a folder of frames. mask: an image of the first frame's size, with one value or colour per object.
     Settings are those of `asterism.features.mask_tracking.Tracking`, for example `radius=8`.
     """
     from asterism.features.mask_tracking import Tracking
@@ -299,9 +299,9 @@ def segment(
     overrides: Sequence[str] = (),
     **settings: Any,
 ) -> SegmentedFolder:
-    """Segment images by a handful of labelled ones, without training; writes masks and overlays.
+    """Segment images from a few labelled examples, without training; writes masks and overlays.
 
-    examples: a folder with images/ and masks/ of the same names, or NAME.jpg beside NAME.png. images: a folder or one
+    examples: a folder with images/ and masks/ of the same names, or NAME.jpg next to NAME.png. images: a folder or one
     file. Settings are those of `asterism.tools.segment.Segmenting`, for example `k=30`.
     """
     from asterism.tools.segment import Segmenting, segment_images
@@ -322,18 +322,18 @@ def search(
     overwrite: bool = False,
     device: str = "auto",
 ) -> dict[Path, list[Neighbour]]:
-    """The images of a collection most like each query, also drawn as a contact sheet (.html or .png).
+    """Find the images of a collection that are most similar to each query; also writes a contact sheet (.html or .png).
 
-    index: a file that `embed` wrote with the same model. data: where its images are now, if they have moved.
+    index: a file that `embed` wrote with the same model. data: the folder of its images, if they have moved.
     """
     from asterism.tools.search import check_sheet, search_images
 
-    asked = [Path(query) for query in ([queries] if isinstance(queries, str | os.PathLike) else queries)]
-    if not asked:
-        raise UserError("name at least one image to look for: --query IMAGE")
+    paths = [Path(query) for query in ([queries] if isinstance(queries, str | os.PathLike) else queries)]
+    if not paths:
+        raise UserError("give at least one query image: --query IMAGE")
     sheet = check_sheet(Path(out), overwrite)
     place = None if data is None else os.fspath(data)
-    return search_images(_subject(model, device).encoder, Path(index), asked, sheet, count=count, data=place)
+    return search_images(_subject(model, device).encoder, Path(index), paths, sheet, count=count, data=place)
 
 
 @dataclass(frozen=True)
@@ -348,7 +348,7 @@ class _Subject:
 def _subject(model: PathLike | Run | Encoder, device: str, tokenizer: PathLike | None = None) -> _Subject:
     if isinstance(model, Encoder):
         if tokenizer is not None:
-            raise UserError("an encoder that is loaded already has its tokenizer; give it to asterism.load instead")
+            raise UserError("a loaded encoder already has its tokenizer; pass tokenizer to asterism.load instead")
         encoder = model if device == "auto" else model.to(_device(device))
         return _Subject(encoder, Model(type(model).__name__, encoder.step), None)
     place = _device(device)
@@ -361,13 +361,13 @@ def _subject(model: PathLike | Run | Encoder, device: str, tokenizer: PathLike |
 def _concept_encoder(
     model: PathLike | Run | Encoder, device: str, tokenizer: PathLike | None
 ) -> tuple[ConceptEncoder, str]:
-    """An encoder that knows concepts, and its name; others are told apart by what they are."""
+    """An encoder with concepts, and its name; raises for others, and names their kind."""
     subject = _subject(model, device, tokenizer)
     if isinstance(subject.encoder, ConceptEncoder):
         if subject.encoder.localization is None:
             raise UserError(
-                f"{subject.model.name} was trained with method.reconstruction=null, and only reconstruction teaches a "
-                "model where its concepts are: it has no maps; use a run that reconstructs"
+                f"{subject.model.name} was trained with method.reconstruction=null, so it has no concept maps (only "
+                "reconstruction trains them); use a run with reconstruction"
             )
         return subject.encoder.eval(), subject.model.name
     if subject.run is not None:
@@ -375,8 +375,8 @@ def _concept_encoder(
     else:
         kind = subject.encoder.backbone.architecture.name
     raise UserError(
-        f"{subject.model.name} ({kind}) has no concepts; train a model that has them by "
-        "`asterism pretrain stellar --data DATA`, or name a STELLAR checkpoint"
+        f"{subject.model.name} ({kind}) has no concepts; train a model that has them with "
+        "`asterism pretrain stellar --data DATA`, or give a STELLAR checkpoint"
     )
 
 
@@ -385,16 +385,16 @@ def _written(result: Result, folder: Path) -> Result:
 
 
 def _data_of(subject: _Subject, data: PathLike | None) -> str:
-    """The data asked for, else what the run was trained on."""
+    """The requested data, else the data the run was trained on."""
     if data is not None:
         return os.fspath(data)
     if subject.run is None:
-        raise UserError("name the data: --data with a folder, shards, or a name from `asterism list datasets`")
+        raise UserError("no data given: use --data with a folder, shards, or a name from `asterism list datasets`")
     return str(open_run(subject.run).config["data"]["path"])
 
 
 def _everything(path: str) -> tuple[Source, str | None]:
-    """All splits of some data, and how to name them together."""
+    """All splits of the data as one source, and the name for all of them."""
     try:
         return open_source(path, EVERYTHING), EVERYTHING
     except UnknownSplit:
@@ -402,14 +402,14 @@ def _everything(path: str) -> tuple[Source, str | None]:
 
 
 def _device(name: str) -> torch.device:
-    """The device of this name; "auto" is the first of CUDA, MPS and CPU that is there. Each process has its GPU."""
+    """The device of this name; "auto" is the first available of CUDA, MPS and CPU. Each process gets its own GPU."""
     present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         name = next(kind for kind, here in present.items() if here)
     if name not in present:
         raise unknown("device", name, ["auto", *present])
     if not present[name]:
-        raise UserError(f"device {name!r} was asked for, but torch finds none here; choose cpu or auto")
+        raise UserError(f"device {name!r} is not available to torch on this machine; choose cpu or auto")
     return torch.device(name, int(os.environ.get("LOCAL_RANK", "0"))) if name == "cuda" else torch.device(name)
 
 
@@ -417,14 +417,14 @@ def _path_of(run: PathLike | Run) -> Path:
     return run.path if isinstance(run, Run) else Path(run)
 
 
-def _words(
+def _recipe_and_overrides(
     method: str | Mapping[str, Any] | None,
     data: PathLike | Mapping[str, Any] | None,
     recipe: PathLike | None,
     overrides: Sequence[str],
     settings: dict[str, Any],
 ) -> tuple[str | None, list[str]]:
-    """The name of the recipe, if one is given, and every change of it as an override."""
+    """The name of the recipe, if one is given, and all changes to it as overrides."""
     if isinstance(method, Mapping):  # a section like any other
         settings["method"], method = method, None
     if data is not None:
@@ -436,11 +436,11 @@ def _words(
 
 
 def _no_recipe() -> UserError:
-    return UserError("name one method or recipe, for example `asterism pretrain dino`; see `asterism list methods`")
+    return UserError("give one method or recipe, for example `asterism pretrain dino`; see `asterism list methods`")
 
 
 def _as_overrides(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Nested mappings and dotted keys as the command line would write them."""
+    """Nested mappings and dotted keys as command-line overrides."""
     overrides = []
     for key, value in settings.items():
         if isinstance(value, Mapping):
@@ -451,4 +451,4 @@ def _as_overrides(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
 
 
 def _override(key: str, value: Any) -> str:
-    return f"{key}={json.dumps(value, default=os.fspath)}"  # JSON is YAML
+    return f"{key}={json.dumps(value, default=os.fspath)}"  # JSON is valid YAML

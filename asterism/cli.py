@@ -1,6 +1,6 @@
-"""The command line: every command is a call of the Python interface with the same words.
+"""The command line: every command calls the function of the same name in the Python interface.
 
-Heavy imports wait until a command runs, so that help answers at once.
+Heavy imports are deferred until a command runs, so that --help is fast.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ _INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
 class _Commands(TyperGroup):
-    """A message and an exit code where a user can mend the error; ASTERISM_DEBUG=1 shows the traceback instead."""
+    """Turns errors that a user can fix into a message and an exit code; ASTERISM_DEBUG=1 shows the traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except (Exception, KeyboardInterrupt) as error:
-            ending = _ending(error)
-            if ending is None or os.environ.get("ASTERISM_DEBUG"):
+            failure = _failure(error)
+            if failure is None or os.environ.get("ASTERISM_DEBUG"):
                 raise
-        message, code = ending
+        message, code = failure
         _warn(message, "red" if code == _USER_ERROR else "yellow")
         raise typer.Exit(code)
 
 
-def _ending(error: BaseException) -> tuple[str, int] | None:
-    """What to say and the exit code; None for a bug of ours, which keeps its traceback."""
+def _failure(error: BaseException) -> tuple[str, int] | None:
+    """The message and the exit code; None for a bug in Asterism, which keeps its traceback."""
     if isinstance(error, UserError):
         return f"Error: {error}", _USER_ERROR
     if isinstance(error, Interrupted):
         return str(error), error.exit_code
     if isinstance(error, KeyboardInterrupt):
         return (
-            "Stopped; nothing is half written, and what was finished stays. The same command goes on from there; a run "
-            "with checkpoints goes on with --resume RUN.",
+            "Stopped. Finished results are kept, and nothing is half written. Repeat the command to continue; a run "
+            "with checkpoints continues with --resume RUN.",
             _INTERRUPTED,
         )
-    if _NO_SPACE in str(error):  # some writers lose the error's number but keep the system's words
+    if _NO_SPACE in str(error):  # some libraries drop errno but keep the system's message
         return (
-            f"Error: the disk is full ({error}); free some space or choose another place, and start again",
+            f"Error: the disk is full ({error}); free some space or write elsewhere, and run the command again",
             _USER_ERROR,
         )
     if isinstance(error, PermissionError):
-        return f"Error: not allowed to use {error.filename} ({error.strerror}); check its permissions", _USER_ERROR
+        return f"Error: no permission for {error.filename} ({error.strerror}); check its permissions", _USER_ERROR
     return None
 
 
@@ -66,12 +66,12 @@ app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # rich help pages take 0.2 s more
+    rich_markup_mode=None,  # rich help pages take 0.2 s longer
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Changes of settings.", show_default=False)
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change.", show_default=False)
 ]
 Data = Annotated[
     str | None,
@@ -80,9 +80,9 @@ Data = Annotated[
     ),
 ]
 AnyModel = Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, a weights file or a timm name.")]
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A run folder or weights, with concepts.")]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A run folder or weights of a model with concepts.")]
 MasksOut = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for masks and overlays.")]
-OverwriteFiles = Annotated[bool, typer.Option("--overwrite", help="Replace earlier files in --out.")]
+OverwriteFiles = Annotated[bool, typer.Option("--overwrite", help="Replace existing files in --out.")]
 Images = Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files.")]
 Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda|mps", help="Where to compute.")]
 
@@ -127,20 +127,20 @@ def pretrain(
     data: Data = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="DIR", help="The new run folder.")] = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Resume this run exactly where it stopped.")
+        Path | None, typer.Option(metavar="RUN", help="Resume this run from its last checkpoint.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run in --out.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing run in --out.")] = False,
     init: Annotated[
         str | None, typer.Option(metavar="WEIGHTS", help="Start from these weights: a run, a file, a timm name.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what the run would take: time, memory, disk.")
+        bool, typer.Option("--dry-run", help="Only show the time, memory and disk that the run needs.")
     ] = False,
 ) -> None:
     """Train an encoder on images without labels.
 
-    --data is a folder of images (any nesting), a folder of tar shards, or a data set's name. Settings are changed by
-    section.key=value, in the words of the YAML recipes.
+    --data is a folder of images (any nesting), a folder of tar shards, or a data set's name. Settings are changed with
+    section.key=value, by the names used in the YAML recipes.
 
     \b
     Examples:
@@ -179,24 +179,25 @@ def evaluate(
         str, typer.Option("--protocols", "-p", help="Comma-separated: see `asterism list protocols`.")
     ] = "knn",
     train_split: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Split to learn from.  [default: train]")
+        str | None, typer.Option(metavar="NAME", help="Split to train on.  [default: train]")
     ] = None,
     test_split: Annotated[
         str | None, typer.Option(metavar="NAME", help="Split to test on.  [default: test, else val]")
     ] = None,
     baselines: Annotated[
-        bool, typer.Option("--baselines", help="Also raw pixels and an untrained network of the same shape.")
+        bool,
+        typer.Option("--baselines", help="Also evaluate raw pixels and an untrained network of the same architecture."),
     ] = False,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="DIR", help="Write the results here instead of RUN/eval.")
     ] = None,
     device: Device = "auto",
 ) -> None:
-    """Measure what an encoder has learnt, on labelled data.
+    """Evaluate an encoder on labelled data.
 
-    Results are written to RUN/eval/PROTOCOL.json (on further data: PROTOCOL@DATA.json) with every constant of the
-    protocol. A labelled folder without train and test parts is divided: a fifth of every class is held out. Without
-    --data, the run's own data is used.
+    Results are written to RUN/eval/PROTOCOL.json (on other data: PROTOCOL@DATA.json) with all settings of the protocol.
+    A labelled folder without train and test splits is divided: a fifth of every class is held out. Without --data, the
+    run's own data is used.
 
     \b
     Examples:
@@ -231,15 +232,15 @@ def embed(
         "embeddings.parquet"
     ),
     split: Annotated[str | None, typer.Option(metavar="NAME", help="Only this split of the data.")] = None,
-    dense: Annotated[bool, typer.Option("--dense", help="Also the embedding of every patch.")] = False,
+    dense: Annotated[bool, typer.Option("--dense", help="Also write one embedding per patch.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 64,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images per batch.")] = 64,
     device: Device = "auto",
 ) -> None:
-    """Turn images into vectors: one row per image, with its file name and its label if it has one. All splits of the
-    data are embedded, unless --split chooses one.
+    """Write one vector per image, with its file name and, if known, its label.
 
-    A model with concepts also writes these and their maps, for `asterism concepts --index`.
+    All splits of the data are embedded unless --split selects one. A model with concepts also writes these and their
+    maps, for `asterism concepts --index`.
 
     \b
     Examples:
@@ -251,9 +252,9 @@ def embed(
     written = api.embed(
         model, data, out, split=split, dense=dense, overwrite=overwrite, batch_size=batch_size, device=device
     )
-    print(f"{written.images} images of {written.data} × {written.dim} numbers: {written.path}")
+    print(f"{written.images} images of {written.data} × {written.dim} dimensions: {written.path}")
     if written.skipped:
-        _warn(f"{written.skipped} unreadable images were left out, see {written.bad_images}", "yellow")
+        _warn(f"skipped {written.skipped} unreadable images, see {written.bad_images}", "yellow")
 
 
 @app.command()
@@ -266,27 +267,30 @@ def concepts(
             "--index",
             "-i",
             metavar="FILE",
-            help="Images embedded by the same model: show the nearest for each concept.",
+            help="Images embedded with the same model: shows the nearest ones for each concept.",
         ),
     ] = None,
     data: Annotated[
-        str | None, typer.Option("--data", "-d", metavar="DATA", help="Where the index's images are, if they moved.")
+        str | None,
+        typer.Option("--data", "-d", metavar="DATA", help="The folder of the index's images, if they have moved."),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for the page and pictures.")] = Path(
         "concepts"
     ),
-    neighbours: Annotated[int, typer.Option(min=1, help="Images shown for each concept.")] = 5,
+    neighbours: Annotated[int, typer.Option(min=1, help="Images shown per concept.")] = 5,
     tokenizer: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The tokenizer whose codes the model predicts, if its file lacks it."),
+        typer.Option(
+            metavar="FILE", help="The tokenizer whose codes the model predicts, if its file does not contain it."
+        ),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace earlier pictures in --out.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing pictures in --out.")] = False,
     device: Device = "auto",
 ) -> None:
-    """Show what a model with concepts sees in images, and where.
+    """Show which concepts a model finds in images, and where.
 
-    Draws the place of every concept over each image, and the image made from the concepts alone. With an index that
-    `asterism embed` made, also the nearest images for every single concept. Concepts are numbered from 0.
+    Draws the map of every concept over each image, and the image reconstructed from its concepts. With an index written
+    by `asterism embed`, also shows the nearest images for each concept. Concepts are numbered from 0.
 
     \b
     Examples:
@@ -319,26 +323,28 @@ def reconstruct(
         "reconstructions"
     ),
     drop: Annotated[
-        str, typer.Option(metavar="TOKEN,...", help="Leave these concepts out; the others share their places.")
+        str, typer.Option(metavar="TOKEN,...", help="Leave these concepts out; the others share their area.")
     ] = "",
     move: Annotated[
         list[str] | None,
-        typer.Option(metavar="TOKEN:DY,DX", help="Move a concept down and right by cells (negative: up, left)."),
+        typer.Option(metavar="TOKEN:DY,DX", help="Move a concept down and right, in patches (negative: up, left)."),
     ] = None,
     swap: Annotated[
-        Path | None, typer.Option(metavar="OTHER", help="Put this image's concepts in the places of each IMAGE.")
+        Path | None, typer.Option(metavar="OTHER", help="Replace each IMAGE's concepts by those of this image.")
     ] = None,
     tokenizer: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The tokenizer whose codes the model predicts, if its file lacks it."),
+        typer.Option(
+            metavar="FILE", help="The tokenizer whose codes the model predicts, if its file does not contain it."
+        ),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace earlier pictures in --out.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing pictures in --out.")] = False,
     device: Device = "auto",
 ) -> None:
-    """Make images from their concepts alone, as they were found or edited.
+    """Reconstruct images from their concepts, unchanged or edited.
 
-    Writes NAME.reconstruction.png and, if anything is edited, NAME.edited.png. `asterism concepts` shows which concept
-    has which number. Edits can be combined: first --swap, then --drop, then every --move.
+    Writes NAME.reconstruction.png and, with an edit, NAME.edited.png. `asterism concepts` shows the number of each
+    concept. Edits can be combined: first --swap, then --drop, then every --move.
 
     \b
     Examples:
@@ -351,7 +357,7 @@ def reconstruct(
 
     moves = dict(_move(text) for text in move or [])
     if len(moves) < len(move or []):
-        raise UserError(f"--move {' --move '.join(move or [])} moves a concept twice; give one place for each")
+        raise UserError(f"--move {' --move '.join(move or [])} moves a concept twice; give one --move per concept")
     for path in api.reconstruct(
         model,
         images,
@@ -373,17 +379,17 @@ def track(
         Path, typer.Option("--video", "-v", metavar="DIR", help="The frames, in the order of their names.")
     ],
     mask: Annotated[
-        Path, typer.Option("--mask", "-m", metavar="IMAGE", help="The first frame's objects, a colour for each.")
+        Path, typer.Option("--mask", "-m", metavar="IMAGE", help="The objects of the first frame, one colour each.")
     ],
     overrides: Overrides = None,
     out: MasksOut = Path("tracked"),
     overwrite: OverwriteFiles = False,
     device: Device = "auto",
 ) -> None:
-    """Follow objects through a video, from a mask of its first frame. Nothing is trained.
+    """Track objects through a video, from a mask of its first frame. Nothing is trained.
 
-    The mask is a PNG of the frame's size: black is nothing, every other value or colour is an object. Writes
-    masks/FRAME.png with the same numbers, overlays/FRAME.jpg and a moving picture. Settings: short_side, context, topk,
+    The mask is a PNG of the frame's size: black is background, every other value or colour is an object. Writes
+    masks/FRAME.png with the same values, overlays/FRAME.jpg and an animation. Settings: short_side, context, topk,
     radius, temperature.
 
     \b
@@ -394,8 +400,8 @@ def track(
     from asterism import api
 
     tracked = api.track(model, video, mask, out, overwrite=overwrite, device=device, overrides=overrides or [])
-    things = "1 object" if tracked.objects == 1 else f"{tracked.objects} objects"
-    print(f"{things} in {tracked.frames} frames: {tracked.folder}")
+    objects = "1 object" if tracked.objects == 1 else f"{tracked.objects} objects"
+    print(f"{objects} in {tracked.frames} frames: {tracked.folder}")
     print(tracked.animation)
 
 
@@ -406,17 +412,17 @@ def segment(
         Path, typer.Option("--examples", "-e", metavar="DIR", help="images/NAME.jpg and masks/NAME.png.")
     ],
     images: Annotated[
-        Path, typer.Option("--images", "-i", metavar="DIR", help="The images to segment, or one of them.")
+        Path, typer.Option("--images", "-i", metavar="DIR", help="The images to segment: a folder or one file.")
     ],
     overrides: Overrides = None,
     out: MasksOut = Path("segmented"),
     overwrite: OverwriteFiles = False,
     device: Device = "auto",
 ) -> None:
-    """Segment images by a handful of labelled ones. Nothing is trained.
+    """Segment images from a few labelled examples. Nothing is trained.
 
-    Examples are images/NAME.jpg with masks/NAME.png, or NAME.jpg beside NAME.png. A mask holds the number of a class at
-    every pixel: 0 for the background, 255 for pixels that say nothing. Settings: k, temperature, short_side.
+    Examples are images/NAME.jpg with masks/NAME.png, or NAME.jpg next to NAME.png. A mask holds a class number at every
+    pixel: 0 is the background, 255 is ignored. Settings: k, temperature, short_side.
 
     \b
     Examples:
@@ -426,31 +432,34 @@ def segment(
     from asterism import api
 
     found = api.segment(model, examples, images, out, overwrite=overwrite, device=device, overrides=overrides or [])
-    print(f"{found.images} images by {found.examples} examples of {len(found.classes)} classes: {found.folder}")
+    print(f"{found.images} images from {found.examples} examples of {len(found.classes)} classes: {found.folder}")
     for bad in found.skipped:
-        _warn(f"left out {bad}", "yellow")
+        _warn(f"skipped {bad}", "yellow")
 
 
 @app.command()
 def search(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="The run folder or weights the index was made with.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="The run folder or weights that the index was made with.")
+    ],
     index: Annotated[
         Path, typer.Option("--index", "-i", metavar="FILE", help="The collection, as `asterism embed` wrote it.")
     ],
     query: Annotated[
-        list[Path], typer.Option("--query", "-q", metavar="IMAGE", help="What to look for; may be given several times.")
+        list[Path], typer.Option("--query", "-q", metavar="IMAGE", help="The image to look for; may be repeated.")
     ],
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="FILE", help="The contact sheet: an .html or .png file.")
     ] = Path("neighbours.html"),
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Images shown for each query.")] = 12,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Images shown per query.")] = 12,
     data: Annotated[
-        str | None, typer.Option("--data", "-d", metavar="DATA", help="Where the index's images are, if they moved.")
+        str | None,
+        typer.Option("--data", "-d", metavar="DATA", help="The folder of the index's images, if they have moved."),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier sheet.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing sheet.")] = False,
     device: Device = "auto",
 ) -> None:
-    """Find the images of a collection that are most like others, as a contact sheet.
+    """Find the images of a collection that are most similar to a query, and draw a contact sheet.
 
     \b
     Examples:
@@ -470,11 +479,9 @@ def search(
 
 @app.command()
 def report(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Run folders; several are compared on one page.")
-    ],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; several runs share one page.")],
 ) -> None:
-    """Write one self-contained page with curves and pictures.
+    """Write a self-contained page with curves and pictures.
 
     \b
     Examples:
@@ -495,25 +502,26 @@ def compare(
         Path | None, typer.Option("--out", "-o", metavar="DIR", help="The study's folder.  [default: studies/NAME]")
     ] = None,
     data: Annotated[
-        str | None, typer.Option("--data", "-d", metavar="DATA", help="Train on these images, not on the recipes' own.")
+        str | None,
+        typer.Option("--data", "-d", metavar="DATA", help="Train on these images instead of those in the recipes."),
     ] = None,
-    only: Annotated[
-        list[str] | None, typer.Option(metavar="RUN", help="Only this run; several times for more.")
-    ] = None,
+    only: Annotated[list[str] | None, typer.Option(metavar="RUN", help="Only this run; may be repeated.")] = None,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Trials at a time.  [default: one per GPU, else per core]")
+        int | None,
+        typer.Option("--jobs", "-j", min=1, help="Concurrent trials.  [default: one per GPU, else per core]"),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its commands; do nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the plan and its commands.")] = False,
     launch: Annotated[
         str | None, typer.Option(metavar="torchrun|slurm", help="Write a script per trial instead of training here.")
     ] = None,
     devices: Annotated[int, typer.Option(min=1, help="GPUs per node, for --launch.")] = 8,
     nodes: Annotated[int, typer.Option(min=1, help="Nodes per trial, for --launch slurm.")] = 1,
 ) -> None:
-    """Train several settings alike, evaluate them, and write one table with curves.
+    """Train several configurations with the same budget, evaluate them, and write a table and learning curves.
 
-    A study is a YAML file with runs, seeds, a budget and evaluations: see docs/compare.md. What is finished is not
-    repeated, so the same command continues after an interruption, and collects what --launch had started elsewhere.
+    A study is a YAML file with runs, seeds, a budget and evaluations: see docs/compare.md. Finished trials are not
+    repeated, so the same command continues after an interruption, and collects the results of jobs that --launch
+    started elsewhere.
 
     \b
     Examples:
@@ -530,21 +538,21 @@ def compare(
         if launch not in LAUNCHERS:
             raise unknown("launcher", launch, LAUNCHERS)
         machines = Machines("slurm" if launch == "slurm" else "torchrun", devices, nodes)
-        print(f"Start with: bash {comparing.write_launch_scripts(planned, machines)}")
-        print(f"Collect by: asterism compare {study} --out {planned.place.folder}")
+        print(f"Start with:   bash {comparing.write_launch_scripts(planned, machines)}")
+        print(f"Collect with: asterism compare {study} --out {planned.place.folder}")
     elif dry_run:
         print(comparing.describe_plan(planned))
     else:
-        found = comparing.carry_out_study(planned, jobs, print)
+        found = comparing.run_study(planned, jobs, print)
         print(f"\n{found.table}\n{found.page}")
 
 
 @app.command("list")
 def list_entries(
     kind: Annotated[str, typer.Argument(metavar="methods|recipes|studies|datasets|protocols|models")],
-    wanted: Annotated[str, typer.Argument(metavar="[FILTER]", help="Part of the name.", show_default=False)] = "",
+    substring: Annotated[str, typer.Argument(metavar="[FILTER]", help="Part of the name.", show_default=False)] = "",
 ) -> None:
-    """Show what there is to choose from.
+    """List the available methods, recipes, studies, data sets, protocols or models.
 
     \b
     Examples:
@@ -556,14 +564,14 @@ def list_entries(
 
     from asterism.tools.choices import entries
 
-    table = Table("name", "what it is", box=None, pad_edge=False, header_style="bold")
+    table = Table("name", "description", box=None, pad_edge=False, header_style="bold")
     table.columns[0].no_wrap = True
-    for name, summary in entries(kind, wanted).items():
+    for name, summary in entries(kind, substring).items():
         table.add_row(name, summary)
     Console(markup=False, highlight=False).print(table)
 
 
-# What the demo measures, on scenes that it did not train on; segmentation learns from 48 labelled scenes.
+# The demo's evaluations, on scenes that it was not trained on; segmentation uses 48 labelled scenes.
 _DEMO_SCORES: dict[str, tuple[str, list[str]]] = {
     "knn": ("scenes:size=64,count=2000", ["knn.k=[20]"]),
     "reconstruction": ("scenes:size=64,count=500", []),
@@ -573,12 +581,12 @@ _DEMO_SCORES: dict[str, tuple[str, list[str]]] = {
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The run folder to make.")] = Path("demo"),
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier demo.")] = False,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The new run folder.")] = Path("demo"),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing demo.")] = False,
 ) -> None:
-    """Pretrain on built-in scenes, evaluate, and write a page with the result: minutes on a laptop, no download.
+    """Pretrain on built-in scenes, evaluate, and write a report: minutes on a laptop, no download.
 
-    The page compares the trained encoder with raw pixels and with the same network untrained.
+    The report compares the trained encoder with raw pixels and with the same network untrained.
     """
     from asterism import api
 
@@ -590,21 +598,21 @@ def demo(
 
 
 def _tokens(text: str) -> list[int]:
-    """Numbers of concepts, from "3,5"."""
+    """Concept numbers, from "3,5"."""
     try:
         return [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
-        raise UserError(f"cannot read --drop {text}; give numbers of concepts, for example 3,5") from None
+        raise UserError(f"cannot read --drop {text}; give concept numbers, for example 3,5") from None
 
 
 def _move(text: str) -> tuple[int, tuple[int, int]]:
-    """A concept and how far it goes down and right, from "3:-1,2"."""
+    """A concept and its shift down and right, from "3:-1,2"."""
     token, _, shift = text.partition(":")
     try:
         down, right = (int(part) for part in shift.split(","))
         return int(token), (down, right)
     except ValueError:
-        raise UserError(f"cannot read --move {text}; give TOKEN:DY,DX in cells, for example 3:-1,2") from None
+        raise UserError(f"cannot read --move {text}; give TOKEN:DY,DX in patches, for example 3:-1,2") from None
 
 
 def _show_plan(plan: Plan) -> None:

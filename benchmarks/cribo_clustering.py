@@ -1,15 +1,15 @@
-"""CrIBo: joint clustering and the search of its bank against their direct forms, and the parts of a step.
+"""CrIBo: joint clustering and bank search compared with their direct forms, and the parts of a step.
 
     python benchmarks/cribo_clustering.py              # all three
     python benchmarks/cribo_clustering.py profile --images 8
 
-clusters: all rounds, 16 images of 2 × 196 tokens, K = 32 and 64. The direct form makes the tensor of distances from
+clusters: all rounds, 16 images of 2 × 196 tokens, K = 32 and 64. The direct form builds the tensor of distances from
 every token to every member of every cluster and scales the whole transport plan in every iteration; labels must agree.
-search: 1024 objects among 200 000 stored ones. The direct form is one matrix product with single-precision unit rows
-that are there already, and argmax. Each form runs in a process of its own; memory is the rise of its resident peak.
-profile: one step, divided as in table 9 of the paper, whose shares stand beside ours.
-The forms take turns and the best time of each counts. Times are of the processor, so that other work on the machine
-does not count; with several threads they are added up.
+search: 1024 objects among 200 000 stored ones. The direct form is one matrix product with precomputed single-precision
+unit rows, and argmax. Each form runs in its own process; memory is the increase of its peak resident memory.
+profile: one step, divided as in table 9 of the paper, whose shares are printed next to ours.
+The forms run alternately, and the best time of each counts. Times are CPU time, so that other work on the machine does
+not count; with several threads they are added up.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PAPER = {  # milliseconds of a step of ViT-B/16 with K = 12 (table 9)
 
 
 def two_views(images: int) -> tuple[Tensor, Tensor]:
-    """Tokens that vary smoothly over the image, with noise, and the places of their patches in random crops."""
+    """Tokens that vary smoothly over the image, with noise, and the positions of their patches in random crops."""
     g = torch.Generator().manual_seed(0)
     draws = uniform(fold_each(torch.arange(images), 1), 8).view(2, images, 4)
     sides = 200 + 300 * draws[..., :2]
@@ -69,7 +69,7 @@ def two_views(images: int) -> tuple[Tensor, Tensor]:
 
 
 def direct_clusters(tokens: Tensor, positions: Tensor, seeds: Tensor, config: ClusteringConfig) -> Tensor:
-    """The same rounds as the equations write them down."""
+    """The same rounds, written directly from the equations."""
     (b, n, _), k = tokens.shape, seeds.shape[1]
     z = F.normalize(tokens, dim=-1)
     centroids = z.gather(1, seeds[..., None].expand(-1, -1, z.shape[-1]))
@@ -123,7 +123,7 @@ def compare_clusters(repeats: int) -> None:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one process saw."""
+    """The measurement of one process."""
 
     seconds: float
     mebibytes: float
@@ -133,7 +133,7 @@ class Measurement:
 def measure_search(form: str, threads: int) -> Measurement:
     torch.set_num_threads(threads)
     g = torch.Generator().manual_seed(0)
-    # In small pieces, so that making the inputs does not set the peak.
+    # In small chunks, so that making the inputs does not determine the peak.
     stored, lengths = torch.empty(BANK_ROWS, WIDTH, dtype=torch.float16), torch.empty(BANK_ROWS)
     unit = torch.empty(BANK_ROWS if form == "direct" else 0, WIDTH)
     for part in torch.split(torch.arange(BANK_ROWS), 1000):
@@ -153,7 +153,7 @@ def measure_search(form: str, threads: int) -> Measurement:
     def direct() -> Tensor:
         return (F.normalize(queries, dim=1) @ unit.T).argmax(dim=1)
 
-    most_similar_row(queries[:2], stored[:100])  # loads the libraries, so that they do not count
+    most_similar_row(queries[:2], stored[:100])  # loads the libraries, so that their memory does not count
     search = {"ours": ours, "direct": direct}[form]
     before, seconds = _peak(), []
     for _ in range(2):
@@ -164,7 +164,7 @@ def measure_search(form: str, threads: int) -> Measurement:
 
 
 def _peak() -> int:
-    """Largest resident memory of this process so far, in bytes."""
+    """Peak resident memory of this process so far, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
@@ -179,7 +179,7 @@ def compare_search(threads: int, repeats: int) -> None:
     seconds = {form: min(m.seconds for m in found) for form, found in results.items()}
     memory = {form: statistics.median(m.mebibytes for m in found) for form, found in results.items()}
     for form in results:
-        print(f"search, {form:>6}: {seconds[form]:6.2f} s, {memory[form]:6.0f} MiB beyond the rows")
+        print(f"search, {form:>6}: {seconds[form]:6.2f} s, {memory[form]:6.0f} MiB besides the rows")
     ours, direct = (results[form][0].found for form in ("ours", "direct"))
     different = sum(a != b for a, b in zip(ours, direct, strict=True))
     print(
@@ -192,7 +192,7 @@ def compare_search(threads: int, repeats: int) -> None:
 
 
 class Clock:
-    """Seconds spent in some methods of an object."""
+    """Times the calls of some methods of an object, in seconds."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
@@ -288,7 +288,7 @@ def main() -> None:
     parser.add_argument("--bank", type=int, default=25_000, help="images in the bank of the profile")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    if "search" in options.parts:  # first: a new process's peak begins at the size of the one that started it
+    if "search" in options.parts:  # first: the peak of a new process starts at the size of its parent
         compare_search(options.threads, options.repeats)
     if "clusters" in options.parts:
         compare_clusters(options.repeats)

@@ -1,10 +1,11 @@
-"""What a method's own parts do, measured with the true masks and classes of scenes.
+"""The mechanisms of each method, measured against the true masks and classes of scenes.
 
     python benchmarks/evidence.py studies/stellar-tokens-scenes/runs/r8-0 studies/flsl-crops-scenes/runs/nested-0
 
-STELLAR: concepts of moved images, concept purity. CrIBo: share of accepted pairs of the same class. FLSL, and every
-other method with patches: modes against true masks. DINO, iBOT, SOP, MaSSL: use and purity of prototypes. What needs an
-encoder alone is also a protocol: `asterism evaluate RUN --protocols equivariance,concept-purity,mode-purity`.
+STELLAR: concepts of transformed images, concept purity. CrIBo: share of accepted pairs of the same class. FLSL, and
+every other method with patches: modes against true masks. DINO, iBOT, SOP, MaSSL: use and purity of prototypes.
+Measures that need only an encoder are also protocols:
+`asterism evaluate RUN --protocols equivariance,concept-purity,mode-purity`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--data", default="scenes:size=64,count=600", help="images with masks")
-    parser.add_argument("--images", type=int, default=500, help="for what needs no training part")
+    parser.add_argument("--images", type=int, default=500, help="for measures without a training split")
     options = parser.parse_args()
     for path in options.runs:
         run = open_run(path)

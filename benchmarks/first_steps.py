@@ -1,11 +1,11 @@
-"""Whether 200 steps of each method teach anything: k-NN on held-out training images and rank, before and after.
+"""Whether 200 steps of each method improve features: k-NN on held-out training images and rank, before and after.
 
     python benchmarks/first_steps.py --data cifar10/ --out runs/first-steps
     python benchmarks/first_steps.py --data cifar10/ --out runs/first-steps --recipe dino-cifar10 -- backbone.init=timm
 
-Every recipe is run with its own settings but for its length, its warm-up, and the momentum of a teacher: the encoder is
-the teacher, which with 0.99 would be little else than the untrained network after 200 steps. Finished runs in `--out`
-are not repeated.
+Every recipe runs with its own settings, except length, warm-up and teacher momentum: the encoder is the teacher, which
+with a momentum of 0.99 would still be close to the untrained network after 200 steps. Finished runs in `--out` are not
+repeated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--data", required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("overrides", nargs="*", help="settings of every run, after --")
+    parser.add_argument("overrides", nargs="*", help="settings for every run, after --")
     options = parser.parse_args()
     rows = ["| recipe | k-NN untrained | k-NN | raw pixels | rank at the start | rank | warnings |", "|---" * 7 + "|"]
     for name in options.recipe:

@@ -1,13 +1,13 @@
-"""FLSL: time and peak memory of its loss part against the direct form, and the cost of a step against DINO's.
+"""FLSL: time and peak memory of its loss compared with the direct form, and the cost of a step compared with DINO's.
 
     python benchmarks/flsl_loss.py --images 32 --tokens 196 --prototypes 4096
     python benchmarks/flsl_loss.py --images 8 --steps      # whole optimiser steps: FLSL, and DINO with as many views
 
-The loss part starts from the tokens of both networks and ends with the three losses and their gradients with respect to
-the student's tokens and prototypes; the head's hidden layers are left out, being the same in both forms. The direct
-form writes down attention maps, retrieves with a graph, and keeps probabilities of all queries over all clusters. Each
-measurement is a process of its own, the forms take turns, and memory is the rise of the process's resident peak above
-what the inputs need. The best time of each form counts.
+The loss starts from the tokens of both networks and ends with the three terms and their gradients with respect to the
+student's tokens and prototypes; the head's hidden layers are left out, because they are the same in both forms. The
+direct form materialises attention maps, retrieves with autograd, and keeps probabilities of all queries over all
+clusters. Each measurement runs in its own process, the forms run alternately, and memory is the increase of peak
+resident memory over that of the inputs. The best time of each form counts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ WEIGHTS = (0.03, 1.0, 5.0)  # of the losses inside a view, across views, and of 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many of everything. Every image has two student crops and two teacher crops."""
+    """The sizes of the problem. Every image has two student crops and two teacher crops."""
 
     images: int
     tokens: int
@@ -53,7 +53,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Tokens of two crops per network, a fixed map from tokens to the bottleneck, prototypes, places of queries."""
+    """Tokens of two crops per network, a fixed map from tokens to the bottleneck, prototypes, positions of queries."""
 
     student: list[Tensor]
     teacher: list[Tensor]
@@ -72,7 +72,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one process saw."""
+    """The measurement of one process."""
 
     seconds: float
     mebibytes: float
@@ -113,7 +113,7 @@ FORMS: dict[str, Callable[[Inputs], Tensor]] = {"ours": ours, "direct": direct}
 
 
 def inputs(sizes: Sizes) -> Inputs:
-    """Tokens as a final norm leaves them: of length √d; the teacher's resemble the student's."""
+    """Tokens of length √d, as after a final norm; the teacher's are similar to the student's."""
     g = torch.Generator().manual_seed(0)
     side = math.isqrt(sizes.tokens)
     student = [F.layer_norm(torch.randn(sizes.images, sizes.tokens, WIDTH, generator=g), [WIDTH]) for _ in range(2)]
@@ -133,7 +133,7 @@ def inputs(sizes: Sizes) -> Inputs:
 def measure(form: str, sizes: Sizes, threads: int) -> Measurement:
     torch.set_num_threads(threads)
     small = inputs(Sizes(2, 4, 64, 1))
-    torch.autograd.grad(FORMS[form](small), small.leaves)  # loads the libraries, so that they do not count
+    torch.autograd.grad(FORMS[form](small), small.leaves)  # loads the libraries, so that their memory does not count
     x = inputs(sizes)
     before, seconds = _peak(), []
     for _ in range(3):
@@ -144,7 +144,7 @@ def measure(form: str, sizes: Sizes, threads: int) -> Measurement:
 
 
 def _peak() -> int:
-    """Largest resident memory of this process so far, in bytes."""
+    """Peak resident memory of this process so far, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
@@ -194,7 +194,7 @@ def compare_steps(images: int, prototypes: int, repeats: int) -> None:
     best = {name: min(times[1:]) for name, times in seconds.items()}
     print(f"a step of {images} images, ViT-S/16 at 224 pixels, K = {prototypes}, best of {repeats}")
     for name, value in best.items():
-        print(f"{name:>8}: {value:6.2f} s of processor time")
+        print(f"{name:>8}: {value:6.2f} s of CPU time")
     print(f"{'ratio':>8}: {best['flsl'] / best['dino']:6.2f} ×  (paper: 1.19 ×)")
 
 
@@ -229,7 +229,7 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=2, help="1: every token is a query")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--steps", action="store_true", help="whole steps against DINO instead of the loss part")
+    parser.add_argument("--steps", action="store_true", help="compare whole steps with DINO instead of the loss")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.steps:

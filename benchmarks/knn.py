@@ -1,11 +1,11 @@
-"""Weighted k-NN: ours against the one-hot form of the vote and against scikit-learn, on the same features in one run.
+"""Weighted k-NN: ours compared with a one-hot vote and with scikit-learn, on the same features in one run.
 
     python benchmarks/knn.py [--train 50000] [--test 2000] [--dim 384] [--classes 1000] [--threads 2]
     python benchmarks/knn.py --memory --train 320000 --test 12500 [--dim 384] [--half]
 
 Times are the best of three repetitions; a ratio above 1 means that ours is faster. With --memory only ours runs, once,
-in a process of its own for a quarter of the queries and for all of them: what it needs beyond the features must not
-grow with either side but for the k neighbours of each query, and the time gives that of ImageNet (1.28 M × 50 k) by the
+in its own process, for a quarter of the queries and for all of them: memory besides the features must not grow with
+either side, except for the k neighbours of each query. The time is extrapolated to ImageNet (1.28 M × 50 k) by the
 product of both sides.
 """
 
@@ -66,13 +66,13 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--dim", type=int, default=384)
     parser.add_argument("--classes", type=int, default=1000)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--memory", action="store_true", help="measure memory and time of ours alone")
+    parser.add_argument("--memory", action="store_true", help="measure only our memory and time")
     parser.add_argument("--half", action="store_true", help="features in half precision, with --memory")
     return parser.parse_args()
 
 
 def measure_memory(options: argparse.Namespace) -> None:
-    """Peak memory of the search beyond the features, and its time."""
+    """Peak memory of the search besides the features, and its time."""
     context = multiprocessing.get_context("spawn")
     for test in (options.test // 4, options.test):
         with context.Pool(1) as pool:
@@ -80,18 +80,18 @@ def measure_memory(options: argparse.Namespace) -> None:
         imagenet = seconds * (1_281_167 * 50_000) / (options.train * test) / 3600
         print(
             f"{options.train:,} × {test:,} rows of {options.dim}: features {features / 1e6:,.0f} MB, "
-            f"beyond them {beyond / 1e6:,.0f} MB, of which neighbours {12 * max(K) * test / 1e6:,.0f} MB; "
+            f"besides them {beyond / 1e6:,.0f} MB, of which neighbours {12 * max(K) * test / 1e6:,.0f} MB; "
             f"{seconds:,.1f} s, for 1.28 M × 50 k {imagenet:,.1f} h"
         )
 
 
 def _search(options: argparse.Namespace, test: int) -> tuple[int, int, float]:
-    """Bytes of the features, peak bytes beyond them, and seconds."""
+    """Bytes of the features, peak bytes besides them, and seconds."""
     torch.set_num_threads(options.threads)
     dtype = torch.float16 if options.half else torch.float32
     bank, queries = (torch.empty(rows, options.dim, dtype=dtype) for rows in (options.train, test))
     for rows in (bank, queries):
-        for part in rows.split(16384):  # in parts, so that making them needs no memory of its own
+        for part in rows.split(16384):  # in chunks, so that making them needs no extra memory
             part.copy_(torch.randn(part.shape, generator=generator(len(rows))))
     labels, asked = (torch.arange(len(rows)) % options.classes for rows in (bank, queries))
     knn_accuracy(bank[:1000], labels[:1000], queries[:10], asked[:10], K, TEMPERATURE, options.classes)  # warm
@@ -104,7 +104,7 @@ def _search(options: argparse.Namespace, test: int) -> tuple[int, int, float]:
 
 
 def clustered_features(train: int, test: int, dim: int, classes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Unit rows around one centre per class, as a trained encoder gives them."""
+    """Unit rows around one centre per class, like those of a trained encoder."""
     source = generator(0)
     centres = torch.randn(classes, dim, generator=source)
     labels = torch.randint(0, classes, (train + test,), generator=source)
@@ -113,7 +113,7 @@ def clustered_features(train: int, test: int, dim: int, classes: int) -> tuple[T
 
 
 def one_hot_votes(similarity: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """The vote as often written: a [queries, k, classes] tensor, weighted and summed; 100 queries at a time."""
+    """The vote as it is often written: a [queries, k, classes] tensor, weighted and summed; 100 queries at a time."""
     ballots = []
     for s, y in zip(similarity.split(100), labels.split(100), strict=True):
         one_hot = torch.zeros(y.numel(), classes).scatter_(1, y.reshape(-1, 1), 1.0).view(*y.shape, classes)

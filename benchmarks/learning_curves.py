@@ -1,12 +1,12 @@
-"""k-NN accuracy against processor time: our runs, lightly's DINO with the same network, raw pixels, no training.
+"""k-NN accuracy against CPU time: our runs, lightly's DINO with the same network, raw pixels, no training.
 
     asterism pretrain dino-cifar10 --data cifar10/ --out runs/dino-cifar10
     PYTHONPATH=peers python benchmarks/learning_curves.py lightly --data cifar10/ --out runs/lightly --minutes 120
     python benchmarks/learning_curves.py draw runs/dino-cifar10 runs/mae-cifar10 runs/lightly --svg curves.svg
 
-`lightly` trains the network of a recipe (same shape, same first weights, same optimiser and schedule, same number of
-views) with lightly's own transforms, head, loss and momentum update, for so many minutes of processor time, and writes
-`metrics.jsonl` as our runs do. Accuracy is that of held-out training images; measuring it counts for none of them.
+`lightly` trains the network of a recipe (same architecture, initial weights, optimiser, schedule and number of views)
+with lightly's own transforms, head, loss and momentum update, for `--minutes` of CPU time, and writes `metrics.jsonl`
+like our runs. Accuracy is on held-out training images; the time to measure it is not counted for any run.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> None:
     peer.add_argument("--recipe", default="dino-cifar10")
     peer.add_argument("--data", required=True)
     peer.add_argument("--out", type=Path, required=True)
-    peer.add_argument("--minutes", type=float, default=120, help="of the processor")
+    peer.add_argument("--minutes", type=float, default=120, help="of CPU time")
     peer.add_argument("--every", type=float, default=5, help="minutes between measurements")
     drawing = commands.add_parser("draw")
     drawing.add_argument("runs", nargs="+", type=Path)
@@ -84,7 +84,7 @@ class LightlyDino(nn.Module):
 
 
 def train_with_lightly(recipe: Recipe, options: argparse.Namespace) -> None:
-    """Until the processor has worked for so long."""
+    """Train until the CPU time is used up."""
     from lightly.loss import DINOLoss
     from lightly.models.utils import update_momentum
 
@@ -132,7 +132,7 @@ def train_with_lightly(recipe: Recipe, options: argparse.Namespace) -> None:
 
 
 def lightly_views(recipe: Recipe, batch_size: int) -> Iterator[Any]:
-    """Per step a function that makes the two views of its images, so that the time of making them is counted."""
+    """A function per step that makes the two views of its images, so that its time is counted."""
     from lightly.transforms import DINOTransform
     from torchvision.transforms.functional import to_pil_image
 
@@ -160,7 +160,7 @@ def lightly_views(recipe: Recipe, batch_size: int) -> Iterator[Any]:
 
 
 def curve(run: Path) -> list[tuple[float, float]]:
-    """(minutes of the processor, k-NN accuracy), from a run's metrics."""
+    """(CPU minutes, k-NN accuracy), from a run's metrics."""
     minutes, points = 0.0, []
     for record in read_metrics(run):
         minutes += record.get("cpu_seconds", 0.0) / 60
@@ -170,7 +170,7 @@ def curve(run: Path) -> list[tuple[float, float]]:
 
 
 def levels(runs: Sequence[Path]) -> dict[str, float]:
-    """Raw pixels and the untrained networks, as the runs measured them before their first step."""
+    """Raw pixels and the untrained networks, as measured before the first step of the runs."""
     pixels = [record["knn_pixels"] for run in runs for record in read_metrics(run) if "knn_pixels" in record]
     untrained = [points[0][1] for run in runs if (points := curve(run)) and points[0][0] == 0]
     found = {"raw pixels": pixels, "untrained (mean)": untrained}
@@ -178,7 +178,7 @@ def levels(runs: Sequence[Path]) -> dict[str, float]:
 
 
 def chart(curves: dict[str, list[tuple[float, float]]], dashed: dict[str, float]) -> str:
-    """One SVG that needs no style sheet."""
+    """A self-contained SVG."""
     width, height, left, bottom, right, top = 860, 460, 56, 44, 200, 16
     points = [point for line in curves.values() for point in line]
     longest = max(x for x, _ in points) or 1.0

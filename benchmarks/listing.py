@@ -3,8 +3,8 @@
     python benchmarks/listing.py                    # 200,000 files
     python benchmarks/listing.py --files 1000000
 
-Makes a tree of empty files in a temporary folder, then lists it three ways: by our one pass, by our one pass remembered
-on disk, and by `Path.rglob`, the naive form. Times are of the same run, on the same tree, with a warm file cache.
+Makes a tree of empty files in a temporary folder, then lists it in three ways: with our single pass, with our listing
+cached on disk, and with `Path.rglob`. Times are from the same run, on the same tree, with a warm file cache.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> None:
         root = Path(place) / "images"
         seconds, _ = timed(lambda: make_tree(root, files))
         print(f"made {files:,} files in {-(-files // _PER_FOLDER):,} folders: {seconds:.1f} s")
-        time.sleep(2.5)  # a tree that changed within two seconds is not remembered
+        time.sleep(2.5)  # a tree that changed within two seconds is not cached
 
         first, listing = timed(lambda: list_images(root))
         assert len(listing) == files

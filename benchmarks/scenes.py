@@ -2,8 +2,8 @@
 
     python benchmarks/scenes.py
 
-Prints the best and the median of several rounds, on the clock and in processor time: on a busy machine the
-clock also counts what others do.
+Prints the best and the median of several rounds, in wall-clock and CPU time: on a busy machine, wall-clock time also
+counts other work.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main() -> None:
     started = time.perf_counter()
     Scenes(count=1)[0]
     print(f"first scene, with the tables made once per process: {time.perf_counter() - started:.2f} s")
-    print(f"{'size':>7}  {'best':>12}  {'median':>12}  {'processor, best':>16}")
+    print(f"{'size':>7}  {'best':>12}  {'median':>12}  {'CPU time, best':>16}")
     for size in (32, 64, 128, 256):
         source = Scenes(size=size, count=SCENES)
         clock, processor = zip(*(_round(source) for _ in range(ROUNDS)), strict=True)
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _round(source: Scenes) -> tuple[float, float]:
-    """Seconds on the clock and of the processor for all scenes."""
+    """Wall-clock and CPU seconds for all scenes."""
     clock, processor = time.perf_counter(), time.process_time()
     for index in range(len(source)):
         source[index]

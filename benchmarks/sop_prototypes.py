@@ -1,11 +1,11 @@
-"""Self-organizing prototypes: grouped sums against the product with the contribution matrix, and the neighbour search.
+"""Self-organizing prototypes: grouped sums compared with the contribution matrix, and the neighbour search.
 
     python benchmarks/sop_prototypes.py [--threads 2] [--repeats 5]
 
-Forward and backward of one task (224 rows, 4096 prototypes of 8 neighbours and an anchor, 256 channels), each form in
-a process of its own for its peak memory, both on the same inputs; times are the best of the repeats. The naive time
-leaves out building the matrix, which every task needs anew. The search is shown apart: in full, and through lists that
-follow the memory. On a busy machine use --threads 1.
+Forward and backward of one task (224 rows, 4096 prototypes of 8 neighbours and an anchor, 256 channels) on the same
+inputs, each form in its own process to measure its peak memory; times are the best of the repeats. The naive time does
+not include building the matrix, which is necessary for every task. The search is measured separately: in full, and with
+lists that are kept up to date with the memory bank. On a busy machine use --threads 1.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ FORM: tuple[Contribution, float] = ("similarity", 0.1)
 
 
 def inputs() -> tuple[Tensor, Tensor, Prototypes]:
-    """Rows, targets and prototypes; supports are random rows near their anchors, so that no search is measured here."""
+    """Rows, targets and prototypes; supports are random rows near their anchors, so that no search is needed."""
     draws = torch.Generator().manual_seed(0)
     members = torch.randn(NEIGHBOURS + 1, PROTOTYPES, DIM, generator=draws)
     members[:-1].mul_(0.7).add_(members[-1])  # the last member of each is its anchor
     members /= members.norm(dim=-1, keepdim=True)
     similarity = torch.stack([(row * members[-1]).sum(-1) for row in members], dim=1)
     places = torch.arange(similarity.numel()).view(NEIGHBOURS + 1, PROTOTYPES).T
-    # Only the contributions: a stand-in for the memory spares its copy, and the members are put in afterwards.
+    # Only the contributions: a placeholder avoids a copy of the memory bank, and the members are set afterwards.
     weights = organize(
         torch.zeros(len(places) * places.shape[1], 1), Supports(places, similarity, places[:, -1]), *FORM
     )
@@ -73,7 +73,7 @@ def grouped(rows: Tensor, targets: Tensor, prototypes: Prototypes) -> tuple[Tens
 
 
 def measure(form: str, threads: int, repeats: int) -> dict[str, object]:
-    """Seconds, peak megabytes (beyond what was there before the prototypes) and results of one form."""
+    """Seconds, peak megabytes (in addition to those before the prototypes) and results of one form."""
     torch.set_num_threads(threads)
     torch.rand(64, 64) @ torch.rand(64, 64)  # the linear algebra library's own buffers
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -97,18 +97,18 @@ def timed(run: Callable[[], tuple[Tensor, Tensor]], repeats: int) -> tuple[float
 
 
 def search(threads: int, steps: int) -> None:
-    """Seconds per optimiser step (4 tasks of 4096 anchors, 1024 new rows): full search, and lists with their upkeep."""
+    """Seconds per optimiser step (4 tasks of 4096 anchors, 1024 new rows): full search, and lists with updates."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     centres = F.normalize(torch.randn(1000, DIM), dim=1)
 
     def embeddings(count: int) -> Tensor:
-        """Rows around a thousand centres, as images of classes are."""
+        """Rows around a thousand centres, like images of a thousand classes."""
         return F.normalize(centres[torch.randint(1000, (count,))] + 0.05 * torch.randn(count, DIM), dim=1)
 
     memory, lists = Memory(MEMORY, DIM), NeighbourLists(MEMORY, LENGTH)
     memory.push(embeddings(MEMORY))
-    for start in range(0, MEMORY, PROTOTYPES):  # as after a whole turn of the memory
+    for start in range(0, MEMORY, PROTOTYPES):  # as after the memory bank has been replaced once
         lists(memory.rows, torch.arange(start, start + PROTOTYPES), NEIGHBOURS)
     full_times, list_times, follow_times, different, gap = [], [], [], 0, 0.0
     for _ in range(steps):
@@ -127,7 +127,9 @@ def search(threads: int, steps: int) -> None:
     whole, upkeep, asking = min(full_times), min(follow_times), min(list_times)
     neighbours = steps * TASKS * PROTOTYPES * NEIGHBOURS
     print(f"search in full {whole:8.3f} s per step: {TASKS} tasks × {PROTOTYPES} anchors × {MEMORY} rows")
-    print(f"lists          {upkeep + asking:8.3f} s per step: {upkeep:.3f} for {BATCH} new rows, {asking:.3f} to ask")
+    print(
+        f"lists          {upkeep + asking:8.3f} s per step: {upkeep:.3f} for {BATCH} new rows, {asking:.3f} for queries"
+    )
     print(f"ratio          {whole / (upkeep + asking):8.1f} × faster")
     print(f"{different} of {neighbours} neighbours differ, by at most {gap:.1e} in similarity (ties in rounding)")
 

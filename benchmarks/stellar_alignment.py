@@ -1,11 +1,11 @@
-"""STELLAR's clustering and alignment: time and peak memory of our form against the direct one, in one run.
+"""STELLAR's clustering and alignment: time and peak memory of our form and the direct one, in one run.
 
     python benchmarks/stellar_alignment.py --images 32 --tokens 16 --views 8 --prototypes 16384
 
-Both forms start from unit embeddings, prototypes and a matching, make balanced targets of the global tokens, and end
-with both losses and the gradients of their sum. The direct form gathers the targets of every masked token, takes the
-log-softmax and multiplies. Each measurement is a process of its own, the forms take turns, and memory is the rise of
-the process's resident peak above what the inputs need. The best time of each form counts.
+Both forms start from unit embeddings, prototypes and a matching, compute balanced targets from the global tokens, and
+end with both losses and the gradients of their sum. The direct form gathers the targets of every masked token, takes
+the log-softmax and multiplies. Each measurement runs in its own process, the forms run alternately, and memory is the
+increase of peak resident memory over that of the inputs. The best time of each form counts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TARGET_TEMPERATURE, TEMPERATURE, ITERATIONS, WIDTH = 0.06, 0.12, 3, 256
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many of everything."""
+    """The sizes of the problem."""
 
     images: int
     tokens: int
@@ -41,7 +41,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one process saw."""
+    """The measurement of one process."""
 
     seconds: float
     mebibytes: float
@@ -66,7 +66,7 @@ FORMS: dict[str, Callable[..., Tensor]] = {"ours": ours, "direct": direct}
 
 
 def inputs(sizes: Sizes) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Embeddings as a network gives them: each masked token resembles the global token it is matched with."""
+    """Realistic embeddings: each masked token is similar to the global token it is matched with."""
     g = torch.Generator().manual_seed(0)
     rows = sizes.images * sizes.tokens
     anchors = F.normalize(torch.randn(rows, WIDTH, generator=g), dim=-1)
@@ -86,7 +86,7 @@ def gradients(form: str, sizes: Sizes) -> tuple[Tensor, ...]:
 
 def measure(form: str, sizes: Sizes, threads: int) -> Measurement:
     torch.set_num_threads(threads)
-    gradients(form, Sizes(2, 2, 2, 64))  # loads the libraries, so that they do not count
+    gradients(form, Sizes(2, 2, 2, 64))  # loads the libraries, so that their memory does not count
     *tensors, which = inputs(sizes)
     leaves = [tensor.requires_grad_() for tensor in tensors]
     before, seconds = _peak(), []
@@ -98,7 +98,7 @@ def measure(form: str, sizes: Sizes, threads: int) -> Measurement:
 
 
 def _peak() -> int:
-    """Largest resident memory of this process so far, in bytes."""
+    """Peak resident memory of this process so far, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 

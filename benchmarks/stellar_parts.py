@@ -1,10 +1,10 @@
-"""Time of the parts of a STELLAR step over batch sizes: the rows of the paper's table 12, on this machine.
+"""Time of the parts of a STELLAR step by batch size: the rows of the paper's table 12, on this machine.
 
     python benchmarks/stellar_parts.py --backbone vit_base_patch16_224 --batches 4 8 16 32 64 --plot table12.svg
 
 Forward passes without gradients, as in the table: the clean view through the encoder, the decoder, the masked views
 through the encoder, balanced targets (Sinkhorn and Knopp), and the matching of all masked views by entropic transport
-and by the Hungarian algorithm. Each number is the median of several runs after one that does not count.
+and by the Hungarian algorithm. Each number is the median of several runs after a warm-up.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PAPER_BATCHES = (4, 8, 16, 32, 64)
 
 
 def parts(method: Stellar, batch: int, device: torch.device) -> dict[str, Callable[[], object]]:
-    """The work of each row, its inputs ready."""
+    """The computation of each row, with its inputs prepared."""
     config, size, g = method.config, method.global_size, torch.Generator().manual_seed(0)
     pixels = torch.randn(batch, 3, size, size, generator=g).to(device)
     views = pixels.repeat(config.masked_views, 1, 1, 1)
@@ -115,7 +115,7 @@ def plot(batches: Sequence[int], rows: Mapping[str, Sequence[float]], title: str
 
 
 def apart(levels: Sequence[float], distance: float) -> list[float]:
-    """The levels, pushed down where they would lie closer to the one above than `distance`."""
+    """The levels, moved down where they would be closer than `distance` to the one above."""
     placed, above = list(levels), -math.inf
     for index in sorted(range(len(levels)), key=levels.__getitem__):
         above = placed[index] = max(levels[index], above + distance)
@@ -147,7 +147,7 @@ def main() -> None:
     print(table("paper, A100", PAPER_BATCHES, PAPER))
     if options.plot is not None:
         options.plot.write_text(plot(options.batches, rows, f"STELLAR, {options.backbone} on {device}"))
-        print(f"drawn in {options.plot}")
+        print(f"written to {options.plot}")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""How well a model's concepts describe held-out images, against rank-r principal components of the same patches.
+"""How well a model's concepts describe held-out images, compared with rank-r PCA of the same patches.
 
     python benchmarks/stellar_rank.py runs/r4 runs/r8 runs/r16 --data scenes:size=64,count=1000 --split test
 
-A model with r concepts makes an image from r tokens and their share of each of n patches (V = L S). Two rivals describe
-the n patches of pixels by a mean and r components:
-  own      fitted to each image, which therefore has to keep them: r vectors and n × r numbers, the shape of S and L
-  shared   fitted to the training images and the same for all: an image keeps n × r numbers
+A model with r concepts reconstructs an image from r tokens and their share of each of n patches (V = L S). Two
+baselines describe the n patches of pixels by a mean and r components:
+  own      fitted to each image, which has to store them: r vectors and n × r numbers, the shapes of S and L
+  shared   fitted to the training images and the same for all: an image stores n × r numbers
 PSNR in dB: the mean over images, and in brackets that of the mean squared error over all images.
 """
 
@@ -50,7 +50,7 @@ def main() -> None:
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path)
-    parser.add_argument("--data", help="by default what each run was trained on")
+    parser.add_argument("--data", help="by default the training data of each run")
     parser.add_argument("--split", default="test", help="held-out part")
     parser.add_argument("--images", type=int, default=1000, help="held-out images at most")
     parser.add_argument("--fitted", type=int, default=2000, help="training images for the shared components at most")
@@ -64,7 +64,7 @@ def first(source: Source, count: int) -> Source:
 
 @torch.no_grad()
 def compare(encoder: ConceptEncoder, held_out: Source, training: Source) -> dict[str, Float[Tensor, " n"]]:
-    """PSNR of every held-out image, by who describes it."""
+    """PSNR of every held-out image, by description."""
     rank, side = encoder.backbone.registers, encoder.backbone.patch_size
     basis = principal_basis(torch.cat([patchify(x, side).flatten(0, 1) for x in pictures(training, encoder)]), rank)
     scores: dict[str, list[Tensor]] = {"model": [], "own": [], "shared": []}
@@ -83,7 +83,7 @@ def compare(encoder: ConceptEncoder, held_out: Source, training: Source) -> dict
 
 
 def pictures(source: Source, encoder: ConceptEncoder) -> Iterator[Images]:
-    """Images in [0, 1] as the encoder sees them: the shorter side at its size, the middle square."""
+    """Images in [0, 1] as the encoder gets them: the shorter side at its size, the centre square."""
     for batch in evaluation_batches(source, encoder.image_size, resize=encoder.image_size, workers=0):
         yield batch.images.float() / 255
 
@@ -94,7 +94,7 @@ def pooled(decibels: Float[Tensor, " n"]) -> float:
 
 
 def rank_approximation(rows: Float[Tensor, "*b m d"], rank: int) -> Float[Tensor, "*b m d"]:
-    """Each matrix of rows by its own mean and its own first `rank` components."""
+    """Each matrix of rows, approximated by its own mean and its own first `rank` components."""
     mean = rows.mean(dim=-2, keepdim=True)
     u, s, vh = torch.linalg.svd(rows - mean, full_matrices=False)
     return mean + (u[..., :rank] * s[..., None, :rank]) @ vh[..., :rank, :]
@@ -114,7 +114,7 @@ def principal_basis(rows: Float[Tensor, "m d"], rank: int) -> tuple[Float[Tensor
 def described_by(
     rows: Float[Tensor, "*b m d"], mean: Float[Tensor, " d"], basis: Float[Tensor, "k d"]
 ) -> Float[Tensor, "*b m d"]:
-    """Rows as a basis can describe them."""
+    """The rows projected onto a basis."""
     return mean + (rows - mean) @ basis.T @ basis
 
 

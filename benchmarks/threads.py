@@ -2,9 +2,9 @@
 
     python benchmarks/threads.py --recipe dino-cifar10 mae-cifar10 --data cifar10/ --steps 60 --rounds 3
 
-Every setting runs in processes of its own. The settings take turns, round after round, and the best window of all
-rounds counts, so that other work on the machine, which only slows things down, disturbs the comparison little.
-The first setting gives each data worker a core of its own; on two cores, one thread trains.
+Every setting runs in its own processes. The settings run alternately in several rounds, and the best window of all
+rounds counts, so that other work on the machine, which only slows things down, hardly affects the comparison.
+The first setting gives each data worker its own core; on two cores, one thread trains.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 
 @dataclass(frozen=True)
 class Setting:
-    """How the cores are shared."""
+    """How the cores are used."""
 
     processes: int
-    threads: int | None  # None: as the rule has it
+    threads: int | None  # None: chosen by the trainer
     workers: int
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--data", help="images to train on, instead of the recipe's own")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("overrides", nargs="*", help="settings of every run, after --")
+    parser.add_argument("overrides", nargs="*", help="settings for every run, after --")
     arguments = parser.parse_args()
     for recipe in arguments.recipe:
         common = [*arguments.overrides, *([f"data.path={arguments.data}"] if arguments.data else [])]
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def images_per_second(recipe: str, steps: int, setting: Setting, common: list[str]) -> float:
-    """Best of the logged windows of a short run. The number of threads is kept, if given, whatever training chooses."""
+    """The best of the logged windows of a short run. A given number of threads overrides the trainer's choice."""
     threads = setting.threads
     keep = f"import torch; torch.set_num_threads({threads}); torch.set_num_threads = lambda count: None; "
     settings = [

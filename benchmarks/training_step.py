@@ -1,9 +1,9 @@
-"""How much of the machine a training step uses: its FLOP/s against those of a large matrix product, in one process.
+"""How much of the machine a training step uses: its FLOP/s relative to a large matrix product, in one process.
 
     python benchmarks/training_step.py --recipe dino-cifar10 --steps 10
 
-FLOPs are counted by torch while the step runs (matrix products and attention, forward and backward), not estimated. The
-views are random pixels: reading data is not part of this measurement.
+torch counts the FLOPs while the step runs (matrix products and attention, forward and backward); they are not
+estimated. The views are random pixels: loading data is not part of this measurement.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def main() -> None:
 
 
 def matmul_peak(side: int = 1536) -> float:
-    """FLOP/s of the best of several float32 products."""
+    """FLOP/s of the fastest of several float32 products."""
     left, right = torch.randn(side, side), torch.randn(side, side)
     return 2 * side**3 / best(lambda: left @ right, 8)
 
 
 def step_cost(recipe: Recipe, batch_size: int, repeats: int) -> tuple[int, float]:
-    """FLOPs of one optimiser step, and the seconds of the fastest."""
+    """FLOPs of one optimiser step, and the seconds of the fastest step."""
     method = build_method(recipe)
     optimizer = build_optimizer(method, recipe.optim)
     progress = Progress(step=1, steps=100, steps_per_epoch=10)

@@ -1,12 +1,12 @@
-"""Throughput of DINO's 2+8 views on one core: ours against torchvision v2 on PIL images, in one run.
+"""Throughput of DINO's 2+8 views on one core: ours compared with torchvision v2 on PIL images, in one run.
 
     python benchmarks/views.py --images photos/ --count 16 --repeats 5
 
-Both sides start from the same images and end with uint8 tensors; where decoding counts, each side decodes as it does in
-training (Pillow, `asterism.images.decode`). The baseline comes in two forms: with torchvision's own GaussianBlur (9 × 9
-taps) and with PIL's, as the DINO code has it. Times are processor time; repetitions are interleaved, each draws anew,
-and the best of each side counts, so other work on the machine disturbs neither more than the other. At the end,
-views of small images: made one image at a time, and together.
+Both sides start from the same images and end with uint8 tensors; where decoding is included, each side decodes as in
+training (Pillow, `asterism.images.decode`). The baseline has two forms: with torchvision's own GaussianBlur (9 × 9
+taps) and with PIL's, as in the DINO code. Times are CPU time; repetitions are interleaved, each with new draws, and the
+best of each side counts, so that other work on the machine affects both sides equally. At the end, views of small
+images are made one image at a time, and together.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def cut_views(views: Views, images: Sequence[Tensor], seed: int) -> None:
 
 
 def small_views(size: int, count: int = 64) -> dict[str, Callable[[int], None]]:
-    """Views of small images, cut one image at a time and several together."""
+    """Views of small images, cropped one image at a time and several together."""
     views, scenes = our_views(size, size // 2, 2), Scenes(size=size, count=count)
     images = [scenes[number].image for number in range(count)]
 
@@ -61,7 +61,7 @@ def small_views(size: int, count: int = 64) -> dict[str, Callable[[int], None]]:
 
 
 class PILBlur:
-    """DINO's blur: the radius drawn anew for every image."""
+    """DINO's blur, with a new radius for every image."""
 
     def __call__(self, image: Image.Image) -> Image.Image:
         return image.filter(ImageFilter.GaussianBlur(radius=random.uniform(*SIGMA)))
@@ -110,7 +110,7 @@ def encoded_images(folder: Path | None, count: int) -> list[bytes]:
 
 
 def best_times(contestants: dict[str, Callable[[int], None]], repeats: int) -> dict[str, float]:
-    """Least seconds of each contestant over interleaved repetitions with seeds of their own, after one to warm up."""
+    """Best seconds of each form over interleaved repetitions with different seeds, after a warm-up."""
     best = dict.fromkeys(contestants, float("inf"))
     for repeat in range(repeats + 1):
         for name, run in contestants.items():

@@ -1,4 +1,4 @@
-"""The Python interface, in the words of the README."""
+"""The Python interface, as shown in the README."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def test_the_readme_in_python(run: Run, labelled: Path) -> None:
     assert result.model.step == 2
 
 
-def test_the_names_for_own_code(run: Run) -> None:
+def test_exported_names(run: Run) -> None:
     from asterism import Encoder, Features, Result, Run, UserError, ops
 
-    assert isinstance(asterism.load(run), Encoder), "a run is as good as its path"
+    assert isinstance(asterism.load(run), Encoder), "a run works like its path"
     assert isinstance(asterism.load(run).encode(torch.rand(1, 3, 16, 16)), Features)
     assert (Run, UserError, Result.__name__) == (type(run), api.UserError, "Result")
     assert float(ops.koleo.koleo(torch.eye(3)[None])) < 0.7
@@ -101,7 +101,7 @@ def test_two_processes_evaluate_like_one(labelled: Path, tmp_path: Path) -> None
 
 
 def _evaluated(labelled: Path, home: Path) -> dict[str, float]:
-    """As a process of several does it: features go to one cache, the first process writes the result."""
+    """Evaluate as one of several processes: they share a feature cache, and the first one writes the result."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(home / "cache"))
         patch.setattr("asterism.features.cache.WORTH_KEEPING", 1)
@@ -114,7 +114,7 @@ def _evaluated(labelled: Path, home: Path) -> dict[str, float]:
     return dict(result.values)
 
 
-def test_a_run_tells_what_it_is(run: Run) -> None:
+def test_a_run_has_its_config_metrics_and_encoder(run: Run) -> None:
     assert run.config["optim"]["lr"] == 3e-4
     assert run.config["backbone"]["dim"] == 16
     assert run.metrics()[-1]["step"] == 2
@@ -123,7 +123,7 @@ def test_a_run_tells_what_it_is(run: Run) -> None:
 
 
 def test_an_existing_run_is_not_replaced(run: Run, labelled: Path) -> None:
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="already exists"):
         asterism.pretrain("mae", labelled, run.path, **SMALL)
 
 
@@ -144,10 +144,10 @@ def test_settings_in_three_forms_mean_the_same(monkeypatch: pytest.MonkeyPatch) 
     assert {out for _, out in seen} == {Path("runs/dino")}
 
 
-def test_words_that_do_not_go_together() -> None:
-    with pytest.raises(UserError, match="name one method or recipe"):
+def test_arguments_that_exclude_each_other() -> None:
+    with pytest.raises(UserError, match="give one method or recipe"):
         api.pretrain(data="photos")
-    with pytest.raises(UserError, match="name one method or recipe"):
+    with pytest.raises(UserError, match="give one method or recipe"):
         api.pretrain("dino", recipe="mae", data="photos")
     with pytest.raises(UserError, match="--resume continues a run as it is"):
         api.pretrain("dino", resume="runs/x")
@@ -176,6 +176,18 @@ def test_embeddings_are_what_encode_gives(labelled: Path, tmp_path: Path) -> Non
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(AttributeError, match="no attribute 'pretrian'"):
         asterism.pretrian  # noqa: B018
-    names = {"concepts", "embed", "evaluate", "load", "pretrain", "reconstruct", "report", "search", "segment", "track"}
+    names = {
+        "compare",
+        "concepts",
+        "embed",
+        "evaluate",
+        "load",
+        "pretrain",
+        "reconstruct",
+        "report",
+        "search",
+        "segment",
+        "track",
+    }
     parts = {"Encoder", "Features", "Result", "Run", "UserError", "ops", "plan"}
     assert set(asterism.__all__) == names | parts | {"__version__"}

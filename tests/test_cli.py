@@ -1,4 +1,4 @@
-"""The command line: what it prints, its exit codes, and what it leaves behind when something is wrong."""
+"""The command line: what it prints, its exit codes, and what it leaves on disk after an error."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def call(*words: str | Path) -> Result:
 
 
 def refused(result: Result) -> str:
-    """The message of a user's mistake: exit code 2, words on stderr, no traceback."""
+    """The message of a user's mistake: exit code 2, the message on stderr, no traceback."""
     assert result.exit_code == 2, result.output
     assert isinstance(result.exception, SystemExit)
     assert "Traceback" not in result.output
@@ -144,7 +144,7 @@ def test_lists_are_complete() -> None:
     assert list(entries("datasets")) == list(dataset_names())
     assert list(entries("protocols")) == protocol_names()
     for kind in ("methods", "recipes", "datasets", "protocols"):
-        assert all(entries(kind).values()), f"every one of the {kind} says what it is"
+        assert all(entries(kind).values()), f"every one of the {kind} has a summary"
 
 
 def test_listed_models_exist_in_timm() -> None:
@@ -164,7 +164,7 @@ def test_an_unknown_list_names_near_ones() -> None:
     assert set(KINDS) == {"methods", "recipes", "studies", "datasets", "protocols", "models"}
 
 
-# --- the way through ------------------------------------------------------------------------------------------------
+# --- from training to a report ---------------------------------------------------------------------------------------
 
 
 def test_pretrain_evaluate_embed_report(labelled: Path) -> None:
@@ -183,7 +183,7 @@ def test_pretrain_evaluate_embed_report(labelled: Path) -> None:
 
     embedded = call("embed", "run", "--data", labelled, "--out", "vectors.npz")
     assert embedded.exit_code == 0, embedded.output
-    assert "15 images of labelled × 16 numbers" in embedded.stdout
+    assert "15 images of labelled × 16 dimensions" in embedded.stdout
 
     reported = call("report", "run")
     assert reported.exit_code == 0, reported.output
@@ -194,7 +194,7 @@ def test_pretrain_evaluate_embed_report(labelled: Path) -> None:
     assert "finished" in again.output
 
 
-def test_overrides_stand_anywhere(labelled: Path) -> None:
+def test_overrides_can_be_anywhere(labelled: Path) -> None:
     result = call("pretrain", "--data", labelled, "dino", "--out", "run", *DINO[1:], "optim.lr=3e-4")
     assert result.exit_code == 0, result.output
     assert "lr: 0.0003" in Path("run/config.yaml").read_text()
@@ -252,7 +252,7 @@ def test_raw_pixels_can_be_evaluated(labelled: Path) -> None:
     assert "100.00" in result.stdout
 
 
-def test_fewer_images_than_k_are_said(labelled: Path, weights: Path) -> None:
+def test_fewer_images_than_k_are_reported(labelled: Path, weights: Path) -> None:
     result = call("evaluate", weights, "--data", labelled)
     assert result.exit_code == 0
     assert "k = 20, 100, 200 was reduced to 12" in result.stdout
@@ -273,11 +273,11 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "unreadable override": (["pretrain", *DINO, "--data", "labelled", "fast"], "cannot read override 'fast'"),
     "value of another kind": (["pretrain", *DINO, "--data", "labelled", "optim.lr=fast"], "optim.lr = 'fast'"),
     "missing recipe": (["pretrain", "mine.yaml", "--data", "labelled"], "no such file: mine.yaml"),
-    "nothing to train": (["pretrain", "--data", "labelled"], "name one method or recipe"),
-    "existing output": (["pretrain", *DINO, "--data", "labelled", "--out", "labelled"], "labelled exists already"),
+    "nothing to train": (["pretrain", "--data", "labelled"], "give one method or recipe"),
+    "existing output": (["pretrain", *DINO, "--data", "labelled", "--out", "labelled"], "labelled already exists"),
     "overwriting something else": (
         ["pretrain", *DINO, "--data", "labelled", "--out", "labelled", "--overwrite"],
-        "is not a run folder, so --overwrite does not touch it",
+        "is not a run folder, so --overwrite cannot replace it",
     ),
     "no such device": (
         ["pretrain", *DINO, "--data", "labelled", "trainer.accelerator=cuda"],
@@ -299,7 +299,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     ),
     "resume and a method": (["pretrain", "dino", "--resume", "nowhere"], "--resume continues a run as it is"),
     "evaluate nothing": (["evaluate", "nowhere/run", "--data", "labelled"], "nowhere/run"),
-    "evaluate without data": (["evaluate", "weights.safetensors"], "name the data"),
+    "evaluate without data": (["evaluate", "weights.safetensors"], "no data given"),
     "evaluate on a missing folder": (
         ["evaluate", "weights.safetensors", "--data", "no/where"],
         "no such file or folder",
@@ -315,7 +315,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     ),
     "no such device for evaluate": (
         ["evaluate", "weights.safetensors", "--data", "labelled", "--device", "cuda"],
-        "device 'cuda' was asked for, but torch finds none here",
+        "device 'cuda' is not available to torch",
     ),
     "unknown device": (
         ["evaluate", "weights.safetensors", "--data", "labelled", "--device", "gpu"],
@@ -371,11 +371,11 @@ def test_a_checkpoint_of_another_shape(labelled: Path) -> None:
     assert "--init" in said
 
 
-def test_unreadable_images_are_recorded_beside_the_embeddings(labelled: Path, weights: Path) -> None:
+def test_unreadable_images_are_recorded_next_to_the_embeddings(labelled: Path, weights: Path) -> None:
     (labelled / "red" / "001.png").write_bytes(b"cut off")
     result = call("embed", weights, "--data", labelled, "--out", "vectors.npz")
     assert result.exit_code == 0
-    assert "1 unreadable images were left out, see vectors.bad_images.jsonl" in result.stderr
+    assert "skipped 1 unreadable images, see vectors.bad_images.jsonl" in result.stderr
     assert json.loads(Path("vectors.bad_images.jsonl").read_text())["key"] == "red/001.png"
 
 
@@ -386,7 +386,7 @@ def raising(error: BaseException) -> Callable[..., None]:
     return work
 
 
-def test_a_full_disk_is_said_in_plain_words(labelled: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_explained(labelled: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = everything_here()
     monkeypatch.setattr("asterism.index.write.np.savez", raising(OSError(28, "No space left on device")))
     said = refused(call("embed", weights, "--data", labelled, "--out", "vectors.npz"))
@@ -396,7 +396,7 @@ def test_a_full_disk_is_said_in_plain_words(labelled: Path, weights: Path, monke
 
 def test_a_forbidden_folder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "embed", raising(PermissionError(13, "Permission denied", "/root/x.npz")))
-    assert "not allowed to use /root/x.npz" in refused(call("embed", "w.safetensors", "--data", "labelled"))
+    assert "no permission for /root/x.npz" in refused(call("embed", "w.safetensors", "--data", "labelled"))
 
 
 def test_ctrl_c_ends_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,10 +407,10 @@ def test_ctrl_c_ends_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_stopped_training_keeps_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "pretrain", raising(Interrupted("stopped at step 3; go on with --resume run", 15)))
+    monkeypatch.setattr(api, "pretrain", raising(Interrupted("stopped at step 3; resume with --resume run", 15)))
     result = call("pretrain", "dino")
     assert result.exit_code == 143
-    assert "go on with --resume run" in result.stderr
+    assert "resume with --resume run" in result.stderr
 
 
 def test_debugging_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -418,7 +418,7 @@ def test_debugging_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(call("list", "modles").exception, UserError)
 
 
-def test_a_bug_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "embed", raising(ZeroDivisionError("ours")))
     result = call("embed", "w.safetensors", "--data", "labelled")
     assert result.exit_code == 1

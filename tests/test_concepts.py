@@ -1,4 +1,4 @@
-"""Using a model with concepts: pictures, search by a single concept, reconstructions, and what is refused."""
+"""Using a model with concepts: pictures, search by a single concept, reconstructions, and what is rejected."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def names(folder: str) -> set[str]:
 # --- concepts -------------------------------------------------------------------------------------------------------
 
 
-def test_the_way_from_photos_to_a_page() -> None:
+def test_from_photos_to_a_page() -> None:
     assert call("embed", "concepts.safetensors", "-d", "photos", "-o", "photos.parquet").exit_code == 0
     words = ("concepts", "concepts.safetensors", "photos/red/000.png", "photos/blue/000.png")
     result = call(*words, "--index", "photos.parquet", "--neighbours", "2", "--out", "shown")
@@ -60,9 +60,9 @@ def test_the_way_from_photos_to_a_page() -> None:
     assert names("shown") == {"concepts.html"} | {f"{folder}/{n}.png" for folder in ("000", "000-1") for n in each}
     page = Path("shown/concepts.html").read_text()
     assert page.count("<img") == 2 * (3 + TOKENS + TOKENS * (1 + 2))
-    assert '="http' not in page, "the page needs nothing from elsewhere"
+    assert '="http' not in page, "the page is self-contained"
     first = page.partition("<h2>000-1</h2>")[0]
-    assert "red/000.png, concept" not in first, "an image is no neighbour of itself"
+    assert "red/000.png, concept" not in first, "an image is not its own neighbour"
     assert "blue/000.png, concept" not in page.partition("<h2>000-1</h2>")[2]
     assert pixels("shown/000/nearest-0.png").shape == (256, 2 * 256, 3)
     made = concept_encoder()
@@ -99,7 +99,7 @@ def test_an_official_checkpoint_is_shown_and_reconstructed(golden: Path) -> None
     assert f"image-0/concept-{v['out_sparse'].shape[1] - 1}.png" in names("shown")
     (written,) = asterism.reconstruct(encoder, [image])
     expected = (v["out_recon_pixels"][0].clamp(0, 1) * 255).permute(1, 2, 0)
-    # The picture reaches the encoder as 8-bit colours, the vectors were made without that.
+    # The encoder gets the picture as 8-bit colours; the golden vectors were made without this rounding.
     assert (pixels(written).float() - expected).abs().max() < 4
 
 
@@ -147,7 +147,7 @@ def test_reconstructions_of_edited_factors() -> None:
     assert not torch.equal(pixels("made/000.reconstruction.png"), pixels("made/000.edited.png"))
 
 
-def test_without_an_edit_there_is_nothing_edited() -> None:
+def test_without_an_edit_only_reconstructions_are_written() -> None:
     written = asterism.reconstruct("concepts.safetensors", ["photos/red/000.png", "photos/red/001.png"], "made")
     assert written == [Path("made/000.reconstruction.png"), Path("made/001.reconstruction.png")]
     assert names("made") == {"000.reconstruction.png", "001.reconstruction.png"}
@@ -161,12 +161,12 @@ def test_an_edit_in_python_equals_its_parts() -> None:
     torch.testing.assert_close(maps, factors.move(factors.drop(where, [2]), 0, 1, 0))
 
 
-def test_results_stay_unless_replaced() -> None:
+def test_results_are_kept_unless_replaced() -> None:
     image = "photos/red/000.png"
     Path("made").mkdir()
     Path("made/notes.txt").write_text("precious")
     for work in (asterism.reconstruct, asterism.concepts):
-        with pytest.raises(UserError, match="made exists already; replace its files by --overwrite"):
+        with pytest.raises(UserError, match="made already exists; replace its files with --overwrite"):
             work("concepts.safetensors", [image], "made")
     asterism.reconstruct("concepts.safetensors", [image], "made", overwrite=True)
     assert names("made") == {"notes.txt", "000.reconstruction.png"}
@@ -192,7 +192,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "moved concept out of range": (("reconstruct", *ONE, "--move", "7:1,1"), "concept 7 does not exist"),
     "everything dropped": (("reconstruct", *ONE, "--drop", "0,1,2"), "all 3 concepts would be dropped"),
-    "unreadable drop": (("reconstruct", *ONE, "--drop", "sky"), "cannot read --drop sky; give numbers"),
+    "unreadable drop": (("reconstruct", *ONE, "--drop", "sky"), "cannot read --drop sky; give concept numbers"),
     "unreadable move": (("reconstruct", *ONE, "--move", "1:2"), "cannot read --move 1:2; give TOKEN:DY,DX"),
     "moved twice": (("reconstruct", *ONE, "--move", "1:0,2", "--move", "1:2,0"), "moves a concept twice"),
     "missing index": (("concepts", *ONE, "--index", "no.parquet"), "there is no index no.parquet"),

@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 from asterism.files import replacing
 
 
-def test_the_new_file_takes_the_place_of_the_old_one(tmp_path):
+def test_the_new_file_replaces_the_old_one(tmp_path):
     path = tmp_path / "deep" / "a.txt"
     with replacing(path) as temporary:
         temporary.write_text("one")
@@ -33,7 +33,7 @@ def test_an_error_changes_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_files_are_as_readable_as_any_other(tmp_path):
+def test_files_have_the_usual_permissions(tmp_path):
     (tmp_path / "plain").touch()
     with replacing(tmp_path / "a.safetensors") as temporary:
         save_file({"a": torch.zeros(1)}, temporary)

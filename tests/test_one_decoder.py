@@ -1,4 +1,4 @@
-"""A file has the same pixels wherever it enters: encode, embed, search, evaluate, concepts."""
+"""A file has the same pixels in every command: encode, embed, search, evaluate, concepts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def levels(height: int, width: int, channels: int = 3, seed: int = 0) -> np.ndar
 
 
 def write_formats(folder: Path) -> list[Path]:
-    """Every kind of file whose pixels two decoders may read in two ways, most with odd sides; two classes."""
+    """Every kind of file that two decoders might read differently, most with odd sides; two classes."""
     for name in ("grey", "colour"):
         (folder / name).mkdir(parents=True)
     ramp = np.linspace(0, 1, 301 * 250, dtype=np.float32).reshape(301, 250)

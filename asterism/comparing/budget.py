@@ -1,4 +1,4 @@
-"""How long a run of a study trains: steps, epochs, images, or time of cores and GPUs."""
+"""How long a run of a study trains: in steps, epochs, images, core-minutes or GPU hours."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Budget:
 
     @property
     def is_measured(self) -> bool:
-        """Whether the number of steps follows from the speed of the machine."""
+        """Whether the number of steps depends on the speed of the machine."""
         return self.kind in _MEASURED
 
     @property
@@ -36,16 +36,16 @@ class Budget:
 
     @property
     def suffix(self) -> str:
-        """Part of a folder's name."""
+        """The budget as part of a folder's name."""
         return f"{self.amount:g}{_UNITS[self.kind]}"
 
     @property
     def seconds(self) -> float:
-        """Of one core or of one GPU."""
+        """Seconds of one core or one GPU."""
         return self.amount * (60 if self.kind == "core_minutes" else 3600)
 
     def overrides(self, recipe: Recipe) -> list[str]:
-        """Settings of the trainer for a length that needs no measurement."""
+        """Trainer settings for a length that needs no measurement."""
         assert not self.is_measured
         if self.kind == "epochs":
             return ["trainer.steps=null", "trainer.minutes=null", f"trainer.epochs={self.amount:g}"]
@@ -54,7 +54,7 @@ class Budget:
         batch = recipe.trainer.batch_size
         if not isinstance(batch, int):
             raise UserError(
-                f"a budget of {self.amount:g} images needs a batch size that is known; add trainer.batch_size=64, or "
+                f"a budget of {self.amount:g} images needs a fixed batch size; add trainer.batch_size=64, or "
                 "another number, to the settings"
             )
         return steps_overrides(math.ceil(self.amount / batch))
@@ -65,7 +65,7 @@ def steps_overrides(steps: int) -> list[str]:
 
 
 class LengthConfig(Config):
-    """At most one of these; several values stand for several rows of the table. None: as long as the recipe says."""
+    """At most one of these may be set; several values give several rows of the table. None: the recipe's length."""
 
     steps: tuple[int, ...] | None = Field(default=None, min_length=1)  # of the optimiser
     epochs: tuple[float, ...] | None = Field(default=None, min_length=1)  # passes over the data

@@ -1,4 +1,4 @@
-"""What can be known to be wrong before anything is trained: recipes, settings, data and weights that are not there."""
+"""Checks before anything is trained: recipes and settings are valid, data and weights exist."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from asterism.train.recipe import Recipe
 
 
 def check_folder(place: Place) -> None:
-    """A study goes into a new folder, or continues in its own."""
+    """Allow only a new folder, or the folder of a study."""
     folder = place.folder
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; choose another --out")
@@ -40,7 +40,7 @@ def check_settings(study: StudyConfig, trials: Sequence[Trial]) -> dict[str, Rec
 
 
 def check_data(study: StudyConfig, trials: Sequence[Trial], recipes: dict[str, Recipe]) -> None:
-    """All images and weights are there, and are what the protocols need."""
+    """Check that all images and weights exist, and that the protocols can use the data."""
     trained = {(recipe.data.path, recipe.data.split) for recipe in recipes.values()}
     for path, split in trained:
         open_source(path, split)
@@ -62,7 +62,7 @@ def _check_evaluation(part: EvaluationConfig, path: str) -> None:
 
 
 def _is_missing(weights: str) -> bool:
-    """A name without folder or ending is timm's, or `pixels`."""
+    """Whether a path does not exist. A name without folder or extension is a timm model or `pixels`."""
     path = Path(weights).expanduser()
     looks_like_a_path = len(path.parts) > 1 or path.suffix in (".pth", ".pt", ".safetensors", ".bin", ".ckpt")
     return looks_like_a_path and not path.exists()

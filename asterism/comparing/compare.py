@@ -1,4 +1,4 @@
-"""Comparing runs: carry out a study and write its table, its numbers and its page."""
+"""Runs a study, and writes its table, its CSV file and its page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from asterism.comparing.launch import Machines, write_scripts
 from asterism.comparing.outcome import Outcome, read_outcome
 from asterism.comparing.page import study_page
 from asterism.comparing.plan import Place, Trial, as_text, evaluate_command, plan_trials, pretrain_command
-from asterism.comparing.runner import Say, carry_out, slots
+from asterism.comparing.runner import Report, run_trials, slots
 from asterism.comparing.study import StudyConfig, load_study
 from asterism.comparing.table import Row, comma_separated, markdown, rows_of
 from asterism.config import write_yaml
@@ -20,7 +20,7 @@ from asterism.files import write_text
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a study gave so far."""
+    """The results of a study so far."""
 
     path: Path  # its folder
     columns: tuple[str, ...]
@@ -48,11 +48,11 @@ class Planned:
     study: StudyConfig
     place: Place
     trials: tuple[Trial, ...]
-    data: str | None  # to train on, instead of what the study says
+    data: str | None  # to train on, instead of the study's
 
 
 def plan_study(name: str, out: Path | None, data: str | None, only: Sequence[str]) -> Planned:
-    """Reads and checks everything but the data; writes nothing."""
+    """Read and check everything but the data; writes nothing."""
     study = load_study(name)
     place = Place(out if out is not None else Path("studies") / Path(name).stem)
     check_folder(place)
@@ -61,17 +61,17 @@ def plan_study(name: str, out: Path | None, data: str | None, only: Sequence[str
     return Planned(Path(name).stem, study, place, tuple(trials), data)
 
 
-def carry_out_study(planned: Planned, jobs: int | None, say: Say) -> Comparison:
-    """Train and evaluate what is missing, and write the results."""
+def run_study(planned: Planned, jobs: int | None, report: Report) -> Comparison:
+    """Train and evaluate the trials that are not finished, and write the results."""
     study, place, trials = planned.study, planned.place, planned.trials
     check_data(study, trials, check_settings(study, trials))
     write_text(place.study, write_yaml(study))
-    carry_out(study, trials, place, slots(jobs), say)
+    run_trials(study, trials, place, slots(jobs), report)
     return write_comparison(planned)
 
 
 def write_launch_scripts(planned: Planned, machines: Machines) -> Path:
-    """Scripts instead of results; whoever starts them collects by carrying out the study again."""
+    """Write scripts instead of training; `run_study` collects their results later."""
     study, place, trials = planned.study, planned.place, planned.trials
     start = write_scripts(study, trials, check_settings(study, trials), place, machines)
     write_text(place.study, write_yaml(study))
@@ -79,7 +79,7 @@ def write_launch_scripts(planned: Planned, machines: Machines) -> Path:
 
 
 def write_comparison(planned: Planned) -> Comparison:
-    """Table, numbers and page of what is in the folder, also of runs that `--only` left out now."""
+    """Write table, CSV file and page of all trials in the folder, including runs that `--only` left out this time."""
     study, place = planned.study, planned.place
     all_trials = {trial.name: trial for trial in (*plan_trials(study, place, (), planned.data), *planned.trials)}
     present = [trial for trial in all_trials.values() if trial in planned.trials or place.record(trial.name).is_file()]
@@ -93,7 +93,7 @@ def write_comparison(planned: Planned) -> Comparison:
 
 
 def describe_plan(planned: Planned) -> str:
-    """Every trial with its length and its commands, as the user would type them."""
+    """Every trial with its length and its commands, as a user would type them."""
     study, place = planned.study, planned.place
     recipes = check_settings(study, planned.trials)
     lines = [f"{len(planned.trials)} trials in {place.folder}"]
@@ -113,5 +113,5 @@ def _length(trial: Trial) -> str:
     if trial.untrained:
         return "untrained"
     if trial.budget is None:
-        return "as long as the recipe says"
-    return trial.budget.label + (", in steps as measured at its start" if trial.budget.is_measured else "")
+        return "length as in the recipe"
+    return trial.budget.label + (", converted to steps when it starts" if trial.budget.is_measured else "")

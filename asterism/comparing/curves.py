@@ -20,7 +20,7 @@ _AXES: dict[Axis, str] = {"images": "images seen", "core_minutes": "core-minutes
 
 
 def charts(rows: Sequence[Row]) -> str:
-    """All curves; more runs than there are colours are spread over several charts."""
+    """All curves; if there are more runs than colours, they are divided over several charts."""
     drawn = []
     for metric, axis in product(_TITLES, _AXES):
         lines = {row.name: mean_curve(row, metric, axis) for row in rows}
@@ -30,7 +30,7 @@ def charts(rows: Sequence[Row]) -> str:
 
 
 def mean_curve(row: Row, metric: str, axis: Axis) -> Series:
-    """Mean over seeds at the places of the first of them that all have reached."""
+    """Mean over seeds, at the points of the first seed that all seeds have reached."""
     curves = [curve for outcome in row.outcomes if (curve := outcome.curves.get(metric))]
     if not curves:
         return []
@@ -55,5 +55,5 @@ def _place(point: Point, axis: Axis) -> float:
 
 
 def _end(curve: Sequence[Point], axis: Axis) -> float:
-    """Where a curve ends; seeds differ a little in time, and none should cost the others their last point."""
+    """The end of a curve, with a tolerance in time, so that a slightly faster seed does not cut off the last point."""
     return _place(curve[-1], axis) * (1.0 if axis == "images" else 1.05)

@@ -1,4 +1,4 @@
-"""A mean over seeds, and how far it can be trusted."""
+"""The mean over seeds and its confidence interval."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 EXPLANATION = (
-    "Mean over seeds. In brackets: of three or more seeds, the 95 % confidence interval of the mean (Student's t); of "
-    "two, half the distance between them."
+    "Mean over seeds. In brackets: for three or more seeds, the 95 % confidence interval of the mean (Student's t); "
+    "for two, half their difference."
 )
 
 # 97.5 % quantiles of Student's t for 2, 3, … degrees of freedom
@@ -43,7 +43,7 @@ def interval(values: Sequence[float]) -> Interval | None:
 
 
 def t_quantile(freedom: int) -> float:
-    """97.5 % quantile; above the table by Cornish and Fisher's expansion, exact there to four digits."""
+    """The 97.5 % quantile; beyond the table by the Cornish-Fisher expansion, exact there to four digits."""
     if freedom - 2 < len(_T):
         return _T[freedom - 2]
     z = statistics.NormalDist().inv_cdf(0.975)

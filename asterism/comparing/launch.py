@@ -20,7 +20,7 @@ from asterism.comparing.plan import (
     pretrain_command,
     resume_command,
 )
-from asterism.comparing.records import check_asked, write_record
+from asterism.comparing.records import check_specifications, write_record
 from asterism.comparing.study import StudyConfig
 from asterism.errors import UserError
 from asterism.files import write_text
@@ -32,7 +32,7 @@ LAUNCHERS: tuple[Launcher, ...] = ("torchrun", "slurm")
 
 @dataclass(frozen=True)
 class Machines:
-    """What each trial gets."""
+    """The resources of each trial."""
 
     launcher: Launcher
     devices: int = 8  # GPUs per node
@@ -42,16 +42,16 @@ class Machines:
 def write_scripts(
     study: StudyConfig, trials: Sequence[Trial], recipes: dict[str, Recipe], place: Place, machines: Machines
 ) -> Path:
-    """A script per trial, and one that starts them all in order; returns the latter."""
+    """Write a script per trial, and one that starts them all in order; returns the latter."""
     measured = [trial.name for trial in trials if trial.budget is not None and trial.budget.is_measured]
     if measured:
         raise UserError(
-            f"{measured[0]}: how many steps fit into a time is measured where the run trains, which a script cannot "
-            "do; give steps, epochs or images, or start `asterism compare` on the machine itself"
+            f"{measured[0]}: a time budget is converted to steps on the machine that trains, which a script cannot do; "
+            "give steps, epochs or images, or run `asterism compare` on that machine"
         )
     if machines.launcher == "torchrun" and machines.nodes > 1:
         raise UserError("--nodes needs --launch slurm; torchrun is started by hand on each node")
-    check_asked(trials, place)
+    check_specifications(trials, place)
     for trial in trials:
         length = [] if trial.budget is None else trial.budget.overrides(recipes[trial.run])
         write_text(place.script(trial.name), _script(study, trial, length, place, machines))
@@ -73,7 +73,7 @@ def _script(study: StudyConfig, trial: Trial, length: Sequence[str], place: Plac
             f"  {_launched([*new, '--overwrite'], machines)}",
             "fi",
         ]
-    lines += [_words(["python", "-m", "asterism", *evaluate_command(trial, place, e)]) for e in study.evaluations]
+    lines += [shlex.join(["python", "-m", "asterism", *evaluate_command(trial, place, e)]) for e in study.evaluations]
     return "\n".join(lines) + "\n"
 
 
@@ -94,12 +94,12 @@ def _resources(trial: Trial, place: Place, machines: Machines) -> list[str]:
 
 def _launched(command: Command, machines: Machines) -> str:
     if machines.launcher == "slurm":
-        return _words(["srun", "python", "-m", "asterism", *command])
-    return _words(["torchrun", "--standalone", f"--nproc-per-node={machines.devices}", "-m", "asterism", *command])
+        return shlex.join(["srun", "python", "-m", "asterism", *command])
+    return shlex.join(["torchrun", "--standalone", f"--nproc-per-node={machines.devices}", "-m", "asterism", *command])
 
 
 def _start(trials: Sequence[Trial], place: Place, machines: Machines) -> str:
-    """With SLURM a trial waits for the one whose weights it needs; otherwise one follows the other."""
+    """With SLURM, a trial waits for the one whose weights it needs; with torchrun, trials run one after the other."""
     lines = ["#!/bin/bash", f"cd {shlex.quote(str(Path.cwd()))}", f"mkdir -p {shlex.quote(str(place.folder / 'logs'))}"]
     if machines.launcher == "torchrun":
         lines += [f"bash {shlex.quote(str(place.script(trial.name)))}" for trial in trials]
@@ -109,7 +109,3 @@ def _start(trials: Sequence[Trial], place: Place, machines: Machines) -> str:
         waits = f'--dependency="afterok:${jobs[trial.after]}" ' if trial.after else ""
         lines.append(f"{jobs[trial.name]}=$(sbatch --parsable {waits}{shlex.quote(str(place.script(trial.name)))})")
     return "\n".join(lines) + "\n"
-
-
-def _words(words: Sequence[str]) -> str:
-    return shlex.join(words)

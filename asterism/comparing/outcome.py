@@ -1,7 +1,7 @@
-"""What a study's folder holds of each trial: how far it came, what it measured, and how it learnt on the way.
+"""The outcome of each trial in a study's folder: its progress, its results and its learning curves.
 
-Everything is read from the run folders and result files, so it does not matter who made them: this machine, torchrun or
-a cluster.
+Everything is read from the run folders and result files, so it does not matter where they were made: on this machine,
+with torchrun or on a cluster.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from asterism.train.run import Run
 
 @dataclass(frozen=True)
 class Point:
-    """What was logged at a step."""
+    """A value that was logged at a step."""
 
-    images: float  # seen until then, with repetitions
+    images: float  # seen up to this step, with repetitions
     core_minutes: float
     value: float
 
@@ -35,8 +35,8 @@ class Outcome:
     trial: Trial
     steps: int
     images: int
-    minutes: float  # of computing, on all cores of the first process
-    images_per_second: float | None  # by the clock
+    minutes: float  # of CPU time, over all processes
+    images_per_second: float | None  # in wall-clock time
     values: Mapping[str, float]  # by column
     problems: tuple[str, ...]  # why something is missing
     curves: Mapping[str, list[Point]]  # by metric
@@ -60,9 +60,9 @@ def read_outcome(study: StudyConfig, trial: Trial, place: Place) -> Outcome:
     for part in study.evaluations:
         folder = place.results(trial.name, part)
         if is_evaluated(trial, place, part):
-            found, lacking = _columns(part.titled, {r.protocol: r.values for r in read_results(folder)})
+            found, missing = _columns(part.titled, {r.protocol: r.values for r in read_results(folder)})
             values |= found
-            problems += lacking
+            problems += missing
         elif not problems or folder.name in failures:
             problems.append(failures.get(folder.name, f"not evaluated: {', '.join(part.titled)}"))
     clock = _clock(records, batch)
@@ -81,14 +81,14 @@ def read_outcome(study: StudyConfig, trial: Trial, place: Place) -> Outcome:
 def _columns(
     titled: Mapping[str, tuple[str, str]], results: Mapping[str, Mapping[str, float]]
 ) -> tuple[dict[str, float], list[str]]:
-    """Values by column, and what to say about columns that these data did not give."""
-    found, lacking = {}, []
+    """Values by column, and messages about columns that the results do not have."""
+    found, missing = {}, []
     for title, (protocol, value) in titled.items():
         if value in results[protocol]:
             found[title] = results[protocol][value]
         else:
-            lacking.append(str(missing_value(protocol, value, results[protocol])))
-    return found, lacking
+            missing.append(str(missing_value(protocol, value, results[protocol])))
+    return found, missing
 
 
 def _unfinished(run: Run, records: list[dict[str, Any]]) -> str:
@@ -100,7 +100,7 @@ def _unfinished(run: Run, records: list[dict[str, Any]]) -> str:
 
 
 def _clock(records: list[dict[str, Any]], batch: int) -> list[tuple[int, float]]:
-    """Core-minutes spent until each logged step; time by the clock in runs that did not log them."""
+    """Core-minutes spent up to each logged step; wall-clock time for runs that did not log CPU time."""
     times, total = [], 0.0
     logged = [record for record in records if "images_per_second" in record]
     ends = [0, *(int(record["step"]) for record in logged)]

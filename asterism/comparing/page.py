@@ -1,4 +1,4 @@
-"""A study as one self-contained page: the table, the curves, and how each row was made."""
+"""A study as a self-contained page: the table, the curves, and the commands behind each row."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def study_page(title: str, study: StudyConfig, rows: Sequence[Row], place: Place
         f"{len(rows)} rows, {len(study.seeds)} seed{'s' * (len(study.seeds) > 1)}, {_length(study)}",
         [
             Section("Results", page.table(header(columns), [cells(row, columns) for row in rows]), EXPLANATION),
-            Section("What is missing", page.table(["run", "why"], problems)),
+            Section("Missing results", page.table(["run", "reason"], problems)),
             Section("Learning curves", charts(rows), _CURVES),
-            Section("How each row was made", "".join(_provenance(study, row, place) for row in rows), folded=True),
-            Section("The study", page.text(write_yaml(study)), "As it was read, with all defaults.", folded=True),
+            Section("Commands", "".join(_provenance(study, row, place) for row in rows), folded=True),
+            Section("The study", page.text(write_yaml(study)), "The settings as read, with all defaults.", folded=True),
         ],
     )
 
 
 def _length(study: StudyConfig) -> str:
     budgets = ", ".join(budget.label for budget in study.budgets)
-    return f"{budgets} each" if budgets else "each as long as its recipe says"
+    return f"{budgets} each" if budgets else "length as in the recipes"
 
 
 def _provenance(study: StudyConfig, row: Row, place: Place) -> str:
-    """Settings and commands of the first seed; the others differ in trainer.seed alone."""
+    """Settings and commands of the first seed; the others differ only in trainer.seed."""
     outcome = row.outcomes[0]
     trial = outcome.trial
     lines = [] if trial.recipe is None else [as_text(pretrain_command(trial, place, _steps(trial, outcome.steps)))]
@@ -50,5 +50,5 @@ def _provenance(study: StudyConfig, row: Row, place: Place) -> str:
 
 
 def _steps(trial: Trial, steps: int) -> list[str]:
-    """The length as it came out, so that the command gives the same run on another machine."""
+    """The actual number of steps, so that the command gives the same run on another machine."""
     return [] if trial.untrained or not steps else steps_overrides(steps)

@@ -1,4 +1,4 @@
-"""From a study to single trials, each a run with a length and a seed, and the commands that carry it out."""
+"""The trials of a study, each a run with one length and one seed, and their commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from asterism.comparing.study import EvaluationConfig, StudyConfig, chosen_runs
 from asterism.train import checkpoint
 from asterism.train.run import Run
 
-Command = list[str]  # words after `asterism`
+Command = list[str]  # arguments after `asterism`
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Trial:
     row: str  # of the table: seeds of a row are averaged
     run: str  # in the study
     seed: int
-    budget: Budget | None  # None: as long as the recipe says
+    budget: Budget | None  # None: the recipe's own length
     recipe: str | None
-    model: str | None  # instead of a recipe: what is evaluated as it is
-    settings: tuple[str, ...]  # all but the length
+    model: str | None  # instead of a recipe: a model that is only evaluated
+    settings: tuple[str, ...]  # except the length
     data: str | None
     init: str | None  # weights, or the folder of the trial `after`
     after: str | None  # the trial whose weights it starts from
@@ -42,7 +42,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the parts of a study lie."""
+    """The paths of a study's files."""
 
     folder: Path
 
@@ -53,7 +53,7 @@ class Place:
         return self.folder / "logs" / f"{trial}.log"
 
     def record(self, trial: str) -> Path:
-        """What was asked for, and how it ended."""
+        """The trial's settings, and how it ended."""
         return self.folder / "trials" / f"{trial}.json"
 
     def speed(self, run: str) -> Path:
@@ -63,9 +63,9 @@ class Place:
         return self.folder / "scripts" / f"{trial}.sh"
 
     def results(self, trial: str, part: EvaluationConfig) -> Path:
-        """Named after all that it measures, so that a changed evaluation is measured anew."""
-        asked = json.dumps([part.data, part.protocols, part.settings])
-        return self.folder / "evaluations" / trial / hashlib.sha256(asked.encode()).hexdigest()[:10]
+        """The folder of an evaluation, named by a hash of its settings, so that a changed evaluation runs again."""
+        settings = json.dumps([part.data, part.protocols, part.settings])
+        return self.folder / "evaluations" / trial / hashlib.sha256(settings.encode()).hexdigest()[:10]
 
     @property
     def study(self) -> Path:
@@ -73,14 +73,14 @@ class Place:
 
 
 def plan_trials(study: StudyConfig, place: Place, only: Iterable[str] = (), data: str | None = None) -> list[Trial]:
-    """Trials in the order in which they should start: seed by seed, and none before the one it starts from."""
+    """Trials in the order in which they should start: seed by seed, each after the one whose weights it needs."""
     names = sorted(chosen_runs(study, only), key=lambda name: _depth(study, name))
     return [
         _trial(study, place, name, seed, budget, data)
         for seed in study.seeds
         for name in names
         for budget in study.lengths(name)
-        if seed == study.seeds[0] or study.runs[name].model is None  # a model as it is has no seed
+        if seed == study.seeds[0] or study.runs[name].model is None  # a model that is only evaluated has no seed
     ]
 
 
@@ -108,7 +108,7 @@ def as_text(command: Command) -> str:
 
 
 def is_finished(place: Place, trial: str) -> bool:
-    """Whether training has made all its steps."""
+    """Whether training has finished all its steps."""
     run = Run(place.run(trial))
     done = checkpoint.steps(run.checkpoints)
     return bool(done) and done[-1] >= run.config["trainer"]["steps"]
@@ -119,8 +119,8 @@ def is_evaluated(trial: Trial, place: Place, part: EvaluationConfig) -> bool:
     return all((folder / f"{protocol}.json").is_file() for protocol in part.protocols)
 
 
-def asked(trial: Trial) -> dict[str, Any]:
-    """All that decides a trial's result, as plain values."""
+def specification(trial: Trial) -> dict[str, Any]:
+    """Everything that determines a trial's result, as plain values."""
     values: dict[str, Any] = json.loads(json.dumps(asdict(trial)))
     return values
 
@@ -147,7 +147,7 @@ def _trial(study: StudyConfig, place: Place, name: str, seed: int, budget: Budge
 
 
 def _start(study: StudyConfig, name: str, budget: Budget | None) -> Budget | None:
-    """The length of the run that another starts from: the same where both take the study's, else its longest."""
+    """The length of the run that another starts from: the same budget if it has it, else its longest."""
     lengths = study.lengths(name)
     return budget if budget in lengths else lengths[-1]
 

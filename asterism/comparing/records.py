@@ -1,4 +1,4 @@
-"""What was asked of each trial and how it ended, kept next to the runs."""
+"""A record of each trial next to the runs: its settings and how it ended."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from asterism.comparing.plan import Place, Trial, asked
+from asterism.comparing.plan import Place, Trial, specification
 from asterism.errors import UserError
 from asterism.files import write_text
 
 
-def check_asked(trials: Sequence[Trial], place: Place) -> None:
+def check_specifications(trials: Sequence[Trial], place: Place) -> None:
     """Refuse to mix trials of different settings in one folder."""
     for trial in trials:
         known = read_record(place, trial.name).get("asked")
-        if known is not None and known != asked(trial):
-            changed = [key for key, value in asked(trial).items() if known.get(key) != value]
+        if known is not None and known != specification(trial):
+            changed = [key for key, value in specification(trial).items() if known.get(key) != value]
             raise UserError(
-                f"{place.run(trial.name)} was made with other settings ({', '.join(changed)}); choose another --out, "
-                f"or delete {place.record(trial.name)} and that folder"
+                f"{place.run(trial.name)} was made with different settings ({', '.join(changed)}); choose another "
+                f"--out, or delete {place.record(trial.name)} and that folder"
             )
 
 
@@ -30,6 +30,6 @@ def read_record(place: Place, trial: str) -> dict[str, Any]:
 
 
 def write_record(place: Place, trial: Trial, failures: Mapping[str, str]) -> None:
-    """`failures`: the reason by what failed, "training" or the folder of an evaluation."""
-    content = {"asked": asked(trial), "failures": dict(failures)}
+    """failures: the reasons, by "training" or the folder of an evaluation."""
+    content = {"asked": specification(trial), "failures": dict(failures)}
     write_text(place.record(trial.name), json.dumps(content, indent=1, ensure_ascii=False) + "\n")

@@ -1,4 +1,4 @@
-"""Carrying out a study: several trials at once, each in processes of its own, so that none can stop the others."""
+"""Runs the trials of a study, several at once, each in its own processes, so that none can affect the others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from asterism.comparing.plan import (
     pretrain_command,
     resume_command,
 )
-from asterism.comparing.records import check_asked, write_record
+from asterism.comparing.records import check_specifications, write_record
 from asterism.comparing.speed import measured_speed
 from asterism.comparing.study import StudyConfig
 from asterism.data.workers import cores
@@ -38,20 +38,20 @@ from asterism.files import locked
 from asterism.train import checkpoint
 from asterism.train.run import Run
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A core or a GPU that a trial has for itself."""
+    """A core or a GPU reserved for one trial."""
 
     environment: Mapping[str, str]
-    settings: tuple[str, ...]  # of every training there
-    reads_alone: bool  # evaluations have no workers that would take other trials' cores
+    settings: tuple[str, ...]  # for every training in this slot
+    reads_alone: bool  # evaluations use no data workers, which would take the cores of other trials
 
 
 def slots(jobs: int | None) -> list[Slot]:
-    """One for each GPU, else one for each core; or as many as asked for."""
+    """`jobs` slots; by default one per GPU, or one per core without GPUs."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if gpus:
         return [
@@ -62,14 +62,16 @@ def slots(jobs: int | None) -> list[Slot]:
 
 
 class TrialFailed(Exception):
-    """A command of a trial ended with an error; the message is what a reader of the table needs."""
+    """A command of a trial failed; the message is shown in the table."""
 
 
-def carry_out(study: StudyConfig, trials: Sequence[Trial], place: Place, places: Sequence[Slot], say: Say) -> None:
-    """Train and evaluate what is not there yet. A trial that fails leaves a reason; the others are not affected."""
-    check_asked(trials, place)
-    workers = _Workers(study, place, places, say)
-    with ThreadPoolExecutor(len(places)) as pool, workers.stopped_on_signals(pool):
+def run_trials(
+    study: StudyConfig, trials: Sequence[Trial], place: Place, slots: Sequence[Slot], report: Report
+) -> None:
+    """Train and evaluate unfinished trials. The reason of a failure is recorded; other trials are not affected."""
+    check_specifications(trials, place)
+    workers = _Workers(study, place, slots, report)
+    with ThreadPoolExecutor(len(slots)) as pool, workers.stopped_on_signals(pool):
         tasks: dict[str, Future[None]] = {}
         for trial in trials:
             before = tasks.get(trial.after) if trial.after else None
@@ -77,16 +79,16 @@ def carry_out(study: StudyConfig, trials: Sequence[Trial], place: Place, places:
         wait(tasks.values())
     for task in tasks.values():
         if not task.cancelled():
-            task.result()  # a bug of ours is not hidden
+            task.result()  # raises if a worker failed unexpectedly
 
 
 class _Workers:
     """Threads that wait for the processes of their trial."""
 
-    def __init__(self, study: StudyConfig, place: Place, places: Sequence[Slot], say: Say) -> None:
-        self._study, self._place, self._say = study, place, say
+    def __init__(self, study: StudyConfig, place: Place, slots: Sequence[Slot], report: Report) -> None:
+        self._study, self._place, self._print = study, place, report
         self._free: queue.SimpleQueue[Slot] = queue.SimpleQueue()
-        for slot in places:
+        for slot in slots:
             self._free.put(slot)
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
@@ -126,7 +128,7 @@ class _Workers:
 
     def _train(self, trial: Trial, slot: Slot) -> None:
         if trial.after and not is_finished(self._place, trial.after):
-            raise TrialFailed(f"not started: {trial.after}, whose weights it needs, is not finished")
+            raise TrialFailed(f"not started: it needs the weights of {trial.after}, which is not finished")
         run = Run(self._place.run(trial.name))
         if checkpoint.steps(run.checkpoints):
             self._execute(trial, slot, resume_command(trial, self._place))
@@ -146,7 +148,7 @@ class _Workers:
         return steps_overrides(speed.steps(trial.budget))
 
     def _execute(self, trial: Trial, slot: Slot, command: Command) -> None:
-        """Run a command to its end, with what it prints in the trial's log."""
+        """Run a command, and append its output to the trial's log."""
         log = self._place.log(trial.name)
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
@@ -162,7 +164,7 @@ class _Workers:
                     stderr=subprocess.STDOUT,
                     stdin=subprocess.DEVNULL,
                     env={**os.environ, **slot.environment},
-                    start_new_session=True,  # Ctrl-C reaches this process, which passes it on once
+                    start_new_session=True,  # Ctrl-C reaches only this process, which forwards it once
                 )
                 self._running.add(process)
             code = process.wait()
@@ -176,11 +178,11 @@ class _Workers:
             return
         write_record(self._place, trial, failures)
         problems = "; ".join(dict.fromkeys(failures.values()))
-        self._say(f"{trial.name}: {problems or 'done'}")
+        self._print(f"{trial.name}: {problems or 'done'}")
 
     @contextmanager
     def stopped_on_signals(self, pool: ThreadPoolExecutor) -> Iterator[None]:
-        """Ctrl-C and SIGTERM let every process save what it has, and then end the study."""
+        """On Ctrl-C or SIGTERM, let every process save its state, then end the study."""
 
         def stop(number: int, frame: FrameType | None) -> None:
             raise Interrupted("stopped; every run was saved, and the same command resumes them", number)
@@ -203,7 +205,7 @@ class _Workers:
 
 
 def reason(log: Path, start: int, code: int) -> str:
-    """Why a command failed: its error message, else its last words."""
+    """Why a command failed: its error message, else the last line of its output."""
     with log.open("rb") as file:
         file.seek(start)
         lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]

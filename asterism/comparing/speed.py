@@ -1,7 +1,7 @@
-"""How many steps fit into a time: measured by a short run, where it is fastest.
+"""How many steps fit into a time budget, measured on the fastest part of a short run.
 
-Other work on the machine only slows a run down, so that the fastest stretch of steps tells most about the run itself.
-Minutes are those of a core: time in which the process was computing, whatever else the machine did meanwhile.
+Other work on the machine only slows a run down, so its fastest stretch of steps is the best estimate of its speed.
+Minutes are CPU time of one core, so they do not depend on what else the machine does meanwhile.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ STRETCHES, STRETCH = 8, 10  # of steps
 
 @dataclass(frozen=True)
 class Speed:
-    """Of the fastest stretch."""
+    """The speed of the fastest stretch."""
 
     core_seconds_per_step: float
     seconds_per_step: float
 
     def steps(self, budget: Budget) -> int:
-        """Steps that fit into a budget of time; GPU hours are those of one GPU."""
+        """Steps that fit into a time budget; GPU hours are those of one GPU."""
         each = self.core_seconds_per_step if budget.kind == "core_minutes" else self.seconds_per_step
         return max(1, round(budget.seconds / each))
 
 
 def measured_speed(trial: Trial, place: Place, execute: Callable[[Command], None], more: list[str]) -> Speed:
-    """The speed of a run of the study, measured once for all its seeds and lengths."""
+    """The speed of a run of the study, measured once for all seeds and lengths."""
     path = place.speed(trial.run)
     with locked(path.with_suffix(".lock")):
         if not path.is_file():
@@ -52,7 +52,7 @@ def _measure(trial: Trial, near: Path, execute: Callable[[Command], None], more:
 
 
 def speed_of(run: Run) -> Speed:
-    """Seconds of a step in the fastest of the logged stretches."""
+    """Seconds per step in the fastest of the logged stretches."""
     batch = run.config["trainer"]["batch_size"]
     logged = [record for record in run.metrics() if "images_per_second" in record]
     ends = [0, *(record["step"] for record in logged)]
@@ -64,5 +64,5 @@ def speed_of(run: Run) -> Speed:
 
 
 def _from_scratch(trial: Trial) -> Trial:
-    """Weights to start from change no step's time, and may not be there yet."""
+    """The trial without initial weights, which do not affect speed and may not exist yet."""
     return replace(trial, init=None, after=None)

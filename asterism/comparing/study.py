@@ -1,8 +1,8 @@
-"""A study: which runs are compared, how long each trains, and what is measured of them afterwards.
+"""A study: which runs are compared, how long each one trains, and how they are evaluated.
 
 core_minutes: 4.5           # or steps, epochs, images, gpu_hours; several values make several rows
 seeds: [0, 1, 2]
-settings: [trainer.batch_size=64]                   # changes of every run
+settings: [trainer.batch_size=64]                   # for every run
 runs:
   pixels: {model: pixels}                           # no network
   untrained: {recipe: sop-cifar10, untrained: true}
@@ -31,27 +31,27 @@ from asterism.evals.chosen import chosen_protocols
 from asterism.train.recipe import Recipe, load_recipe
 
 _NAME = re.compile(r"\w[\w.+=-]*")
-_OF_TRAINING = ("settings", "init", "after", "untrained")
+_TRAINING_KEYS = ("settings", "init", "after", "untrained")
 
 
 class RunConfig(LengthConfig):
-    """One row of the table, for every length. Either a recipe that is trained, or a model as it is."""
+    """One row of the table per length: either a recipe to train, or a model that is only evaluated."""
 
     recipe: str | None = None  # a shipped recipe, a method or a YAML file
     settings: tuple[str, ...] = ()  # section.key=value, after those of the study
     data: str | None = None  # images to train on, instead of the study's and the recipe's
     init: str | None = None  # weights to start from: a run folder, a file, a timm name
     after: str | None = None  # another run of this study, whose weights to start from
-    untrained: bool = False  # the network as it was drawn
+    untrained: bool = False  # evaluate the initial network
     model: str | None = None  # instead of a recipe: a run, a weights file, a timm name, or "pixels"
 
     @model_validator(mode="after")
     def _trained_or_not(self) -> RunConfig:
         if (self.recipe is None) == (self.model is None):
             raise ValueError("give one of recipe, which is trained, and model, which is only evaluated")
-        idle = [name for name in (*_OF_TRAINING, "data") if getattr(self, name)]
+        idle = [name for name in (*_TRAINING_KEYS, "data") if getattr(self, name)]
         if self.model is not None and (idle or self.budgets):
-            raise ValueError(f"a model is not trained, so {', '.join(idle) or 'a budget'} has no use; leave it out")
+            raise ValueError(f"a model is not trained, so {', '.join(idle) or 'a budget'} has no effect; leave it out")
         if self.untrained and (self.init or self.after or self.budgets):
             raise ValueError("an untrained network has no init, after or budget; leave them out")
         if self.init and self.after:
@@ -60,12 +60,12 @@ class RunConfig(LengthConfig):
 
 
 class EvaluationConfig(Config):
-    """What is measured after training."""
+    """An evaluation after training."""
 
     protocols: tuple[str, ...] = Field(min_length=1)
     columns: dict[str, str] = Field(min_length=1)  # protocol.value by the title of its column; or a list of values
     name: str | None = None  # put before the titles
-    data: str | None = None  # None: what the run was trained on
+    data: str | None = None  # None: the data the run was trained on
     settings: tuple[str, ...] = ()  # protocol.constant=value
 
     @field_validator("columns", mode="before")
@@ -81,12 +81,12 @@ class EvaluationConfig(Config):
 
 
 class StudyConfig(LengthConfig):
-    """Runs that are compared."""
+    """The runs of a study, and their common settings."""
 
     title: str | None = None
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
     data: str | None = None  # images to train on, instead of the recipes' own
-    settings: tuple[str, ...] = ()  # of every run that is trained
+    settings: tuple[str, ...] = ()  # for every run that is trained
     runs: dict[str, RunConfig]
     evaluations: tuple[EvaluationConfig, ...] = ()
 
@@ -97,14 +97,14 @@ class StudyConfig(LengthConfig):
             raise ValueError("a study needs at least one run, for example `dino: {recipe: dino-scenes}`")
         for name in value:
             if not _NAME.fullmatch(name):
-                raise ValueError(f"the name {name!r} cannot be a folder's; use letters, digits and . + = - _")
+                raise ValueError(f"{name!r} cannot be the name of a folder; use letters, digits and . + = - _")
         return value
 
     @field_validator("seeds")
     @classmethod
     def _different(cls, value: tuple[int, ...]) -> tuple[int, ...]:
         if len(set(value)) < len(value):
-            raise ValueError("a seed stands twice; the same run would be counted twice")
+            raise ValueError("a seed is repeated, so the same run would be counted twice; give different seeds")
         return value
 
     @model_validator(mode="after")
@@ -127,7 +127,7 @@ class StudyConfig(LengthConfig):
         titles = [title for part in self.evaluations for title in part.titled]
         twice = sorted({title for title in titles if titles.count(title) > 1})
         if twice:
-            raise ValueError(f"two columns are called {twice[0]!r}; give each evaluation a name of its own")
+            raise ValueError(f"two columns are called {twice[0]!r}; give each evaluation its own name")
         return self
 
     @property
@@ -135,20 +135,20 @@ class StudyConfig(LengthConfig):
         return [title for part in self.evaluations for title in part.titled]
 
     def lengths(self, name: str) -> list[Budget | None]:
-        """Budgets of a run: its own, else the study's; [None] where the recipe decides."""
+        """Budgets of a run: its own, else the study's; [None] if neither sets one."""
         run = self.runs[name]
         if run.model is not None or run.untrained:
             return [None]
         return list(run.budgets or self.budgets) or [None]
 
     def changes(self, name: str, seed: int) -> list[str]:
-        """Settings of a run, all but its length."""
+        """Settings of a run, except its length."""
         run = self.runs[name]
-        still = ["optim.lr=0", "optim.min_lr=0", *steps_overrides(1)] if run.untrained else []
-        return [*self.settings, *run.settings, f"trainer.seed={seed}", *still]
+        frozen = ["optim.lr=0", "optim.min_lr=0", *steps_overrides(1)] if run.untrained else []
+        return [*self.settings, *run.settings, f"trainer.seed={seed}", *frozen]
 
     def recipe(self, name: str, seed: int, data: str | None = None) -> Recipe:
-        """What a run is, with every setting checked."""
+        """The recipe of a run, with every setting checked."""
         run = self.runs[name]
         assert run.recipe is not None
         path = data or run.data or self.data
@@ -156,8 +156,8 @@ class StudyConfig(LengthConfig):
 
 
 def load_study(name: str) -> StudyConfig:
-    """A study from a YAML file or a shipped one by its name; every key is checked, and what the runs and evaluations
-    refer to."""
+    """Load a study from a YAML file or a shipped one by its name. All keys are checked, and everything that runs and
+    evaluations refer to."""
     study = StudyConfig.parse(read_yaml(find_study(name)))
     for part in study.evaluations:
         _check_columns(part)
@@ -182,13 +182,13 @@ def study_folder() -> Path:
 
 
 def chosen_runs(study: StudyConfig, only: Iterable[str]) -> list[str]:
-    """The runs asked for, all by default, and those they start from, in the order of the study."""
-    wanted = list(only)
-    for name in wanted:
+    """The runs in `only` (default: all) and those they start from, in the order of the study."""
+    requested = list(only)
+    for name in requested:
         if name not in study.runs:
             raise unknown("run in --only", name, study.runs)
     kept: set[str] = set()
-    for name in wanted or study.runs:
+    for name in requested or study.runs:
         before: str | None = name
         while before is not None:
             kept.add(before)
@@ -203,7 +203,7 @@ def missing_value(protocol: str, value: str, values: Iterable[str]) -> UserError
 
 
 def _check_columns(part: EvaluationConfig) -> None:
-    """Every protocol, constant and value exists; values that depend on the data are found missing later."""
+    """Check that every protocol, setting and value exists; values that depend on the data are checked later."""
     configs = chosen_protocols(part.protocols, part.settings)
     for protocol, value in part.titled.values():
         if protocol not in configs:

@@ -1,4 +1,4 @@
-"""The result of a study as a table: for people in Markdown, for programs in CSV."""
+"""The results of a study as a table, in Markdown and CSV."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Row:
 
     @property
     def problems(self) -> list[str]:
-        """What is missing and why, with the trial's name where its seeds differ."""
+        """Why results are missing, with the names of the trials if it does not concern all seeds."""
         named: dict[str, list[str]] = {}
         for outcome in self.outcomes:
             for problem in outcome.problems:
@@ -50,7 +50,7 @@ def header(columns: Sequence[str]) -> list[str]:
 
 
 def cells(row: Row, columns: Sequence[str]) -> list[str]:
-    """The row in the order of the header; a run that failed has its reason instead of values."""
+    """The row in the order of the header; a failed run has its reason instead of values."""
     if not any(row.value(column) for column in columns) and row.problems and not row.started:
         first = row.problems[0] if columns else ""
         return [
@@ -75,11 +75,11 @@ def markdown(rows: Sequence[Row], columns: Sequence[str]) -> str:
     lines = [header(columns), ["---"] * len(header(columns)), *(cells(row, columns) for row in rows)]
     table = "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
     problems = [f"- {row.name}: {problem}" for row in rows for problem in row.problems]
-    return "\n".join([table, "", EXPLANATION, *(["", "What is missing:", "", *problems] if problems else [])]) + "\n"
+    return "\n".join([table, "", EXPLANATION, *(["", "Missing results:", "", *problems] if problems else [])]) + "\n"
 
 
 def comma_separated(outcomes: Sequence[Outcome], columns: Sequence[str]) -> str:
-    """One line per trial, with every digit."""
+    """One line per trial, in full precision."""
     target = io.StringIO()
     writer = csv.writer(target, lineterminator="\n")
     writer.writerow(

@@ -1,1 +1,1 @@
-"""What frozen features can do at once, without training: follow masks, segment by example, find similar images."""
+"""Tools on frozen features, without training: track masks, segment from examples, find similar images."""

@@ -1,4 +1,4 @@
-"""What there is to choose from, with a line about each, read off the sources: nothing heavy is imported."""
+"""Lists of methods, recipes, studies and so on, with a line about each, read from the source files without imports."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from asterism.evals import protocol_summaries
 from asterism.methods import method_names
 
 _PACKAGE = Path(__file__).parents[1]
-_FAMILIES = ("vision_transformer.py", "swin_transformer.py")  # timm files whose models the backbone adapter takes
+_FAMILIES = ("vision_transformer.py", "swin_transformer.py")  # timm files whose models the backbone adapter supports
 
 
-def entries(kind: str, wanted: str = "") -> dict[str, str]:
-    """Summaries by name of one kind of thing; `wanted` keeps the names that contain it."""
+def entries(kind: str, substring: str = "") -> dict[str, str]:
+    """Summaries by name of all entries of one kind whose name contains `substring`."""
     if kind not in KINDS:
         raise unknown("list", kind, KINDS)
-    found = {name: text for name, text in KINDS[kind]().items() if wanted.lower() in name.lower()}
+    found = {name: text for name, text in KINDS[kind]().items() if substring.lower() in name.lower()}
     if not found:
-        raise UserError(f"no {kind} with {wanted!r} in the name; `asterism list {kind}` shows all")
+        raise UserError(f"no {kind} with {substring!r} in the name; `asterism list {kind}` shows all")
     return found
 
 

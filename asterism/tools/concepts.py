@@ -1,4 +1,4 @@
-"""What a model with concepts sees in images: pictures, and one page with the nearest images for every concept."""
+"""Draws the concepts that a model finds in images, on a page with the nearest images for every concept."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ from asterism.viz.pictures import Pictures, magnified, to_uint8
 PAGE = "concepts.html"
 _LEAST = 256  # pixels of a picture
 _NOTE = (
-    "In the second picture every place has the colour of its strongest concept. Below, the share of each place that "
-    "belongs to each concept; the number is its share of the whole image."
+    "In the second picture every patch has the colour of its strongest concept. Below are the maps of the concepts: "
+    "how much of each patch belongs to the concept. The number is the concept's share of the whole image."
 )
 
 
 @dataclass(frozen=True)
 class Collection:
-    """Embedded images to search, and where to see them."""
+    """Embedded images to search, and the images themselves."""
 
     index: Index
     images: IndexedImages
-    folder: Path | None  # where the keys are files, else None
-    neighbours: int  # shown for each concept
+    folder: Path | None  # that contains the images, if the keys are file names
+    neighbours: int  # shown per concept
 
     @property
     def description(self) -> str:
-        """What was searched, and who made it."""
+        """The images that were searched, and the model that embedded them."""
         facts = self.index.facts
         return (
-            f"{len(self.index.keys):,} images of {facts['data']}, embedded by {facts['model']} (step {facts['step']})"
+            f"{len(self.index.keys):,} images of {facts['data']}, embedded with {facts['model']} (step {facts['step']})"
         )
 
 
 def open_collection(path: Path, data: str | None, encoder: ConceptEncoder, neighbours: int) -> Collection:
-    """An index and its images; both are checked before any work is done."""
+    """Open and check an index and its images, before any work is done."""
     index = open_index(path, encoder)
-    index.concepts()  # refuses an index without concepts before any work is done
+    index.concepts()  # raises for an index without concepts
     folder = Path(data or index.facts.get("path") or "")
     return Collection(index, open_images(index, data), folder if folder.is_dir() else None, neighbours)
 
@@ -62,7 +62,7 @@ def open_collection(path: Path, data: str | None, encoder: ConceptEncoder, neigh
 def write_concepts(
     encoder: ConceptEncoder, images: Sequence[Picture], out: Path, title: str, collection: Collection | None = None
 ) -> Path:
-    """Write pictures of every image into a folder of its own, and one page with all of them; returns the page."""
+    """Write the pictures of each image to its own folder, and a page with all of them; returns the page."""
     sections = []
     with filling(out) as folder:
         for name, image in zip(image_names(images), images, strict=True):
@@ -70,7 +70,7 @@ def write_concepts(
             drawn.save(folder / name)
             sections.append(page.Section(name, drawn.as_html(), _NOTE))
         count = "one image" if len(images) == 1 else f"{len(images)} images"
-        searched = "" if collection is None else f", beside {collection.description}"
+        searched = "" if collection is None else f", compared with {collection.description}"
         text = page.page("Concepts", f"{title} on {count}{searched}", sections)
         (folder / PAGE).write_text(text, encoding="utf-8")
     return out / PAGE
@@ -83,7 +83,7 @@ class _Drawn:
     overview: dict[str, Tile]  # by file name
     maps: list[Tile]  # by concept
     nearest: list[list[Tile]]  # by concept; empty without a collection
-    missing: str  # why there is no reconstruction, if there is none
+    missing: str  # why there is no reconstruction; empty if there is one
 
     def save(self, folder: Path) -> None:
         folder.mkdir()
@@ -130,7 +130,7 @@ def _drawn(encoder: ConceptEncoder, image: Picture, collection: Collection | Non
 
 
 def _nearest(features: Features, collection: Collection, image: Picture, size: int) -> list[list[Tile]]:
-    """For each concept of an image the images with the most similar concept, drawn with that concept's map."""
+    """For each concept of an image, the images with the most similar concept, drawn with that concept's map."""
     assert features.sparse is not None
     index = collection.index
     found = nearest_concepts(index, features.sparse[0], collection.neighbours, _own_key(image, collection.folder))
@@ -149,12 +149,12 @@ def _nearest(features: Features, collection: Collection, image: Picture, size: i
 
 
 def _cut(images: IndexedImages, row: int, size: int) -> Pictures:
-    """An image as it was cut when it was embedded."""
+    """An image of the index, cropped as it was for embedding."""
     return center_square(images[row].image, size, size)[None]
 
 
 def _own_key(image: Picture, folder: Path | None) -> list[str]:
-    """The key of the image itself, where it is a file of the collection."""
+    """The key of the image itself, if it is a file of the collection."""
     if folder is None or not isinstance(image, str | os.PathLike):
         return []
     return [Path(os.path.relpath(Path(image).resolve(), folder.resolve())).as_posix()]

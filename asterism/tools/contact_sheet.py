@@ -21,13 +21,13 @@ from asterism.viz.page import page
 SUFFIXES = (".html", ".png")
 _SIDE = 180  # pixels of a picture
 _GAP, _CAPTION = 14, 40
-_COLUMNS = 7  # pictures beside each other in an image
+_COLUMNS = 7  # pictures per line of a PNG
 _PAPER, _INK, _FAINT, _FRAME = (250, 250, 248), (30, 32, 36), (120, 124, 130), (230, 75, 53)
 
 
 @dataclass(frozen=True)
 class SheetPicture:
-    """One picture; the first of a row is what the others were looked for."""
+    """One picture; the first of a row is the query."""
 
     image: UInt8[Tensor, "3 h w"]
     name: str
@@ -35,7 +35,7 @@ class SheetPicture:
 
 
 def write_sheet(rows: Sequence[Sequence[SheetPicture]], path: Path, title: str) -> None:
-    """The file appears whole or not at all."""
+    """Write the sheet atomically."""
     with replacing(path) as temporary:
         if path.suffix.lower() == ".png":
             _drawn(rows).save(temporary, format="PNG")
@@ -88,7 +88,7 @@ def _square(image: Tensor, side: int) -> Image.Image:
 
 
 def _shortened(name: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
-    """The end of a name that fits below a picture."""
+    """The end of a name, as much as fits below a picture."""
     if font.getlength(name) <= _SIDE:
         return name
     while font.getlength(f"…{name}") > _SIDE:

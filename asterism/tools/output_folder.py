@@ -1,4 +1,4 @@
-"""A folder of results: all of them appear at the end, or none."""
+"""The output folder of a tool, and the names of the files in it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from asterism.images.pictures import Picture
 
 
 def check_folder(path: Path, overwrite: bool) -> Path:
-    """Refuse a place that must not be written to, before any work is done."""
+    """Refuse a path that must not be written to, before any work is done."""
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file; choose a folder for --out")
     if path.is_dir() and any(path.iterdir()) and not overwrite:
-        raise UserError(f"{path} exists already; replace its files by --overwrite, or choose another --out")
+        raise UserError(f"{path} already exists; replace its files with --overwrite, or choose another --out")
     return path
 
 
 def image_names(images: Sequence[Picture]) -> list[str]:
-    """What to call the results of each image: its file's name without ending, or its number; no two alike."""
+    """Unique names for the results of each image: the file's name without extension, or the image's number."""
     names: list[str] = []
     for number, image in enumerate(images):
         name = Path(image).stem if isinstance(image, str | os.PathLike) else f"image-{number}"

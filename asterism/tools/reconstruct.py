@@ -1,4 +1,4 @@
-"""Images made from what and where they were found to show, as found or edited."""
+"""Images reconstructed from their concepts and maps, unchanged or edited."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Move:
 
 @dataclass(frozen=True)
 class Edit:
-    """What is changed between an image and its reconstruction, in this order."""
+    """Changes to the concepts and maps of an image before it is reconstructed, applied in this order."""
 
-    swap: Picture | None = None  # the image whose concepts are put in the places of the concepts there are
+    swap: Picture | None = None  # the image whose concepts replace those of each image, in the same places
     drop: tuple[int, ...] = ()
     move: tuple[Move, ...] = ()
 
@@ -41,7 +41,7 @@ class Edit:
 
 
 def write_reconstructions(encoder: ConceptEncoder, images: Sequence[Picture], out: Path, edit: Edit) -> list[Path]:
-    """NAME.reconstruction.png of every image and, after an edit, NAME.edited.png; returns the files."""
+    """Write NAME.reconstruction.png for every image and, with an edit, NAME.edited.png; returns the files."""
     other = None if edit.swap is None else encoder.encode([edit.swap])
     written = []
     with filling(out) as folder:

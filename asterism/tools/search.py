@@ -1,4 +1,4 @@
-"""Finding the images of a collection that are most like others: `asterism search`.
+"""Finds the images of a collection that are most similar to a query: `asterism search`.
 
 The collection is a file that `asterism embed` wrote with the same model; the result is a contact sheet.
 """
@@ -20,7 +20,7 @@ from asterism.tools.contact_sheet import SUFFIXES, SheetPicture, write_sheet
 
 @dataclass(frozen=True)
 class Neighbour:
-    """An image of the collection."""
+    """An image of the collection that is similar to a query."""
 
     key: str
     similarity: float  # cosine
@@ -32,7 +32,7 @@ def check_sheet(path: Path, overwrite: bool) -> Path:
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(f"cannot write {path}: the name must end in {' or '.join(SUFFIXES)}")
     if path.is_dir() or (path.exists() and not overwrite):
-        raise UserError(f"{path} exists already; replace it by --overwrite, or choose another --out")
+        raise UserError(f"{path} already exists; replace it with --overwrite, or choose another --out")
     return path
 
 
@@ -42,7 +42,7 @@ def search_images(
     """The neighbours of every query, drawn on one contact sheet."""
     collection = open_index(index, encoder)
     if not collection.keys:
-        raise UserError(f"{index} holds no images; embed some")
+        raise UserError(f"{index} contains no images; write it again with `asterism embed`")
     images = open_images(collection, data)
     pictures = [read_picture(path) for path in queries]
     matches = nearest_images(collection, encoder.eval().encode(pictures).cls, count)

@@ -1,9 +1,9 @@
-"""Segmenting images by a handful of labelled ones, without training: `asterism segment`.
+"""Segments images from a few labelled examples, without training: `asterism segment`.
 
-Every patch of a new image looks for the most similar patches of the examples, which give it their labels, weighted by
-exp(cosine / temperature). The soft labels are enlarged smoothly, and the strongest wins at every pixel.
+Every patch of a new image takes the labels of its nearest patches in the examples, weighted by
+exp(cosine / temperature). The soft labels are upsampled bilinearly, and the class of a pixel is their argmax.
 
-Examples are images and masks as `asterism.data.sources.own_masks` reads them; pixels that count nowhere are left out.
+Examples are images and masks as `asterism.data.sources.own_masks` reads them; void pixels are ignored.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from asterism.viz.mask_overlay import overlay
 
 
 class Segmenting(FrameSize):
-    """Constants of in-context segmentation."""
+    """Settings of in-context segmentation."""
 
-    k: int = Field(30, ge=1)  # patches of the examples that are asked
+    k: int = Field(30, ge=1)  # nearest patches of the examples that vote
     temperature: float = Field(0.07, gt=0)
 
 
 @dataclass(frozen=True)
 class SegmentedFolder:
-    """What was written."""
+    """The files that were written."""
 
     folder: Path
     images: int
@@ -62,7 +62,7 @@ class LabelledPatches:
 
 
 def segment_images(encoder: Encoder, examples: Path, images: Path, out: Path, config: Segmenting) -> SegmentedFolder:
-    """Write masks/<name>.png and overlays/<name>.jpg for an image or for every image of a folder."""
+    """Write masks/<name>.png and overlays/<name>.jpg for one image or every image of a folder."""
     pairs = find_pairs(examples)
     new = [images] if images.is_file() else list_frames(images)
     memory = remember(encoder.eval(), pairs, config)
@@ -82,16 +82,16 @@ def segment_images(encoder: Encoder, examples: Path, images: Path, out: Path, co
             save_picture(overlay(image, mask), overlays / f"{path.stem}.jpg")
             bar.advance(1)
     if len(skipped) == len(new):
-        raise UserError(f"none of the {len(new)} images of {images} can be read; the first: {skipped[0]}")
+        raise UserError(f"none of the {len(new)} images in {images} can be read; the first error: {skipped[0]}")
     return SegmentedFolder(out, len(new) - len(skipped), len(pairs), memory.classes.tolist(), skipped)
 
 
 def remember(encoder: Encoder, pairs: list[tuple[Path, Path]], config: Segmenting) -> LabelledPatches:
-    """Every patch of the examples of which at least half is labelled."""
+    """All patches of the examples that are at least half labelled."""
     own = own_classes([mask for _, mask in pairs])
     if len(own.values) < 2:
         raise UserError(
-            f"the masks of the examples hold {len(own.values)} class; label at least two, the background being one"
+            f"the masks of the examples contain {len(own.values)} class; label at least two, including the background"
         )
     numbers = torch.full((VOID + 1,), VOID)
     numbers[: len(own.numbers)] = torch.tensor(own.numbers)
@@ -106,7 +106,7 @@ def labelled_patches(
     classes: Int64[Tensor, " c"],
     config: Segmenting,
 ) -> LabelledPatches:
-    """Patches of images whose masks hold these classes (ascending) or `VOID`."""
+    """Patches of images whose masks contain these classes (ascending) or `VOID`."""
     features, labels = [], []
     for image, mask in examples:
         tokens, grid = patch_features(encoder, image, input_size((image.shape[1], image.shape[2]), encoder, config))
@@ -126,7 +126,7 @@ def _matching(path: Path, file: Path, mask: Int64[Tensor, "h w"]) -> UInt8[Tenso
     image = read_picture(path)
     if mask.shape != image.shape[1:]:
         raise UserError(
-            f"the mask {file} has {mask.shape[1]}×{mask.shape[0]} pixels, its image {path} has "
+            f"the mask {file} has {mask.shape[1]}×{mask.shape[0]} pixels, but its image {path} has "
             f"{image.shape[2]}×{image.shape[1]}; give both the same size"
         )
     return image

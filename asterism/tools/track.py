@@ -1,7 +1,7 @@
-"""Following the objects of one painted frame through a video: `asterism track`.
+"""Tracks the objects of a first-frame mask through a video: `asterism track`.
 
-Writes masks/<frame>.png with the numbers of the first mask, overlays/<frame>.jpg, and the overlays as a moving picture.
-Frames appear one by one: what was written before an interruption stays.
+Writes masks/<frame>.png with the values of the first mask, overlays/<frame>.jpg, and the overlays as an animation.
+Frames are written one by one, and those written before an interruption are kept.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from asterism.nn.encoder import Encoder
 from asterism.viz.bar import Bar
 from asterism.viz.mask_overlay import overlay
 
-_MOST_WIDTH = 640  # pixels of the moving picture
-_MOST_FRAMES = 300  # of the moving picture, which Pillow holds in memory; of longer videos it shows every other one
-_MILLISECONDS = 66  # per frame of the video: 15 in a second
+_MOST_WIDTH = 640  # pixels, of the animation
+_MOST_FRAMES = 300  # of the animation, which Pillow holds in memory; frames of longer videos are skipped evenly
+_MILLISECONDS = 66  # per frame of the video: 15 frames per second
 
 
 @dataclass(frozen=True)
 class Tracked:
-    """What was written."""
+    """The files that were written."""
 
     folder: Path
     frames: int
@@ -41,7 +41,7 @@ class Tracked:
 
 
 def track_video(encoder: Encoder, video: Path, mask: Path, out: Path, config: Tracking) -> Tracked:
-    """Carry the mask of the first frame through all frames of a folder."""
+    """Propagate the mask of the first frame through all frames of a folder."""
     frames = _frames(video)
     first_mask = read_first_mask(mask, frames[0])
     masks, overlays = (out / name for name in ("masks", "overlays"))
@@ -58,14 +58,14 @@ def track_video(encoder: Encoder, video: Path, mask: Path, out: Path, config: Tr
 
 
 def read_first_mask(path: Path, frame: Path) -> Int64[Tensor, "h w"]:
-    """The mask of a frame: of its size, and not empty."""
+    """The mask of the first frame; it must have the frame's size and not be empty."""
     mask = read_mask(path)
     mask = white_as_object(mask, set(torch.unique(mask).tolist()))
     height, width = read_picture(frame).shape[1:]
     if mask.shape != (height, width):
         raise UserError(
-            f"the mask {path} has {mask.shape[1]}×{mask.shape[0]} pixels, the first frame {frame} has "
-            f"{width}×{height}; paint the mask at the size of the frame"
+            f"the mask {path} has {mask.shape[1]}×{mask.shape[0]} pixels, but the first frame {frame} has "
+            f"{width}×{height}; make the mask the size of the frame"
         )
     if not (mask > 0).any():
         raise UserError(f"the mask {path} is empty: give every object a value or colour other than black")
@@ -77,14 +77,14 @@ def read_first_mask(path: Path, frame: Path) -> Int64[Tensor, "h w"]:
 def _frames(video: Path) -> list[Path]:
     if video.is_file():
         raise UserError(
-            f"{video} is a file; give a folder of its frames, for example made by: ffmpeg -i {video} frames/%05d.jpg"
+            f"{video} is a file; give a folder of its frames, for example made with: ffmpeg -i {video} frames/%05d.jpg"
         )
     frames = list_frames(video)
     if len(frames) < 2:
-        raise UserError(f"{video} holds one frame, {frames[0].name}; a video needs at least two")
+        raise UserError(f"{video} contains one frame, {frames[0].name}; a video needs at least two")
     stems = [frame.stem for frame in frames]
     if len(set(stems)) < len(stems):
-        raise UserError(f"{video} has frames of the same name with different endings; keep one of each")
+        raise UserError(f"{video} has frames of the same name with different extensions; keep one of each")
     return frames
 
 
@@ -94,7 +94,7 @@ def _with_first(first: Tensor, rest: Iterator[Tensor]) -> Iterator[Tensor]:
 
 
 def _animate(pictures: list[Path], out: Path) -> Path:
-    """The overlays one after the other: WebP where Pillow writes it, else GIF."""
+    """Write the overlays as an animation: WebP if Pillow supports it, else GIF."""
     stride = -(-len(pictures) // _MOST_FRAMES)
 
     def small() -> Iterator[Image.Image]:

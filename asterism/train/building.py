@@ -16,7 +16,7 @@ def trained_parameters(method: Method) -> int:
 
 
 def build_method(recipe: Recipe) -> Method:
-    """The method with the initial weights that its seed stands for."""
+    """The method with the initial weights of the recipe's seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.trainer.seed)
         method = method_class(recipe.method.name)(recipe.method, recipe.backbone)
@@ -25,7 +25,7 @@ def build_method(recipe: Recipe) -> Method:
 
 
 def load_method(run: Run) -> Method:
-    """The method as the last checkpoint left it, for what only it can show (reconstructions, matches)."""
+    """The method at the last checkpoint, for pictures that need more than the encoder (reconstructions, matches)."""
     recipe = Recipe.parse(run.config)
     method = build_method(recipe)
     method.load_state_dict(checkpoint.read(run.checkpoints).method)

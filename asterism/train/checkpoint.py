@@ -1,8 +1,8 @@
-"""Checkpoints that survive being killed at any moment.
+"""Checkpoints that stay valid when the process is killed at any moment.
 
 A checkpoint is a folder `checkpoints/step-*` with safetensors for tensors and JSON for the rest. It is written under
-a temporary name, flushed to disk and renamed, so a folder with its final name is always complete; `checkpoints/last`
-is a link to the newest one, replaced in one move.
+a temporary name, flushed to disk and renamed, so a folder with its final name is always complete. `checkpoints/last`
+is a link to the newest one and is replaced atomically.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ _NAME = re.compile(r"step-(\d+)")
 
 
 class CheckpointConfig(Config):
-    """How often to save, and what to keep."""
+    """How often to save, and which checkpoints to keep."""
 
     every_steps: int | None = None  # None: once per epoch
-    every_minutes: float | None = 30.0  # also after this long without one
+    every_minutes: float | None = 30.0  # also when the last one is older than this
     keep_last: int = 2
-    keep_every: int | None = None  # checkpoints at multiples of this many steps are kept for good
+    keep_every: int | None = None  # checkpoints at multiples of this many steps are kept permanently
 
 
 @dataclass(frozen=True)
 class State:
-    """Everything that training needs to go on, as plain tensors and numbers."""
+    """Everything that training needs to resume, as plain tensors and numbers."""
 
     step: int
     method: dict[str, Tensor]
     optimizer: dict[str, Tensor]
-    facts: dict[str, Any]  # steps of the run, steps per epoch, seed: what must not change on resume
+    facts: dict[str, Any]  # steps, images and batch size of the run: these must not change on resume
 
 
 def capture(method: nn.Module, optimizer: torch.optim.Optimizer, step: int, facts: dict[str, Any]) -> State:
-    """Collect the state. With sharded parameters every process must call this, and each gets the whole."""
+    """Collect the state. With sharded parameters every process must call this, and each gets the full state."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in method.named_parameters()}
     moments = {
         f"{names[parameter]}.{key}": _gather(value)
@@ -60,14 +60,14 @@ def capture(method: nn.Module, optimizer: torch.optim.Optimizer, step: int, fact
 
 @torch.no_grad()
 def restore(state: State, method: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Put a captured state back, bit by bit."""
+    """Restore a captured state exactly."""
     targets = method.state_dict()
     _check_names(set(state.method), set(targets))
     for name, target in targets.items():
         value = state.method[name]
         if value.shape != target.shape:
             raise UserError(
-                f"the checkpoint's {name} has shape {list(value.shape)}, this configuration needs "
+                f"the checkpoint's {name} has shape {list(value.shape)}, but this configuration needs "
                 f"{list(target.shape)}; resume with the configuration of the run, or start a new run with --init"
             )
         target.copy_(placed_like(value, target))
@@ -84,7 +84,7 @@ def restore(state: State, method: nn.Module, optimizer: torch.optim.Optimizer) -
 
 
 def write(state: State, folder: Path, config: CheckpointConfig) -> Path:
-    """Write `folder/step-*`, point `folder/last` at it, and remove what need not be kept."""
+    """Write `folder/step-*`, point `folder/last` at it, and remove checkpoints that are not to be kept."""
     folder.mkdir(parents=True, exist_ok=True)
     final = folder / f"step-{state.step:08d}"
     if final.exists():
@@ -106,10 +106,10 @@ def write(state: State, folder: Path, config: CheckpointConfig) -> Path:
 
 
 def read(folder: Path) -> State:
-    """The newest complete checkpoint below `folder`, or the one that `folder` is."""
+    """The newest complete checkpoint in `folder`, or `folder` itself if it is a checkpoint."""
     path = folder if (folder / "state.json").exists() else latest(folder)
     if path is None:
-        raise UserError(f"no checkpoint in {folder}; it appears there once the first one is saved")
+        raise UserError(f"no checkpoint in {folder}; the run has not saved one yet")
     try:
         facts = json.loads((path / "state.json").read_text())
         method = load_file(path / "method.safetensors")
@@ -120,7 +120,7 @@ def read(folder: Path) -> State:
 
 
 def latest(folder: Path) -> Path | None:
-    """The newest complete checkpoint, by name: a killed process may not have moved `last` any more."""
+    """The newest complete checkpoint, by name: a killed process may not have updated `last`."""
     found = steps(folder)
     return folder / f"step-{found[-1]:08d}" if found else None
 
@@ -147,9 +147,9 @@ def _prune(folder: Path, config: CheckpointConfig) -> None:
             shutil.rmtree(leftover)
 
 
-def _check_names(saved: set[str], wanted: set[str]) -> None:
-    if saved != wanted:
-        missing, extra = sorted(wanted - saved)[:3], sorted(saved - wanted)[:3]
+def _check_names(saved: set[str], expected: set[str]) -> None:
+    if saved != expected:
+        missing, extra = sorted(expected - saved)[:3], sorted(saved - expected)[:3]
         raise UserError(
             "the checkpoint belongs to another configuration"
             + (f"; it lacks {', '.join(missing)}" if missing else "")
@@ -158,5 +158,5 @@ def _check_names(saved: set[str], wanted: set[str]) -> None:
 
 
 def _gather(value: Tensor) -> Tensor:
-    """The whole tensor on the CPU, whatever it is sharded over. A copy: training goes on while it is written."""
+    """The full tensor on the CPU, also if it is sharded. A copy, because training continues while it is written."""
     return whole(value).detach().to("cpu", copy=True)

@@ -1,31 +1,31 @@
-"""Naming a collapse in plain words while there is still time to stop.
+"""Detects a collapse of the representation early, and warns with its likely causes.
 
-What is looked for, in each logged record:
+Each logged record is checked for these kinds of collapse:
 
-    rank       the effective rank of the features falls well below what it was at the start
+    rank       the effective rank of the features has fallen well below its initial value
     spread     the features of all images are nearly the same
-    uniform    targets spread evenly over all prototypes, or a loss that stands at ln K: nothing is told apart
+    uniform    targets are uniform over the prototypes, or a loss stays at ln K: images are not distinguished
     one        targets and predictions agree on a single prototype for every image
 
-A condition has to hold for several records in a row. How many depends on the length of the run, so that a run of a
-hundred steps is warned within its first half and one noisy record of a long run is not enough.
+A condition has to hold for several consecutive records. Their number depends on the length of the run: a run of a
+hundred steps is warned within its first half, and one noisy record of a long run does not trigger a warning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-_RANK_SHARE = 0.6  # of the rank at the start; healthy runs keep four fifths and more
+_RANK_SHARE = 0.6  # of the initial rank; healthy runs keep at least 0.8
 _LEAST_RANK = 1.5
 _LEAST_STD = 0.02
 _FLAT = 0.005  # relative distance to ln K that counts as uniform
-_NOTHING = 0.02  # of ln K: entropies and divergences below count as zero
+_NOTHING = 0.02  # of ln K: entropies and divergences below this count as zero
 
 
 class CollapseWatch:
-    """Looks at each logged record; says something once per kind of collapse.
+    """Checks each logged record, and warns once per kind of collapse.
 
-    uniform_terms: ln K of each loss term that is ln K when nothing is told apart.
+    uniform_terms: ln K of each loss term that equals ln K for uniform targets and predictions.
     records: how many records the run will log.
     """
 
@@ -35,23 +35,23 @@ class CollapseWatch:
         self._late = min(30, max(3, records // 4))
         self._start: tuple[int, float] | None = None
         self._in_a_row: dict[str, int] = {}
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
 
     def begin(self, step: int, rank: float) -> None:
-        """The effective rank of the features before training has changed them much."""
+        """Set the initial effective rank of the features, measured before training has changed them much."""
         self._start = (step, rank)
 
-    def look(self, step: int, record: Mapping[str, float]) -> str | None:
+    def check(self, step: int, record: Mapping[str, float]) -> str | None:
         """A warning for the user, or None."""
         for kind, (holds, patience, message) in self._conditions(step, record).items():
             self._in_a_row[kind] = self._in_a_row.get(kind, 0) + 1 if holds else 0
-            if self._in_a_row[kind] >= patience and kind not in self._said:
-                self._said.add(kind)
+            if self._in_a_row[kind] >= patience and kind not in self._warned:
+                self._warned.add(kind)
                 return message
         return None
 
     def _conditions(self, step: int, record: Mapping[str, float]) -> dict[str, tuple[bool, int, str]]:
-        """By kind: whether it holds in this record, for how many it must, and what to say then."""
+        """By kind: whether it holds in this record, for how many records it must hold, and the warning."""
         rank, std = record.get("effective_rank"), record.get("feature_std")
         narrow = (rank is not None and rank < _LEAST_RANK) or (std is not None and std < _LEAST_STD)
         found = {"spread": (narrow, self._soon, _same_features(rank, std))}
@@ -66,7 +66,7 @@ class CollapseWatch:
         return found
 
     def _entropies(self, record: Mapping[str, float]) -> dict[str, tuple[bool, int, str]]:
-        """Of the targets over the prototypes of the first uniform term, which is the one about whole images."""
+        """Conditions on the entropy of the targets. ln K is that of the first uniform term, the image-level one."""
         entropy, divergence = record.get("target_entropy"), record.get("kl")
         if not self._uniform or entropy is None:
             return {}
@@ -82,16 +82,16 @@ class CollapseWatch:
 def _lost_rank(first: float, now: float, steps: int, lr: float | None) -> str:
     rate = "" if lr is None else f" (now {lr:.1e})"
     return (
-        f"the features lose rank: {first:.0f} → {now:.0f} in {steps} steps. Images are described by fewer and fewer "
-        "independent numbers, which seldom recovers. Usual causes are a learning rate too high for so early, weights "
-        "that start too small for a narrow network, and a teacher that follows too fast. Try half the optim.lr"
+        f"the features lose rank: {first:.0f} → {now:.0f} in {steps} steps. They use fewer and fewer dimensions, and "
+        "this rarely recovers. Usual causes are a learning rate that is too high this early, initial weights that are "
+        "too small for a narrow network, and a teacher that follows the student too fast. Try half the optim.lr"
         f"{rate}, a longer optim.warmup_epochs, backbone.init=width, a method.momentum closer to 1, or larger crops"
     )
 
 
 def _same_features(rank: float | None, std: float | None) -> str:
     return (
-        "the features have collapsed: images of a batch get nearly the same embedding "
+        "the features have collapsed: all images of a batch get nearly the same embedding "
         f"(effective rank {rank or 0:.2f}, spread {std or 0:.3f}). Stop the run, and try a lower optim.lr, a longer "
         "optim.warmup_epochs, a method.momentum closer to 1 or a larger batch"
     )
@@ -99,21 +99,21 @@ def _same_features(rank: float | None, std: float | None) -> str:
 
 def _flat_loss(name: str, ln_k: float) -> str:
     return (
-        f"the loss {name!r} stands at ln K = {ln_k:.3f}: targets and predictions are uniform, and nothing is learned. "
+        f"the loss {name!r} stays at ln K = {ln_k:.3f}: targets and predictions are uniform, and nothing is learned. "
         "Try a lower teacher temperature, a higher learning rate or fewer prototypes"
     )
 
 
 def _uniform_targets(entropy: float, ln_k: float) -> str:
     return (
-        f"the targets are uniform: their entropy is {entropy:.3f} of at most ln K = {ln_k:.3f}, so the teacher finds "
-        "all images equally close to all prototypes. Try a lower warmup_teacher_temp and teacher_temp, "
+        f"the targets are uniform: their entropy is {entropy:.3f}, and the maximum is ln K = {ln_k:.3f}. For the "
+        "teacher all images are equally close to all prototypes. Try a lower warmup_teacher_temp and teacher_temp, "
         "backbone.init=width or fewer prototypes"
     )
 
 
 def _one_prototype(entropy: float) -> str:
     return (
-        f"teacher and student give every image the same prototype (entropy of the targets {entropy:.3f}), which any "
-        "network can do. Try a higher teacher temperature, a lower optim.lr or a method.momentum closer to 1"
+        f"teacher and student assign every image to the same prototype (entropy of the targets {entropy:.3f}), which "
+        "is a trivial solution. Try a higher teacher temperature, a lower optim.lr or a method.momentum closer to 1"
     )

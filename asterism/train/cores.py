@@ -1,6 +1,6 @@
-"""How training shares the cores of a CPU: by processes where the network is small, by threads where it is large.
+"""How training uses the cores of a CPU: several processes for a small network, several threads for a large one.
 
-`benchmarks/threads.py` measures what these rules choose between.
+`benchmarks/threads.py` measures both.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import torch
 from asterism.data.workers import cores
 from asterism.train.recipe import TrainerConfig
 
-SMALL = 10_000_000  # trained parameters up to which processes beat threads, and copies of the network cost little
-BATCH = 64  # automatic batch on a CPU, over all its processes: their number must not change what is learned
+SMALL = 10_000_000  # trained parameters up to which processes are faster than threads and copies of the network cheap
+BATCH = 64  # automatic batch on a CPU, over all its processes: their number must not change the result
 _WORTHWHILE_STEPS, _WORTHWHILE_MINUTES = 300, 1.0  # starting a process takes seconds
-_IMAGES_PER_PROCESS = 16  # fewer in a batch, and the work that every process repeats begins to show
+_IMAGES_PER_PROCESS = 16  # with fewer, the work that every process repeats begins to matter
 
 
 def allowed_cores() -> int:
-    """Cores that training may use: those of this process, or fewer where OMP_NUM_THREADS divides them."""
-    wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-    return min(cores(), int(wanted)) if wanted.isdigit() and int(wanted) > 0 else cores()
+    """Cores that training may use: those of this process, or fewer if OMP_NUM_THREADS limits them."""
+    limit = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    return min(cores(), int(limit)) if limit.isdigit() and int(limit) > 0 else cores()
 
 
 def starts_processes(config: TrainerConfig) -> bool:
-    """Whether training is on a CPU of one machine, and its processes are ours to start."""
+    """Whether training is on the CPU of one machine, and we have to start its processes."""
     started_outside = any(name in os.environ for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_NTASKS"))
     accelerated = torch.cuda.is_available() or torch.backends.mps.is_available()
     on_cpu = config.accelerator == "cpu" or (config.accelerator == "auto" and not accelerated)
@@ -34,7 +34,7 @@ def starts_processes(config: TrainerConfig) -> bool:
 
 
 def process_count(config: TrainerConfig, parameters: int, available: int | None = None) -> int:
-    """Processes for a network of so many trained parameters, on a CPU: as configured, or what cores and batch allow."""
+    """Processes on a CPU for a network of this many trained parameters: as configured, or as cores and batch allow."""
     if config.devices != "auto":
         return config.devices
     available = allowed_cores() if available is None else available
@@ -54,8 +54,8 @@ def process_count(config: TrainerConfig, parameters: int, available: int | None 
 def thread_count(parameters: int, processes: int, workers: int, available: int | None = None) -> int:
     """Threads of each process on a CPU.
 
-    Beside a small network data workers have a core each: its threads meet after every short operation, and one that
-    waits for a core holds up all. A large network takes all cores; its workers have little to do.
+    With a small network each data worker gets its own core: the network's threads synchronise after every short
+    operation, and one that waits for a core delays all. A large network uses all cores; its workers have little to do.
     """
     available = allowed_cores() if available is None else available
     share = available // processes

@@ -1,4 +1,4 @@
-"""What a training step costs in arithmetic, memory and disk, measured on a few images before a run starts."""
+"""The cost of a training step in FLOPs, memory and disk, measured on a few images before a run starts."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _FEW, _MORE = 2, 4  # images of the two trial batches
 
 @dataclass(frozen=True)
 class StepCost:
-    """Of one optimiser step on one device."""
+    """The cost of one optimiser step on one device."""
 
     flops: float  # forward and backward
     seconds: float  # forward and backward, extrapolated from small batches
-    memory: int  # bytes: weights, gradients, moments of AdamW, and what the backward pass keeps
+    memory: int  # bytes: weights, gradients, moments of AdamW, and tensors saved for the backward pass
     checkpoint: int  # bytes on disk
 
 
 def step_cost(method: Method, batch_size: int, accumulate: int = 1) -> StepCost:
     """The cost of `accumulate` micro-batches, together `batch_size` images, on the device that holds the method.
 
-    Costs are linear in the number of images but for a constant (prototypes, memories), so two small batches of noise
-    tell them. The method is left as it was.
+    Costs are linear in the number of images plus a constant (prototypes, memory banks), so two small batches of noise
+    determine them. The method is left unchanged.
     """
     images = batch_size // accumulate
     few, more = (_trial(method, count) for count in (_FEW, _MORE))
@@ -53,7 +53,7 @@ def _extrapolated(few: float, more: float, images: int) -> float:
 
 
 def _trial(method: Method, images: int) -> tuple[float, float, float]:
-    """FLOPs, seconds, and bytes that the backward pass keeps."""
+    """FLOPs, seconds, and bytes saved for the backward pass."""
     device = next(method.parameters()).device
     batch = _noise(method.views, images, device)
     progress = Progress(step=0, steps=1000, steps_per_epoch=10)
@@ -75,7 +75,7 @@ def _trial(method: Method, images: int) -> tuple[float, float, float]:
 
 
 class _KeptBytes(torch.autograd.graph.saved_tensors_hooks):
-    """Counts the storage that autograd keeps for the backward pass, each once and without the weights."""
+    """Counts the bytes that autograd saves for the backward pass: each storage once, without the weights."""
 
     def __init__(self, module: nn.Module) -> None:
         self.bytes = 0
@@ -91,7 +91,7 @@ class _KeptBytes(torch.autograd.graph.saved_tensors_hooks):
 
 
 def _noise(specs: Sequence[ViewSpec], images: int, device: torch.device) -> Batch:
-    """Views of noise, of the sizes that were asked for; every view is the whole image."""
+    """Views of noise, of the specified sizes; every view is the whole image."""
     views = []
     for number, spec in enumerate(specs):
         generator = torch.Generator().manual_seed(number)

@@ -23,11 +23,11 @@ from asterism.train.recipe import TrainerConfig
 def launch(config: TrainerConfig, place: Place | None = None) -> Fabric:
     """Start (or join) the processes of this run.
 
-    place: that of this process among several on the CPU which exist already.
+    place: the rank of this process among CPU processes that have already been started.
     """
     _check_accelerator(config)
     if place is not None:
-        logging.getLogger("lightning_fabric.utilities.distributed").setLevel(logging.WARNING)  # it greets every process
+        logging.getLogger("lightning_fabric.utilities.distributed").setLevel(logging.WARNING)  # it logs each process
         strategy = _data_parallel(cluster_environment=place, process_group_backend="gloo")
         fabric = Fabric(accelerator="cpu", devices=place.size, strategy=strategy)
         fabric.launch()
@@ -55,20 +55,20 @@ def _strategy(config: TrainerConfig) -> Strategy | str:
 
 
 def _data_parallel(**options: Any) -> DDPStrategy:
-    """Methods keep centres and memories equal on all processes themselves; copying them in each step would be waste."""
+    """DDP without copying buffers in each step: methods keep centres and memory banks equal on all processes."""
     known = inspect.signature(DistributedDataParallel).parameters
     copying = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # torch renamed it
     return DDPStrategy(**options | {copying: False})
 
 
 def _world_size(config: TrainerConfig) -> int:
-    """As started by torchrun or SLURM, else as configured."""
+    """The number of processes: as started by torchrun or SLURM, else as configured."""
     outside = os.environ.get("WORLD_SIZE") or os.environ.get("SLURM_NTASKS")
     return int(outside) if outside else config.nodes * _device_count(config)
 
 
 def _devices(config: TrainerConfig) -> int | str:
-    """Processes per node. When torchrun started them it also decided their number."""
+    """Processes per node: as started by torchrun, else as configured."""
     local = os.environ.get("LOCAL_WORLD_SIZE")
     return int(local) if local else _device_count(config)
 
@@ -84,9 +84,11 @@ def _check_accelerator(config: TrainerConfig) -> None:
     available = {"cpu": True, "auto": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not available[config.accelerator]:
         raise UserError(
-            f"trainer.accelerator = {config.accelerator!r}, but torch finds no such device here; "
+            f"trainer.accelerator = {config.accelerator!r}, but torch finds no such device on this machine; "
             "choose trainer.accelerator=cpu or auto, or install a torch build for your GPU"
         )
     count = torch.cuda.device_count()
     if config.accelerator == "cuda" and isinstance(config.devices, int) and config.devices > count:
-        raise UserError(f"trainer.devices = {config.devices}, but there are {count} CUDA devices here")
+        raise UserError(
+            f"trainer.devices = {config.devices}, but this machine has {count} CUDA devices; choose at most {count}"
+        )

@@ -1,4 +1,4 @@
-"""The training loop: explicit, and the same for every method."""
+"""The training loop, the same for every method."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from asterism.train.units import duration
 from asterism.train.verdict import verdict
 from asterism.types import Batch, Losses, Progress
 
-_WARMING_UP = 3  # steps that are not timed
+_WARMING_UP = 3  # first steps, which are not timed
 
 
 class Training:
-    """One process's side of a run."""
+    """A run, as one process sees it."""
 
     def __init__(self, fabric: Fabric, recipe: Recipe, source: Source, method: Method, run: Run) -> None:
         trainer = recipe.trainer
@@ -56,7 +56,7 @@ class Training:
         self.stepper = cast(torch.optim.Optimizer, fabric.setup_optimizers(self.optimizer))
 
     def time_steps(self) -> float:
-        """Seconds of a step, the median without the first ones, which warm up."""
+        """Median seconds per step, without the first steps."""
         monitor = Monitor(self.recipe.monitor, None, 0, self.steps, self.method.uniform_terms)
         seconds = []
         with self._threads():
@@ -69,7 +69,7 @@ class Training:
         return statistics.median(seconds[_WARMING_UP:])
 
     def train(self, start: int) -> Run:
-        """Steps `start` to the end; saves on the way, at the end, and when asked to stop."""
+        """Train from step `start` to the end; saves regularly, at the end, and when a signal stops the run."""
         first = self.fabric.is_global_zero
         probe = self._open_probe() if first else None
         pace = Pace(start, self.steps)
@@ -78,7 +78,7 @@ class Training:
             self.recipe.monitor, self.run.path if first else None, start, self.steps, self.method.uniform_terms
         )
         self._announce(monitor)
-        with self._threads(), monitor, StopRequest(monitor.say) as stop:
+        with self._threads(), monitor, StopRequest(monitor.print) as stop:
             if probe is not None and start == 0:
                 self._measure(monitor, 0, probe.first_record)
             batches = self._batches(start)
@@ -92,16 +92,16 @@ class Training:
                 if probe is not None and probe.is_due(step + 1):
                     self._measure(monitor, step + 1, probe.record)
                 if (hours := pace.hours(step + 1)) is not None and hours > LONG_HOURS:
-                    takes = f"At this speed the run takes {duration(3600 * hours)}."
-                    monitor.say(f"{takes} {advice(self.recipe, self.fabric.device)}")
+                    estimate = f"At this speed the run takes {duration(3600 * hours)}."
+                    monitor.print(f"{estimate} {advice(self.recipe, self.fabric.device)}")
                 if signal_number:
                     raise Interrupted(
                         f"stopped at step {step + 1} of {self.steps} and saved; resume with: "
                         f"asterism pretrain --resume {self.run.path}",
                         signal_number,
                     )
-        if first and (said := verdict(self.run.metrics())) is not None:
-            monitor.say(said)
+        if first and (summary := verdict(self.run.metrics())) is not None:
+            monitor.print(summary)
         return self.run
 
     def _open_probe(self) -> Probe | None:
@@ -110,7 +110,7 @@ class Training:
         return open_probe(knn, data, self.source, view, self.steps, self.steps_per_epoch)
 
     def _measure(self, monitor: Monitor, step: int, measure: Callable[[Encoder], dict[str, float]]) -> None:
-        """Done by the first process; on a CPU with all cores, as the others wait for it."""
+        """Runs on the first process while the others wait; so on a CPU it uses all cores."""
         threads = torch.get_num_threads()
         if self.fabric.device.type == "cpu":
             torch.set_num_threads(allowed_cores())
@@ -124,7 +124,7 @@ class Training:
         self, progress: Progress, batches: Iterator[tuple[Batch, float]], monitor: Monitor
     ) -> list[_MicroBatch]:
         """The micro-batches of a step, forward and backward."""
-        # Nothing of ours draws from the global generator; this covers a dropout inside somebody's backbone.
+        # Our own code never draws from the global generator; this is for dropout inside a custom backbone.
         torch.manual_seed(fold(progress.seed, progress.step, self.fabric.global_rank) & 0xFFFFFFFF)
         count, made = self.recipe.trainer.accumulate, []
         for number in range(count):
@@ -140,20 +140,20 @@ class Training:
     def _agree(
         self, progress: Progress, micro_batches: list[_MicroBatch], signal_number: int, late: bool
     ) -> tuple[int, bool]:
-        """What all processes must do alike after this step, by one collective: stop for a signal, save.
+        """Agree in one collective whether all processes stop for a signal after this step, and whether they save.
 
-        Raises in all of them, before the update, if the loss of one is not finite.
+        Raises on all processes, before the update, if the loss of one is not finite.
         """
         values = torch.stack([value for part in micro_batches for value in part.terms.values()])
-        wishes = torch.tensor([signal_number, late], device=values.device)
-        agreed = collectives.all_reduce_max(torch.cat([(~values.isfinite()).any()[None].long(), wishes]))
+        requests = torch.tensor([signal_number, late], device=values.device)
+        agreed = collectives.all_reduce_max(torch.cat([(~values.isfinite()).any()[None].long(), requests]))
         broken, signal_number, late_number = agreed.tolist()
         if broken:
             raise _not_finite(micro_batches, progress)
         return signal_number, bool(late_number)
 
     def _update(self, progress: Progress, waited: float, monitor: Monitor) -> None:
-        """Clip, change the weights, and what follows that."""
+        """Clip the gradients, update the weights and the method's other state, and report the step."""
         lr = set_schedules(self.optimizer, self.recipe.optim, progress, self.batch_size)
         frozen = list(self.method.frozen(progress))
         for parameter in frozen:
@@ -172,7 +172,7 @@ class Training:
         )
 
     def _batches(self, start: int) -> Iterator[tuple[Batch, float]]:
-        """Micro-batches on the device, each with the seconds that were spent waiting for it."""
+        """Micro-batches on the device, each with the seconds spent waiting for it."""
         data = self.recipe.data
         loader = Loader(
             self.source,
@@ -197,7 +197,7 @@ class Training:
 
     @contextlib.contextmanager
     def _threads(self) -> Iterator[None]:
-        """On a CPU, the number of threads that `train.cores` gives this process."""
+        """On a CPU, use the number of threads that `train.cores` assigns to this process."""
         before, workers = torch.get_num_threads(), self.recipe.data.workers
         assert isinstance(workers, int)
         if self.fabric.device.type == "cpu":
@@ -221,12 +221,12 @@ class Training:
 
     def _announce(self, monitor: Monitor) -> None:
         trained, world = trained_parameters(self.method), self.fabric.world_size
-        monitor.say(describe(self.recipe, len(self.source), trained, self.fabric.device, world))
+        monitor.print(describe(self.recipe, len(self.source), trained, self.fabric.device, world))
 
 
 @dataclass(frozen=True)
 class _MicroBatch:
-    """What is left of one: its loss terms, and the seconds that were spent waiting for its data."""
+    """The loss terms of a micro-batch, and the seconds spent waiting for its data."""
 
     terms: dict[str, Tensor]
     waited: float
@@ -249,7 +249,7 @@ class _Objective(nn.Module):
 
 
 class _SaveSchedule:
-    """After so many steps, and after so many minutes, and at the end."""
+    """Saves every so many steps, every so many minutes, and at the end."""
 
     def __init__(self, config: checkpoint.CheckpointConfig, steps: int, steps_per_epoch: int) -> None:
         self._every = config.every_steps or steps_per_epoch
@@ -258,7 +258,7 @@ class _SaveSchedule:
         self._last = time.monotonic()
 
     def is_late(self) -> bool:
-        """Whether it is long since the last one, by this process's clock."""
+        """Whether the last checkpoint is too old, by this process's clock."""
         return time.monotonic() - self._last > self._seconds
 
     def is_due(self, step: int, late: bool) -> bool:
@@ -269,21 +269,21 @@ class _SaveSchedule:
 
 
 def _export(recipe: Recipe, state: checkpoint.State, path: Path) -> None:
-    """`encoder.safetensors` from a whole state, so that it works for sharded parameters too."""
+    """Write `encoder.safetensors` from the full state, which works for sharded parameters too."""
     method = build_method(recipe)
     method.load_state_dict(state.method)
     method.encoder().save(path, step=state.step)
 
 
 def _not_finite(micro_batches: list[_MicroBatch], progress: Progress) -> UserError:
-    """Names the terms of the first micro-batch that has such."""
+    """The error, with the terms of the first micro-batch whose loss is not finite."""
     named = [
         ", ".join(f"{name} = {float(value)}" for name, value in part.terms.items() if not value.isfinite())
         for part in micro_batches
     ]
     return UserError(
         f"the loss is not finite at step {progress.step}: {next(filter(None, named), 'a term of another process')}. "
-        "The weights were not changed by this step; the last checkpoint is good. Try a lower optim.lr, a longer "
+        "This step did not change the weights; the last checkpoint is valid. Try a lower optim.lr, a longer "
         "optim.warmup_epochs, optim.clip=3 or trainer.precision=32"
     )
 
@@ -291,6 +291,6 @@ def _not_finite(micro_batches: list[_MicroBatch], progress: Progress) -> UserErr
 def _check_gradient(norm: Tensor, progress: Progress) -> None:
     if not norm.isfinite():
         raise UserError(
-            f"the gradient is not finite at step {progress.step} although the loss is. The weights were not changed by "
-            "this step; the last checkpoint is good. Try trainer.precision=32 or a lower optim.lr"
+            f"the gradient is not finite at step {progress.step} although the loss is. This step did not change the "
+            "weights; the last checkpoint is valid. Try trainer.precision=32 or a lower optim.lr"
         )

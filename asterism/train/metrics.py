@@ -1,4 +1,4 @@
-"""Where numbers go: `metrics.jsonl` for machines and people, TensorBoard for curves."""
+"""The metrics log: `metrics.jsonl`, and TensorBoard if it is installed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from asterism.files import replacing
 
 
 class MetricsLog:
-    """Appends one JSON object per line. After a resume, lines beyond the checkpoint's step are dropped first."""
+    """Appends one JSON object per line. On resume, lines after the checkpoint's step are dropped first."""
 
     def __init__(self, run: Path, start_step: int, tensorboard: bool | Literal["auto"]) -> None:
         self._path = run / "metrics.jsonl"
@@ -38,7 +38,7 @@ class MetricsLog:
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """All complete lines of a run's metrics; a line cut off by a crash is left out."""
+    """All complete records of a run's metrics; a line truncated by a crash is skipped."""
     path = run / "metrics.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return [record for line in lines if (record := _parse(line))]
@@ -60,14 +60,14 @@ def _parse(line: str) -> dict[str, Any] | None:
     return record if isinstance(record, dict) and "step" in record else None
 
 
-def _summary_writer(run: Path, start_step: int, wanted: bool | Literal["auto"]) -> Any:
-    """None when not wanted, or when left to us and not installed: the same numbers are in metrics.jsonl."""
-    if wanted is False:
+def _summary_writer(run: Path, start_step: int, enabled: bool | Literal["auto"]) -> Any:
+    """None when disabled, or when "auto" and not installed: the same numbers are in metrics.jsonl."""
+    if enabled is False:
         return None
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        if wanted is True:
+        if enabled is True:
             raise MissingExtra("tensorboard", "tensorboard") from None
         return None
     return SummaryWriter(str(run), purge_step=start_step)

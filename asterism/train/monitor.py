@@ -1,4 +1,4 @@
-"""What training shows: progress, numbers, and a warning when a representation collapses."""
+"""Progress, metrics, and a warning when the representation collapses."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from asterism.train.online_knn import OnlineKnnConfig
 from asterism.train.progress import ProgressDisplay
 from asterism.types import Losses
 
-_RANK_ROWS = 256  # embeddings that the rank is measured on, of several small batches if need be
+_RANK_ROWS = 256  # embeddings that the rank is measured on, from several batches if they are small
 
 
 class MonitorConfig(Config):
-    """How often numbers are written, and what is measured beside the loss."""
+    """How often metrics are logged, and what is measured besides the loss."""
 
     log_every: int = 10  # optimiser steps between records
     tensorboard: bool | Literal["auto"] = "auto"  # auto: when the package is installed
@@ -34,9 +34,9 @@ class MonitorConfig(Config):
 
 
 class Monitor:
-    """Averages what the steps report and writes a record every `log_every` steps.
+    """Averages the metrics of the steps, and writes a record every `log_every` steps.
 
-    Every process keeps one, because the averages are over all of them; only the one with a run folder writes.
+    Every process has one, because the averages are over all processes; only the one with a run folder writes.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Monitor:
             self._log.close()
 
     def micro_batch(self, losses: Losses) -> None:
-        """Take the terms and diagnostics of one micro-batch."""
+        """Add the loss terms and metrics of one micro-batch."""
         self._add("loss", losses.total)
         for name, value in losses.terms.items():
             self._add(f"loss/{name}", value)
@@ -82,7 +82,7 @@ class Monitor:
     def step(
         self, step: int, *, images: int, waited: float, settled: bool, numbers: Mapping[str, float | Tensor]
     ) -> None:
-        """Close an optimiser step; `settled` is False while parts of the method are held fixed on purpose."""
+        """Finish an optimiser step; `settled` is False while parts of the method are frozen on purpose."""
         self._window.add(images, waited)
         if self._display is not None:
             self._display.advance(step)
@@ -96,12 +96,12 @@ class Monitor:
         record = self._averages() | {name: float(value) for name, value in numbers.items()} | window
         if self._spread is not None:
             record |= self._spread.measure()
-        warning = self._watch.look(step, record) if settled else None
+        warning = self._watch.check(step, record) if settled else None
         self.write(step, record | ({"warning": warning} if warning else {}))
         if self._display is not None:
             self._display.show(record)
             if warning:
-                self._display.say(f"[yellow]Warning at step {step}:[/] {warning}")
+                self._display.print(f"[yellow]Warning at step {step}:[/] {warning}")
 
     def write(self, step: int, record: Mapping[str, float | str]) -> None:
         if self._log is not None:
@@ -109,20 +109,20 @@ class Monitor:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """What is done here is not training: it counts neither for the throughput nor as time of the processor."""
+        """Exclude the enclosed work, which is not training, from throughput and CPU time."""
         start = self._window.now()
         yield
         self._window.skip(start)
 
     def measured(self, step: int, record: Mapping[str, float]) -> None:
-        """Take what a probe says about the features."""
+        """Log and show what a probe measured."""
         self.write(step, record)
         if self._display is not None:
             self._display.show(record)
 
-    def say(self, message: RenderableType) -> None:
+    def print(self, message: RenderableType) -> None:
         if self._display is not None:
-            self._display.say(message)
+            self._display.print(message)
 
     def _add(self, name: str, value: Tensor) -> None:
         value = value.detach().float()
@@ -138,7 +138,7 @@ class Monitor:
 
 
 class _Window:
-    """Throughput, the share of time spent waiting for data, and processor time since the last record."""
+    """Throughput, share of time spent waiting for data, and CPU time since the last record."""
 
     def __init__(self) -> None:
         self._start, self._cpu_start = self.now()
@@ -147,11 +147,11 @@ class _Window:
 
     @staticmethod
     def now() -> tuple[float, float]:
-        """Seconds by the clock, and those that the threads of this process have computed."""
+        """Wall-clock seconds, and CPU seconds of all threads of this process."""
         return time.perf_counter(), time.process_time()
 
     def skip(self, start: tuple[float, float]) -> None:
-        """Leave out what has passed since `start`."""
+        """Exclude the time since `start`."""
         seconds, cpu_seconds = self.now()
         self._start += seconds - start[0]
         self._cpu_start += cpu_seconds - start[1]

@@ -1,4 +1,4 @@
-"""k-NN accuracy while training: how good the features are, long before the loss shows it."""
+"""k-NN accuracy during training, which shows how good the features are long before the loss does."""
 
 from __future__ import annotations
 
@@ -15,20 +15,18 @@ from asterism.ops.random import fold, generator
 
 
 class OnlineKnnConfig(Config):
-    """Weighted k-NN on a labelled subset; without labels, how often an image is recognised in another view of it."""
+    """Weighted k-NN on a labelled subset; without labels, how often a view retrieves the other view of its image."""
 
     data: str | None = None  # a labelled source; None: the training data, when it has labels
     every_epochs: float | None = None  # None: ten times in a run
     bank: int = 2000  # labelled images the neighbours come from
-    queries: int = (
-        1000  # images that are classified, from the same split: the test set is not for watching and choosing
-    )
+    queries: int = 1000  # images to classify, from the same split: the test set is not for monitoring and tuning
     k: int = 20
     temperature: float = 0.07
 
 
 class OnlineKnn:
-    """Holds the two subsets; both are a function of the data and never change during a run."""
+    """Holds the two subsets, which depend only on the data and do not change during a run."""
 
     name = "knn"
 
@@ -39,7 +37,7 @@ class OnlineKnn:
 
     def accuracy(self, encoder: Encoder) -> float:
         """Top-1 in percent."""
-        if not self._images:  # read once: decoding 3000 images takes longer than all this; at 224 px they take 450 MB
+        if not self._images:  # decoded once, since that takes longer than the rest; 3000 images of 224 px are 450 MB
             self._images = [_read(subset, encoder.image_size) for subset in self._subsets]
         bank, queries = ((_embed(encoder, images), labels) for images, labels in self._images)
         classes = int(torch.cat([bank[1], queries[1]]).max()) + 1
@@ -62,7 +60,7 @@ def _embed(encoder: Encoder, images: UInt8[Tensor, "n 3 s s"]) -> Float[Tensor, 
 
 
 def open_online_knn(config: OnlineKnnConfig, data: DataConfig) -> OnlineKnn | None:
-    """None when the training data has no labels (and no other data was named), or too few images."""
+    """None if the training data has no labels (and no other data is configured) or too few images."""
     path = config.data or data.path
     bank = open_source(path, None if config.data else data.split)
     if bank.classes is None:

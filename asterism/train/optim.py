@@ -18,18 +18,18 @@ from asterism.types import Progress
 class OptimConfig(Config):
     """AdamW: linear warm-up, then cosine, per step. The defaults are those of DINO and its successors."""
 
-    lr: float = 5e-4  # peak; of a global batch of 256 images when scaled
-    lr_scaling: Literal["linear", "none"] = "linear"  # peak = lr · global batch / 256, or lr as it is
+    lr: float = 5e-4  # peak; for a global batch of 256 images if scaled
+    lr_scaling: Literal["linear", "none"] = "linear"  # peak = lr · global batch / 256, or lr itself
     min_lr: float = 1e-6  # at the end, absolute
     schedule: Literal["cosine", "constant"] = "cosine"  # after the warm-up: down to min_lr, or peak throughout
     warmup_epochs: float = 10.0
-    warmup_share: float | None = Field(default=None, ge=0, le=1)  # of the run's steps, instead: for runs of any length
+    warmup_share: float | None = Field(default=None, ge=0, le=1)  # as a share of all steps, instead of warmup_epochs
     warmup_peak: Literal["last", "next"] = "last"  # first step at the peak: the last of the warm-up, or (MAE) the next
-    decay: Literal["matrices", "all"] = "matrices"  # biases and 1-D parameters have none, or (STELLAR) the same
+    decay: Literal["matrices", "all"] = "matrices"  # biases and 1-D parameters are not decayed, or (STELLAR) all are
     weight_decay: float = 0.04
     weight_decay_end: float = 0.4  # reached along a cosine
     betas: tuple[float, float] = (0.9, 0.999)
-    clip: float = 0.0  # largest gradient norm; 0 leaves gradients alone
+    clip: float = 0.0  # largest gradient norm; 0: no clipping
     clip_by: Literal["tensor", "global"] = "tensor"  # norm of each parameter's gradient, or of all together
 
     def peak_lr(self, batch_size: int) -> float:
@@ -37,7 +37,7 @@ class OptimConfig(Config):
 
 
 def build_optimizer(module: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
-    """Two groups: what decays, and what does not."""
+    """AdamW with two parameter groups: with and without weight decay."""
     decayed: list[nn.Parameter] = []
     free: list[nn.Parameter] = []
     for name, parameter in module.named_parameters():
@@ -45,13 +45,13 @@ def build_optimizer(module: nn.Module, config: OptimConfig) -> torch.optim.AdamW
             is_matrix = parameter.ndim > 1 and not name.endswith(".bias")
             (decayed if is_matrix or config.decay == "all" else free).append(parameter)
     groups: list[dict[str, Any]] = [{"params": decayed}, {"params": free, "weight_decay": 0.0}]
-    # One pass over each tensor instead of one per operation: on a CPU a third of the time.
+    # Fused AdamW makes one pass over each tensor instead of one per operation: on a CPU it takes a third of the time.
     fused = all(parameter.device.type in ("cpu", "cuda") for parameter in (*decayed, *free))
     return torch.optim.AdamW(groups, lr=0.0, betas=config.betas, weight_decay=config.weight_decay, fused=fused)
 
 
 def set_schedules(optimizer: torch.optim.Optimizer, config: OptimConfig, progress: Progress, batch_size: int) -> float:
-    """Put this step's learning rate and weight decay into the optimiser; returns the learning rate."""
+    """Set this step's learning rate and weight decay in the optimiser; returns the learning rate."""
     lr = learning_rate(config, progress, batch_size)
     decay = cosine(progress.step, progress.steps, config.weight_decay, config.weight_decay_end)
     for group, weight_decay in zip(optimizer.param_groups, (decay, 0.0), strict=True):
@@ -60,7 +60,7 @@ def set_schedules(optimizer: torch.optim.Optimizer, config: OptimConfig, progres
 
 
 def learning_rate(config: OptimConfig, progress: Progress, batch_size: int) -> float:
-    """Of this step."""
+    """The learning rate of this step."""
     peak = config.peak_lr(batch_size)
     final = config.min_lr if config.schedule == "cosine" else peak
     share, epochs = config.warmup_share, config.warmup_epochs
@@ -71,7 +71,7 @@ def learning_rate(config: OptimConfig, progress: Progress, batch_size: int) -> f
 
 @torch.no_grad()
 def clip_gradients(parameters: Iterable[nn.Parameter], config: OptimConfig) -> Tensor:
-    """Clip in place and return the norm of all gradients as they were before."""
+    """Clip in place, and return the norm of all gradients before clipping."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:
         return torch.zeros(())

@@ -1,4 +1,4 @@
-"""What a run will take, said before it starts: arithmetic, memory, time and disk."""
+"""An estimate of the FLOPs, memory, time and disk that a run needs, made before it starts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from asterism.train.cost import StepCost
 from asterism.train.recipe import Recipe
 from asterism.train.units import duration, size
 
-LONG_HOURS = 2.0  # a run that takes longer says so, and what would be shorter
+LONG_HOURS = 2.0  # a longer run prints its duration and how to shorten it
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A resolved recipe and its cost on the device at hand."""
+    """A resolved recipe and its cost on this device."""
 
     recipe: Recipe
     images: int
@@ -32,20 +32,22 @@ class Plan:
 
     @property
     def hours(self) -> float:
-        """Of training alone, without waiting for data."""
+        """Hours of training, without waiting for data."""
         return self.steps * self.cost.seconds / 3600
 
     @property
     def disk(self) -> int:
-        """Bytes of the checkpoints that are kept, one more while it is written, and the encoder."""
+        """Bytes of the checkpoints that are kept, plus one that is being written."""
         return (self.recipe.checkpoint.keep_last + 1) * self.cost.checkpoint
 
     def table(self) -> Table:
         steps_per_epoch = self.images // int(self.recipe.trainer.batch_size)
         table = Table.grid(padding=(0, 2))
         table.add_row("arithmetic", f"{self.cost.flops / 1e9:,.1f} GFLOP per step and process")
-        table.add_row("memory", f"about {size(self.cost.memory)} per process, without images that wait")
-        table.add_row("step", f"about {duration(self.cost.seconds)} on this {self.device.type}, as few images suggest")
+        table.add_row("memory", f"about {size(self.cost.memory)} per process, without prefetched images")
+        table.add_row(
+            "step", f"about {duration(self.cost.seconds)} on this {self.device.type}, extrapolated from few images"
+        )
         table.add_row("epoch", f"about {duration(self.cost.seconds * steps_per_epoch)}")
         table.add_row("whole run", f"about {duration(3600 * self.hours)}")
         table.add_row("disk", f"about {size(self.disk)}")
@@ -53,9 +55,9 @@ class Plan:
 
 
 def advice(recipe: Recipe, device: torch.device) -> str:
-    """How to make a long run short."""
+    """How to shorten a long run."""
     smaller = "smaller views (backbone.image_size), larger patches (backbone.patch_size)"
     length = f"fewer steps (trainer.steps, now {recipe.trainer.steps:,}), or a time limit (trainer.minutes=30)"
     if device.type == "cpu":
-        return f"Shorter: {length}; {smaller}; a small network (backbone.dim=192 backbone.depth=4); or a GPU"
-    return f"Shorter: {length}; {smaller}; more devices (trainer.devices)"
+        return f"To shorten it: {length}; {smaller}; a small network (backbone.dim=192 backbone.depth=4); or a GPU"
+    return f"To shorten it: {length}; {smaller}; more devices (trainer.devices)"

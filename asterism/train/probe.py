@@ -1,4 +1,4 @@
-"""How good the features are while they are trained: k-NN where there are labels, else retrieval of views."""
+"""The quality of the features during training: k-NN accuracy with labels, view retrieval without."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from asterism.types import ViewSpec
 
 
 class Probe:
-    """A measure of an encoder, in percent, and the steps after which it is taken."""
+    """A measure of an encoder, in percent, and the steps at which it is taken."""
 
     def __init__(self, measure: OnlineKnn | ViewRetrieval, interval: int, steps: int) -> None:
         self._measure = measure
@@ -26,7 +26,7 @@ class Probe:
         return {self._measure.name: self._measure.accuracy(encoder)}
 
     def first_record(self, encoder: Encoder) -> dict[str, float]:
-        """Where training starts: the encoder as it is, and raw pixels of the same images."""
+        """The record before training: the initial encoder, and raw pixels of the same images."""
         pixels = self._measure.accuracy(pixel_encoder().to(next(encoder.parameters()).device))
         return self.record(encoder) | {f"{self._measure.name}_pixels": pixels}
 
@@ -34,7 +34,7 @@ class Probe:
 def open_probe(
     config: OnlineKnnConfig | None, data: DataConfig, source: Source, view: ViewSpec, steps: int, steps_per_epoch: int
 ) -> Probe | None:
-    """`source` is what the run is trained on, and `view` one of its views."""
+    """The probe of a run, or None if it is disabled. source: the training data; view: one of the method's views."""
     if config is None:
         return None
     measure = open_online_knn(config, data) or ViewRetrieval(source, view)

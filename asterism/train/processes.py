@@ -1,11 +1,11 @@
-"""Training on a CPU by several processes of this machine, started from here.
+"""Training on a CPU with several processes on this machine.
 
-A small network has small matrices. Threads that share one of them wait for each other after every operation; processes
-that share a batch wait for each other once per step, to average their gradients (`benchmarks/threads.py` measures
-both). The losses are those of one process, up to the order in which numbers are added.
+A small network has small matrices. Threads that share a matrix synchronise after every operation; processes that share
+a batch synchronise once per step, to average their gradients (`benchmarks/threads.py` measures both). The losses are
+those of a single process, up to the order of summation.
 
-The first process is the one that the user started, in whatever way: a command, a script, a notebook. The others run
-`python -m asterism.train.processes`, read from their standard input what to do, and end when the first one does.
+The first process is the one that the user started: a command, a script or a notebook. The others run
+`python -m asterism.train.processes`, read their task from standard input, and end when the first one ends.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from lightning_fabric.plugins.environments.cluster_environment import ClusterEnv
 from asterism.errors import Interrupted, UserError
 from asterism.ops import collectives
 
-_PATIENCE = 10.0  # seconds in which the others may end by themselves
+_PATIENCE = 10.0  # seconds that the other processes get to exit before they are killed
 
 
 @dataclass(frozen=True)
-class Order:
-    """What all processes are to do: start a run, or go on with one (`resume`)."""
+class Task:
+    """The run that all processes start, or resume."""
 
     recipe: Mapping[str, Any]
     out: str
@@ -42,7 +42,7 @@ class Order:
 
 @dataclass
 class Place(ClusterEnvironment):
-    """The place of one process among those of this machine, in the form that Fabric asks for."""
+    """The rank of a process among those on this machine, as Fabric's cluster environment."""
 
     rank: int
     size: int
@@ -84,17 +84,17 @@ class Place(ClusterEnvironment):
 
 
 @contextlib.contextmanager
-def beside_others(order: Order, size: int) -> Iterator[Place]:
-    """The first of `size` processes; the others live as long as this does."""
+def started_processes(task: Task, size: int) -> Iterator[Place]:
+    """Start the other `size - 1` processes, give the place of this one, and end the others on exit."""
     port = _free_port()
-    others = [_start(order, Place(rank, size, port)) for rank in range(1, size)]
+    others = [_start(task, Place(rank, size, port)) for rank in range(1, size)]
     try:
         yield Place(0, size, port)
     except RuntimeError as error:
-        if fate := _fate(others):
+        if exit_reason := _exit_reason(others):
             raise UserError(
-                f"a training process died ({fate}). Most often memory ran out: set trainer.devices=1, a smaller "
-                "trainer.batch_size or a larger trainer.accumulate; the last checkpoint is good"
+                f"a training process died ({exit_reason}), most likely because memory ran out. Set trainer.devices=1, "
+                "a smaller trainer.batch_size or a larger trainer.accumulate; the last checkpoint is valid"
             ) from error
         raise
     finally:
@@ -102,13 +102,13 @@ def beside_others(order: Order, size: int) -> Iterator[Place]:
         _end(others, _PATIENCE if had_joined else 0.0)
 
 
-def _start(order: Order, place: Place) -> subprocess.Popen[bytes]:
+def _start(task: Task, place: Place) -> subprocess.Popen[bytes]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
     process = subprocess.Popen(
         [sys.executable, "-m", "asterism.train.processes"], stdin=subprocess.PIPE, env=environment
     )
     assert process.stdin is not None
-    process.stdin.write(json.dumps({"order": asdict(order), "place": asdict(place)}).encode())
+    process.stdin.write(json.dumps({"task": asdict(task), "place": asdict(place)}).encode())
     process.stdin.close()
     return process
 
@@ -119,8 +119,8 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _fate(others: list[subprocess.Popen[bytes]]) -> str | None:
-    """How one ended that should not have. It may have closed its connection a moment before its end."""
+def _exit_reason(others: list[subprocess.Popen[bytes]]) -> str | None:
+    """Why one of the processes died, if one did. Waits, because a connection may close before its process exits."""
     for process in others:
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = process.wait(timeout=1.0)
@@ -139,14 +139,14 @@ def _end(others: list[subprocess.Popen[bytes]], patience: float) -> None:
 
 
 def _main() -> None:
-    """One of the others. What the first process tells the user need not be said twice."""
-    from asterism.train.start import carry_out
+    """One of the other processes. It prints no errors, because the first process does."""
+    from asterism.train.start import run_task
 
     values = json.load(sys.stdin)
-    order, place = Order(**values["order"]), Place(**values["place"])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the first process decides, and the others hear
+    task, place = Task(**values["task"]), Place(**values["place"])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one decides for all
     with contextlib.suppress(UserError, Interrupted, KeyboardInterrupt):
-        carry_out(order, place)
+        run_task(task, place)
     collectives.leave_processes()
 
 

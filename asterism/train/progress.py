@@ -1,4 +1,4 @@
-"""The progress bar on a terminal; a line now and then where there is none (log files, CI)."""
+"""A progress bar on a terminal; a line every few seconds otherwise (log files, CI)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from asterism.train.units import duration
 
 _PLAIN_SECONDS = 15.0  # between lines when the output is not a terminal
-_SPEED_SECONDS = 600.0  # the time left follows from the speed of this long: a few steps even where one takes minutes
+_SPEED_SECONDS = 600.0  # the time left is estimated over this period, so that slow runs average a few steps too
 
 
 class ProgressDisplay:
@@ -54,7 +54,7 @@ class ProgressDisplay:
             self._last_line = time.monotonic()
             self._console.print(f"step {self._step}/{self._steps}  {self._numbers()}{self._left()}", highlight=False)
 
-    def say(self, message: RenderableType) -> None:
+    def print(self, message: RenderableType) -> None:
         self._console.print(message, highlight=False)
 
     def _left(self) -> str:

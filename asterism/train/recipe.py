@@ -1,4 +1,4 @@
-"""A recipe: everything that makes up one pretraining run, readable from YAML, a shipped name or a method's name."""
+"""A recipe: all settings of one pretraining run, read from a YAML file, a shipped recipe or a method's name."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ from asterism.train.optim import OptimConfig
 
 
 class TrainerConfig(Config):
-    """How long, on what, and in which precision. "auto" values are resolved when training starts, and printed."""
+    """Length, devices and precision. "auto" values are resolved and printed when training starts."""
 
     epochs: float | Literal["auto"] = "auto"  # passes over the data; auto: 100, or more when that is under 10 000 steps
     steps: int | None = Field(default=None, ge=1)  # optimiser steps, instead of epochs
-    minutes: float | None = Field(default=None, gt=0)  # of training, instead of either: a few steps are timed first
+    minutes: float | None = Field(
+        default=None, gt=0
+    )  # of training, instead of epochs or steps: a few steps are timed first
     batch_size: int | Literal["auto"] = "auto"  # global: over all devices and micro-batches
     accumulate: int = Field(default=1, ge=1)  # micro-batches per optimiser step and device
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     devices: int | Literal["auto"] = "auto"
     nodes: int = Field(default=1, ge=1)
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
-    precision: Literal["auto", "32", "bf16"] = "auto"  # auto: bf16 autocast on GPUs that have it
+    precision: Literal["auto", "32", "bf16"] = "auto"  # auto: bf16 autocast on GPUs that support it
     seed: int = 0
 
     @model_validator(mode="after")
@@ -73,7 +75,7 @@ class Recipe(Config):
 def load_recipe(name: str, overrides: Sequence[str] = (), values: Mapping[str, Any] | None = None) -> Recipe:
     """The recipe `name` (a YAML file, a shipped recipe or a method), changed by `values` and then `overrides`.
 
-    A recipe may have a section `on_cpu` with changes for machines without a GPU: a run that ends there in minutes.
+    A recipe may have a section `on_cpu` with changes for machines without a GPU, so that a run takes minutes there.
     """
     written = read_yaml(find_recipe(name))
     small = written.pop("on_cpu", {})
@@ -81,12 +83,12 @@ def load_recipe(name: str, overrides: Sequence[str] = (), values: Mapping[str, A
         written = _merge(written, small)
     merged = with_overrides(_merge(written, values or {}), overrides)
     if "path" not in merged.get("data", {}):
-        raise UserError(f"the recipe {name!r} leaves the choice of images to you: give --data FOLDER (or data.path)")
+        raise UserError(f"the recipe {name!r} does not specify any images: give --data FOLDER (or data.path)")
     return Recipe.parse(merged)
 
 
 def takes_small_form(name: str, overrides: Sequence[str] = (), values: Mapping[str, Any] | None = None) -> bool:
-    """Whether the recipe has changes for the CPU, and would train on the CPU of this machine."""
+    """Whether the recipe has a section for the CPU, and would train on the CPU of this machine."""
     if "on_cpu" not in read_yaml(find_recipe(name)):
         return False
     trainer = with_overrides(values or {}, overrides).get("trainer")
@@ -96,7 +98,7 @@ def takes_small_form(name: str, overrides: Sequence[str] = (), values: Mapping[s
 
 
 def find_recipe(name: str) -> Path:
-    """A method's name stands for the shipped recipe of that name, which suits any folder of images."""
+    """The file of a recipe. A method's name means the shipped recipe of that name, for any folder of images."""
     if name.endswith((".yaml", ".yml")):
         return Path(name)
     path = recipe_folder() / f"{name}.yaml"

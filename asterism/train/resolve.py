@@ -1,4 +1,4 @@
-"""From "auto" to numbers: what a recipe means for this data on these devices."""
+"""Resolves the "auto" settings of a recipe for this data and these devices."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from asterism.nn.initialisation import Init
 from asterism.train.cores import BATCH
 from asterism.train.recipe import Recipe
 
-_LEAST_STEPS = 10_000  # an automatic run on few images makes more epochs instead of ending before it learned
+_LEAST_STEPS = 10_000  # with few images, an automatic run makes more epochs so that it trains long enough
 _EPOCHS = 100
 
 
 def resolve(recipe: Recipe, images: int, device: torch.device, world: int, init: Init) -> Recipe:
-    """The same recipe with every "auto" replaced; raises when batch, devices and data do not fit together.
+    """The recipe with every "auto" replaced; raises if batch size, devices and data do not fit together.
 
-    init: how the weights of the backbone were drawn.
+    init: how the weights of the backbone were initialised.
     """
     trainer = recipe.trainer
     _check_accumulation(recipe)
@@ -37,7 +37,7 @@ def resolve(recipe: Recipe, images: int, device: torch.device, world: int, init:
         )
     if batch % per_step:
         raise UserError(
-            f"trainer.batch_size = {batch} does not divide over {world} processes × {trainer.accumulate} parts; "
+            f"trainer.batch_size = {batch} is not divisible by {world} processes × {trainer.accumulate} micro-batches; "
             f"choose a multiple of {per_step}"
         )
     steps = trainer.steps if trainer.steps or trainer.minutes else _steps(trainer.epochs, images // batch)
@@ -57,25 +57,25 @@ def resolve(recipe: Recipe, images: int, device: torch.device, world: int, init:
 
 
 def limited_to(recipe: Recipe, seconds_per_step: float) -> Recipe:
-    """The same recipe with as many steps as fit into `trainer.minutes`."""
+    """The recipe with as many steps as fit into `trainer.minutes`."""
     assert recipe.trainer.minutes is not None
     steps = max(1, round(60 * recipe.trainer.minutes / seconds_per_step))
     return recipe.model_copy(update={"trainer": recipe.trainer.model_copy(update={"steps": steps, "minutes": None})})
 
 
 def _check_accumulation(recipe: Recipe) -> None:
-    """Micro-batches would change a loss that needs the whole batch at once."""
+    """Refuse micro-batches for a loss that needs the whole batch at once, because they would change it."""
     parts, coupling = recipe.trainer.accumulate, recipe.method.needs_whole_batch
     if parts > 1 and coupling is not None:
         raise UserError(
-            f"trainer.accumulate = {parts}, but {coupling}, and a micro-batch shows 1/{parts} of it. Set "
-            "trainer.accumulate=1; to save memory use more devices, a smaller trainer.batch_size or "
+            f"trainer.accumulate = {parts}, but {coupling}, and a micro-batch is 1/{parts} of it. Set "
+            "trainer.accumulate=1; to save memory, use more devices, a smaller trainer.batch_size or "
             "backbone.checkpointing=true"
         )
 
 
 def describe(recipe: Recipe, images: int, parameters: int, device: torch.device, world: int) -> Table:
-    """What is about to happen, for the user to read before the first step."""
+    """A summary of the run, shown before the first step."""
     trainer = recipe.trainer
     assert isinstance(trainer.batch_size, int)
     assert trainer.steps is not None
@@ -94,7 +94,7 @@ def describe(recipe: Recipe, images: int, parameters: int, device: torch.device,
 
 
 def _shape(config: BackboneConfig) -> str:
-    """The timm model and what the recipe changes of it."""
+    """The timm model and the recipe's changes to it."""
     changes = {
         "{} px": config.image_size,
         "patch {}": config.patch_size,
@@ -111,8 +111,8 @@ def _steps(epochs: float | str, per_epoch: int) -> int:
 
 
 def _workers(device: torch.device, world: int) -> int:
-    """On a CPU the workers take cores from training itself: one process has few, and several that train on all cores
-    prepare their own batches. On a GPU the workers must keep up with it."""
+    """Data workers per process. On a CPU they compete with training for cores: a single process gets few, and several
+    processes, which use all cores, load their own data. On a GPU the workers have to keep up with it."""
     if device.type == "cpu":
         return max(1, cores() // 8) if world == 1 else 0
     return max(1, min(16, cores() // world))

@@ -1,4 +1,4 @@
-"""A run folder: what training leaves behind, and how to read it."""
+"""A run folder: the files that training writes, and how to read them."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class Run:
         return read_yaml(self.path / "config.yaml")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """What was logged, a record per logged step."""
+        """The logged metrics, one record per logged step."""
         return read_metrics(self.path)
 
     def has_results(self) -> bool:
-        """Whether there is more in it than what a new start would write again."""
+        """Whether it contains more than the files that every new run writes."""
         return any((self.path / name).exists() for name in ("checkpoints", "bad_images.jsonl")) or bool(self.metrics())
 
     def encoder(self) -> Encoder:
@@ -58,24 +58,24 @@ class Run:
 
 
 def open_run(path: Path | str) -> Run:
-    """An existing run; the error says what is missing."""
+    """Open an existing run; the error says what is missing."""
     run = Run(Path(path))
     if not (run.path / "config.yaml").is_file():
         problem = "no such folder" if not run.path.exists() else "it has no config.yaml"
-        raise UserError(f"{run.path} is not a run ({problem}); give the folder that `asterism pretrain --out` made")
+        raise UserError(f"{run.path} is not a run ({problem}); give a folder written by `asterism pretrain --out`")
     return run
 
 
 def check_free(out: Path, overwrite: bool) -> None:
-    """Refuse to write over something; with `overwrite`, only over an earlier run or an empty folder."""
+    """Refuse to overwrite anything; with `overwrite`, anything but an existing run or an empty folder."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     if not overwrite:
         raise UserError(
-            f"{out} exists already; resume it with --resume {out}, replace it with --overwrite, or choose another --out"
+            f"{out} already exists; resume it with --resume {out}, replace it with --overwrite, or choose another --out"
         )
     if not (out / "config.yaml").is_file():
-        raise UserError(f"{out} exists and is not a run folder, so --overwrite does not touch it; choose another --out")
+        raise UserError(f"{out} exists and is not a run folder, so --overwrite cannot replace it; choose another --out")
 
 
 def create_run(out: Path, recipe: Recipe, overwrite: bool) -> Run:
@@ -90,7 +90,7 @@ def create_run(out: Path, recipe: Recipe, overwrite: bool) -> Run:
 
 
 def _environment() -> dict[str, Any]:
-    """What a reader needs to tell why the same recipe gave another number elsewhere."""
+    """Versions and hardware, to explain why the same recipe gave different numbers elsewhere."""
     return {
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "python": platform.python_version(),

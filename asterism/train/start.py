@@ -1,4 +1,4 @@
-"""Starting, resuming and planning runs, on the processes that suit the machine."""
+"""Starts, resumes and plans runs, with the number of processes that suits the machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from asterism.train.cost import step_cost
 from asterism.train.launch import launch
 from asterism.train.loop import Training
 from asterism.train.plan import Plan
-from asterism.train.processes import Order, Place, beside_others
+from asterism.train.processes import Place, Task, started_processes
 from asterism.train.recipe import Recipe
 from asterism.train.resolve import limited_to, resolve
 from asterism.train.run import Run, check_free, create_run, open_run
@@ -32,38 +32,38 @@ _TRIAL_STEPS = 8  # timed before a run whose length is given in minutes
 
 
 def pretrain(recipe: Recipe, out: Path, *, init: str | None = None, overwrite: bool = False) -> Run:
-    """A new run in the folder `out`, with a backbone that starts from the weights `init` if given."""
-    return _on_all_cores(Order(recipe.model_dump(mode="json"), str(out), init, overwrite))
+    """Train a new run in the folder `out`; the backbone starts from the weights `init`, if given."""
+    return _on_all_cores(Task(recipe.model_dump(mode="json"), str(out), init, overwrite))
 
 
 def resume(path: Path, overrides: tuple[str, ...] = ()) -> Run:
-    """Resume from the last checkpoint of a run; the result is the same as if it had never been interrupted."""
+    """Resume a run from its last checkpoint; the result is the same as without the interruption."""
     run = open_run(path)
     _check_resumable(overrides)
     recipe = Recipe.parse(with_overrides(run.config, overrides))
-    return _on_all_cores(Order(recipe.model_dump(mode="json"), str(path), resume=True))
+    return _on_all_cores(Task(recipe.model_dump(mode="json"), str(path), resume=True))
 
 
-def _on_all_cores(order: Order) -> Run:
-    recipe = Recipe.parse(order.recipe)
+def _on_all_cores(task: Task) -> Run:
+    recipe = Recipe.parse(task.recipe)
     if not starts_processes(recipe.trainer):
-        return carry_out(order)
-    if not order.resume:
-        check_free(Path(order.out), order.overwrite)
+        return run_task(task)
+    if not task.resume:
+        check_free(Path(task.out), task.overwrite)
     count = process_count(recipe.trainer, trained_parameters(build_method(recipe)))
     if count == 1:
-        return carry_out(order)
-    with beside_others(order, count) as place:
-        return carry_out(order, place)
+        return run_task(task)
+    with started_processes(task, count) as place:
+        return run_task(task, place)
 
 
-def carry_out(order: Order, place: Place | None = None) -> Run:
-    """What each process of a run does. `place` is its place among those that were started for this order."""
-    recipe = Recipe.parse(order.recipe)
+def run_task(task: Task, place: Place | None = None) -> Run:
+    """Run a task in this process. place: its rank among the processes that were started for the task."""
+    recipe = Recipe.parse(task.recipe)
     fabric = launch(recipe.trainer, place)
-    if order.resume:
-        return _resume(fabric, recipe, Path(order.out))
-    return _pretrain(fabric, recipe, Path(order.out), order.init, order.overwrite)
+    if task.resume:
+        return _resume(fabric, recipe, Path(task.out))
+    return _pretrain(fabric, recipe, Path(task.out), task.init, task.overwrite)
 
 
 def _pretrain(fabric: Fabric, recipe: Recipe, out: Path, init: str | None, overwrite: bool) -> Run:
@@ -93,7 +93,7 @@ def _resume(fabric: Fabric, recipe: Recipe, path: Path) -> Run:
     source = _open_data(recipe, method)
     if len(source) != state.facts["images"]:
         raise UserError(
-            f"{recipe.data.path} holds {len(source)} images, but the run was started on {state.facts['images']}; "
+            f"{recipe.data.path} has {len(source)} images, but the run was started on {state.facts['images']}; "
             f"start a new run from its weights: --init {path}"
         )
     if state.step >= state.facts["steps"]:
@@ -105,7 +105,7 @@ def _resume(fabric: Fabric, recipe: Recipe, path: Path) -> Run:
 
 
 def plan(recipe: Recipe) -> Plan:
-    """What a run would take on one of the devices here, without starting it."""
+    """Estimate the cost of a run on this machine without starting it."""
     method = build_method(recipe)
     trained = trained_parameters(method)
     if starts_processes(recipe.trainer):
@@ -124,7 +124,7 @@ def plan(recipe: Recipe) -> Plan:
 
 
 def _seconds_per_step(fabric: Fabric, recipe: Recipe, source: Source, out: Path) -> float:
-    """Measured on the first steps of the run, made on a copy that is thrown away."""
+    """Seconds per step, measured on a copy of the method that is then discarded."""
     trial = recipe.model_copy(update={"trainer": recipe.trainer.model_copy(update={"steps": _TRIAL_STEPS})})
     with scratch_folder(out) as folder:
         seconds = Training(fabric, trial, source, build_method(recipe), Run(folder)).time_steps()
@@ -132,7 +132,7 @@ def _seconds_per_step(fabric: Fabric, recipe: Recipe, source: Source, out: Path)
 
 
 def _open_data(recipe: Recipe, method: Method) -> Source:
-    """The images; with masks only if a view asks for labels, as reading those takes time."""
+    """The images; with masks only if a view needs them, because reading masks takes time."""
     labelled = any(view.segments for view in method.views)
     return (open_segmented if labelled else open_source)(recipe.data.path, recipe.data.split)
 
@@ -148,7 +148,7 @@ _RESUMABLE = (
 
 
 def _check_resumable(overrides: tuple[str, ...]) -> None:
-    """Only what does not change the result may differ when a run is resumed."""
+    """Allow only changes that do not affect the result of a resumed run."""
     for override in overrides:
         key = override.partition("=")[0]
         if key not in _RESUMABLE and not key.startswith(("checkpoint.", "monitor.")):

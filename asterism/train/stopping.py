@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: finish the step, save, and say how to resume."""
+"""Ctrl-C and SIGTERM: finish the step, save, and print how to resume."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import signal
 from collections.abc import Callable
 from types import FrameType, TracebackType
 
-_ANSWER = "Stopping after this step, then saving. Press Ctrl-C again to stop now; the last checkpoint stays good."
+_ANSWER = "Stopping after this step, then saving. Press Ctrl-C again to stop now; the last checkpoint stays valid."
 
 
 class StopRequest:
-    """Remembers the first signal and answers it at once; a second Ctrl-C stops without saving."""
+    """Records the first signal and confirms it at once; a second Ctrl-C stops without saving."""
 
     def __init__(self, answer: Callable[[str], None]) -> None:
         self._answer = answer
@@ -21,7 +21,7 @@ class StopRequest:
         for number in (signal.SIGINT, signal.SIGTERM):
             try:
                 self._before[number] = signal.signal(number, self._receive)
-            except ValueError:  # not in the main thread: a notebook or a server decides about signals there
+            except ValueError:  # not in the main thread: a notebook or a server handles signals there
                 break
         return self
 
@@ -33,7 +33,7 @@ class StopRequest:
 
     @property
     def received(self) -> int:
-        """The signal's number once this process got one, else 0."""
+        """The number of the signal that this process received, else 0."""
         return self._received
 
     def _receive(self, number: int, frame: FrameType | None) -> None:

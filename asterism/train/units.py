@@ -1,4 +1,4 @@
-"""Times and sizes as people say them."""
+"""Human-readable durations and sizes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _TIMES = (("days", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def duration(seconds: float) -> str:
-    """Two units at most: 3 days 4 h, 5 h 10 min, 12 min, 8.0 s."""
+    """At most two units: 3 days 4 h, 5 h 10 min, 12 min, 8.0 s."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     for (name, length), (smaller, part) in itertools.pairwise(_TIMES):
@@ -22,7 +22,7 @@ def duration(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes, in the largest unit of which there is at least one."""
+    """Bytes, in the largest unit that gives at least 1."""
     for unit, length in (("GB", 1e9), ("MB", 1e6)):
         if count >= length:
             return f"{count / length:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""Whether a network recognises an image in another view of it: a sign of learning that needs no labels."""
+"""Whether a view of an image retrieves another view of it: a measure of learning that needs no labels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _IMAGES = 512
 
 
 class ViewRetrieval:
-    """Two views of each of some images, drawn once; each view has to find the other among those of all images."""
+    """Two views of each of some images, drawn once; each first view has to find its second view among all images."""
 
     name = "view_retrieval"
 
@@ -48,7 +48,7 @@ class ViewRetrieval:
 
 
 def _alone(spec: ViewSpec) -> ViewSpec:
-    """The view without what ties it to other views or to labels."""
+    """The view without its links to other views and to labels."""
     return spec.model_copy(update={"inside": None, "same_place": None, "segments": False})
 
 

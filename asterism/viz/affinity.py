@@ -1,4 +1,4 @@
-"""Which patches of an image belong together: similarity summed over all patches, and what one patch looks at."""
+"""Which patches of an image belong together: similarity summed over all patches, and attention."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _MARK = torch.tensor([60, 255, 80], dtype=torch.uint8)  # green
 def aggregated_similarity(patches: Float[Tensor, "b n d"], grid: tuple[int, int]) -> Float[Tensor, "b rows columns"]:
     """The cosine-similarity maps of all patches summed, divided by the map's maximum (FLSL, section 5.5).
 
-    Where patches resemble only those of their own object, brightness tells the object's share of the image. The sum of
-    all maps at patch i is u_i · Σ_j u_j for unit tokens u, so the n × n similarities are not needed.
+    If patches are similar only to those of their own object, brightness shows the object's share of the image. The sum
+    of all maps at patch i is u_i · Σ_j u_j for unit tokens u, so the n × n similarities are not needed.
     """
     unit = normalize(patches.float(), dim=-1)
     score = (unit * unit.sum(dim=1, keepdim=True)).sum(dim=-1)
@@ -30,7 +30,7 @@ def aggregated_similarity(patches: Float[Tensor, "b n d"], grid: tuple[int, int]
 def aggregated_similarity_by_layer(
     encoder: Encoder, images: Pictures, layers: Sequence[int] | None = None
 ) -> dict[str, Magnified]:
-    """Aggregated similarity in each of these layers (0 is the patch embedding; all if not said), drawn over the images.
+    """Aggregated similarity in each of these layers (0 is the patch embedding; default: all), drawn over the images.
 
     Brightness is the score from 0 to 1, so that images and networks can be compared: darker means smaller clusters.
     """
@@ -44,7 +44,7 @@ def aggregated_similarity_by_layer(
 
 @torch.no_grad()
 def attention_by_head(encoder: Encoder, images: Pictures, block: int = -1) -> dict[str, Magnified]:
-    """Where each head of a block looks: from the class token, or from all patches together where there is none."""
+    """The attention of each head of a block: of the class token, or the mean of all patches if there is none."""
     pixels = encoder.normalise(images)
     attention, grid = encoder.backbone.attention(pixels, block), encoder.backbone.grid_of(pixels)
     maps = looked_at(attention, grid, encoder.backbone.has_cls).cpu()
@@ -55,15 +55,15 @@ def attention_by_head(encoder: Encoder, images: Pictures, block: int = -1) -> di
 def looked_at(
     attention: Float[Tensor, "b heads t t"], grid: tuple[int, int], from_class_token: bool
 ) -> Float[Tensor, "b heads rows columns"]:
-    """How much each head looks at each patch. The class token is the first token, patches are the last ones."""
+    """The attention of each head to each patch. The class token is the first token, patches are the last ones."""
     patches = grid[0] * grid[1]
-    asking = attention[:, :, :1] if from_class_token else attention[:, :, -patches:]
-    return asking[..., -patches:].mean(dim=2).reshape(*attention.shape[:2], *grid)
+    queries = attention[:, :, :1] if from_class_token else attention[:, :, -patches:]
+    return queries[..., -patches:].mean(dim=2).reshape(*attention.shape[:2], *grid)
 
 
 @torch.no_grad()
 def probe_attention(encoder: Encoder, images: Pictures, query: Int[Tensor, " b"], block: int = -1) -> Magnified:
-    """What one patch of each image attends to in a block, mean over heads; the patch is ringed in green."""
+    """The attention of one patch of each image in a block, mean over heads; a green ring marks the patch."""
     pixels = encoder.normalise(images)
     grid = encoder.backbone.grid_of(pixels)
     maps = probed(encoder.backbone.attention(pixels, block), grid, query.to(pixels.device))

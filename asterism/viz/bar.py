@@ -1,4 +1,4 @@
-"""A progress bar on a terminal, of the first process, that stays away when the work is short."""
+"""A progress bar on the first process's terminal, shown only if the work takes a while."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _QUIET_SECONDS = 2.0  # a bar appears when the work takes longer than this
 
 
 class Bar:
-    """`total` things to do, of which `done` are done already."""
+    """A progress bar for `total` items, of which `done` are already done."""
 
     def __init__(self, title: str, total: int, done: int = 0) -> None:
         self._console = Console(stderr=True)
@@ -30,7 +30,7 @@ class Bar:
 
     def advance(self, count: int) -> None:
         self._done += count
-        if self._bar is None and self._is_wanted():
+        if self._bar is None and self._is_due():
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             self._bar = Progress(*columns, console=self._console, transient=True)
             self._bar.add_task(self._title, total=self._total)
@@ -38,6 +38,6 @@ class Bar:
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=self._done)
 
-    def _is_wanted(self) -> bool:
+    def _is_due(self) -> bool:
         long = time.monotonic() - self._start > _QUIET_SECONDS
         return long and self._console.is_terminal and rank() == 0

@@ -1,4 +1,4 @@
-"""Curves and clouds of dots as small self-contained SVG."""
+"""Line charts and scatter plots as small self-contained SVG."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Series = Sequence[tuple[float, float]]
 _WIDTH, _HEIGHT = 360, 200
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 12, 26
 _COLORS = 8  # of lines, in the style sheet
-_CLOUD, _DOT = 300, 4  # side of a cloud of dots and radius of a dot
+_CLOUD, _DOT = 300, 4  # side of a scatter plot and radius of a dot
 
 
 def line_chart(title: str, series: Mapping[str, Series], reference: tuple[str, float] | None = None) -> str:
-    """Curves over steps, one line per name; `reference` is a dashed level with its label."""
+    """Curves over steps, one line per name. reference: label and level of a dashed line."""
     points = [(x, y) for line in series.values() for x, y in line if math.isfinite(y)]
     if not points:
         return ""
@@ -65,7 +65,7 @@ def line_chart(title: str, series: Mapping[str, Series], reference: tuple[str, f
 
 
 def dot_cloud(title: str, places: Float[Tensor, "n 2"], colors: UInt8[Tensor, "n 3"]) -> str:
-    """Coloured dots, scaled to fill a square; distances are seen, directions mean nothing."""
+    """Coloured dots, scaled to fill a square; distances are meaningful, directions are not."""
     low, high = places.amin(dim=0), places.amax(dim=0)
     room = _CLOUD - 4 * _DOT
     shares = (places - (low + high) / 2) / (high - low).max().clamp_min(1e-9) * room + _CLOUD / 2
@@ -80,12 +80,12 @@ def dot_cloud(title: str, places: Float[Tensor, "n 2"], colors: UInt8[Tensor, "n
 
 
 def _end(values: Sequence[float]) -> str:
-    """Where a curve ended, to be read without measuring."""
+    """The last value of a curve."""
     return f"<b>{_short(values[0])}</b>" if values else ""
 
 
 def _thin(line: Series, most: int = 400) -> Series:
-    """A page with a million points does not open; the mean of neighbouring points does not change the picture."""
+    """At most `most` points, each the mean of neighbours: browsers do not open a page with a million points."""
     if len(line) <= most:
         return line
     size = math.ceil(len(line) / most)

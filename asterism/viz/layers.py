@@ -1,4 +1,4 @@
-"""The tokens of an encoder layer by layer: layer 0 is the patch embedding, layer l what block l of 1 … depth makes."""
+"""The tokens of an encoder by layer: layer 0 is the patch embedding, layer l the output of block l of 1 … depth."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from asterism.viz.pictures import Pictures
 
 
 def layers_of(backbone: Backbone, most: int | None = None) -> list[int]:
-    """All layers that can be looked at, or at most so many of them, evenly chosen with the first and the last."""
+    """All layers that can be drawn, or at most `most` of them, evenly spaced and including the first and the last."""
     layers = [0, *range(backbone.first_block + 1, backbone.depth + 1)]
     if most is None or len(layers) <= most:
         return layers
@@ -22,7 +22,7 @@ def layers_of(backbone: Backbone, most: int | None = None) -> list[int]:
 
 @torch.no_grad()
 def tokens_of_layers(encoder: Encoder, images: Pictures, layers: Sequence[int]) -> list[Tokens]:
-    """The tokens of each of these layers, those after a block with the final norm applied."""
+    """The tokens of each of these layers; the final norm is applied to those after a block."""
     pixels, backbone = encoder.normalise(images), encoder.backbone
     blocks = sorted({layer - 1 for layer in layers if layer})
     found = dict(zip(blocks, backbone.layers(pixels, blocks) if blocks else [], strict=True))

@@ -1,4 +1,4 @@
-"""Masks over images: every object in its colour, with a clear outline."""
+"""Draws masks over images: every object in its colour, with an outline."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from asterism.images.palette import palette
 from asterism.ops.video_metrics import boundaries, dilated
 
 _TINT = 0.45  # share of the colour inside an object
-_OUTLINE = 1 / 600  # width of half an outline, in diagonals
+_OUTLINE = 1 / 600  # half the width of an outline, as a share of the image diagonal
 
 
 def overlay(image: UInt8[Tensor, "3 h w"], mask: Int64[Tensor, "h w"]) -> UInt8[Tensor, "3 h w"]:
-    """The image with its objects tinted; where the mask is 0 it stays as it is."""
+    """The image with its objects tinted; it is unchanged where the mask is 0."""
     colours = torch.tensor(palette(int(mask.max()) + 1), dtype=torch.float32)
     pixels, colour = image.float(), colours[mask].permute(2, 0, 1)
     radius = max(1, round(_OUTLINE * math.hypot(*mask.shape)))

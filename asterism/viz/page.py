@@ -1,4 +1,4 @@
-"""One self-contained HTML page: no script, no network, readable on a phone, in the dark and on paper."""
+"""A self-contained HTML page without scripts or network access, for phones, dark mode and print."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from asterism.images.write import to_pillow
 
-_ABREAST = 8  # pictures beside each other in a wide window
+_ABREAST = 8  # pictures per line of a wide window
 _STARS = (
     '<svg class="stars" viewBox="0 0 48 48" aria-hidden="true"><path d="M7 35 18 21 30 27 41 9"/>'
     '<circle cx="7" cy="35" r="2.6"/><circle cx="18" cy="21" r="3.4"/><circle cx="30" cy="27" r="2.6"/>'
@@ -30,7 +30,7 @@ Gallery = Mapping[str, UInt8[Tensor, "b 3 _ _"]]  # pictures by the name of thei
 
 @dataclass(frozen=True)
 class Tile:
-    """A picture with a few words under it."""
+    """A picture with a caption."""
 
     picture: UInt8[Tensor, "3 h w"]
     caption: str
@@ -38,12 +38,12 @@ class Tile:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page that can be folded away; one without a body is not shown."""
+    """A collapsible part of a page; one without a body is not shown."""
 
     title: str
     body: str
-    explanation: str = ""  # one plain sentence: what one sees
-    folded: bool = False  # at first; paper shows everything
+    explanation: str = ""  # one sentence about what is shown
+    folded: bool = False  # initially; print shows everything
 
     @property
     def anchor(self) -> str:
@@ -76,7 +76,7 @@ def note(text: str) -> str:
 
 
 def lead(text: str) -> str:
-    """The sentence that a page opens with."""
+    """The opening sentence of a page."""
     return f'<p class="lead">{escape(text)}</p>' if text else ""
 
 
@@ -85,7 +85,7 @@ def heading(text: str) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], best: Sequence[Collection[int]] = ()) -> str:
-    """The first column names the row; the others are numbers or short text. `best`: cells of each row to stress."""
+    """The first column names the row; the others are numbers or short text. best: cells of each row to highlight."""
     if not rows:
         return ""
     head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
@@ -100,7 +100,7 @@ def facts(values: Mapping[str, str]) -> str:
 
 
 def gallery(columns: Gallery) -> str:
-    """One row per image, one named column per kind of picture; few columns leave room for parts beside each other."""
+    """One row per image, one named column per kind of picture; with few columns, parts are placed side by side."""
     if not columns:
         return ""
     count = len(next(iter(columns.values())))
@@ -110,7 +110,7 @@ def gallery(columns: Gallery) -> str:
 
 
 def legend(colors: Mapping[str, tuple[int, int, int]]) -> str:
-    """What colours in pictures stand for."""
+    """The meaning of the colours in pictures."""
     keys = "".join(
         f'<span class="key"><i style="background: rgb{color}"></i>{escape(name)}</span>'
         for name, color in colors.items()
@@ -119,7 +119,7 @@ def legend(colors: Mapping[str, tuple[int, int, int]]) -> str:
 
 
 def tiles(row: Sequence[Tile], size: int = 128) -> str:
-    """Pictures side by side, in as many lines as the window needs."""
+    """Pictures side by side, wrapped to the width of the window."""
     shown = "".join(
         f'<figure style="width: {size}px">{thumbnail(tile.picture, tile.caption, size)}'
         f"<figcaption>{escape(tile.caption)}</figcaption></figure>"
@@ -137,7 +137,8 @@ def text(content: str) -> str:
 
 
 def picture(image: UInt8[Tensor, "3 h w"], label: str, least: int = 160, most: int = 256) -> str:
-    """An inline picture; a small one is enlarged cell by cell, so that it is seen as it is, a large one is reduced."""
+    """An inline picture. Small ones are enlarged without smoothing, so that their pixels stay visible; large ones are
+    reduced."""
     drawn = to_pillow(image)
     factor = -(-least // min(drawn.size))
     if factor > 1:
@@ -175,7 +176,7 @@ def _gallery(columns: Gallery, rows: range) -> str:
 
 
 def _inline(drawn: Image.Image, label: str) -> str:
-    """WebP takes a tenth of PNG; Pillow without it writes JPEG."""
+    """WebP, a tenth of the size of PNG; JPEG if Pillow lacks WebP."""
     kind = "webp" if features.check("webp") else "jpeg"
     buffer = io.BytesIO()
     drawn.save(buffer, format=kind, quality=86)

@@ -1,4 +1,4 @@
-"""Tensors to pictures: what features say about an image, drawn over it."""
+"""Draws features and maps as pictures over their image."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ def to_uint8(pixels: Float[Tensor, "b 3 h w"]) -> Pictures:
 
 
 def magnified(images: Pictures, least: int = 192) -> Magnified:
-    """Small images at a whole multiple of their size, so that what is drawn over them is smooth."""
+    """Small images enlarged by an integer factor, so that maps drawn over them are smooth."""
     factor = -(-least // min(images.shape[2:]))
     return images.repeat_interleave(factor, dim=2).repeat_interleave(factor, dim=3)
 
 
 def principal_colors(patches: Float[Tensor, "b n d"], grid: tuple[int, int], size: int) -> Pictures:
-    """The three principal components of all patch tokens together as red, green and blue: equal colour, alike token.
+    """The first three principal components of all patch tokens as red, green and blue: similar colour, similar token.
 
-    The components are scaled between their 2nd and 98th percentile, so that single tokens do not darken all others.
+    The components are scaled between their 2nd and 98th percentile, so that outliers do not darken all others.
     """
     rows = normalize(patches.float().flatten(0, 1), dim=1)
     centred = rows - rows.mean(dim=0)
-    # Few channels, many rows: the small covariance is enough. Signs are fixed so that the same features look the same.
+    # Few channels, many rows: the small covariance is enough. Signs are fixed so that equal features look equal.
     _, vectors = torch.linalg.eigh((centred.T @ centred).double().cpu())
     top = vectors[:, -3:].flip(1).to(centred)
     components = centred @ (top * top.sum(dim=0).sign())
@@ -40,9 +40,9 @@ def principal_colors(patches: Float[Tensor, "b n d"], grid: tuple[int, int], siz
 
 
 def without_place(patches: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
-    """Tokens less what all images have in common at the same place: what is there, not where it is.
+    """Tokens minus their mean over images at the same position: the content without the position.
 
-    After little training the position fills most of a token, and its components would hide all others.
+    After little training the position dominates a token, and its principal components would hide all others.
     """
     return patches - patches.mean(dim=0) if len(patches) > 1 else patches
 
@@ -50,7 +50,7 @@ def without_place(patches: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
 def heat(maps: Float[Tensor, "b rows columns"], images: Pictures, span: tuple[float, float] | None = None) -> Pictures:
     """A map over each image: bright where the map is large.
 
-    `span` are the values shown darkest and brightest; without it each map is scaled to its own range.
+    span: the values shown darkest and brightest; by default each map is scaled to its own range.
     """
     values = enlarge(maps[:, None].float(), images.shape[-1], smooth=True)
     if span is None:
@@ -79,7 +79,7 @@ def enlarge(maps: Float[Tensor, "b c h w"], size: int, smooth: bool = False) -> 
 
 
 def _glow(weight: Float[Tensor, "b 1 h w"]) -> Float[Tensor, "b 3 h w"]:
-    """From deep blue through violet and orange to pale yellow, even in lightness."""
+    """A colour map from deep blue through violet and orange to pale yellow, with linear lightness."""
     stops = torch.tensor([[0.05, 0.03, 0.25], [0.48, 0.09, 0.49], [0.90, 0.36, 0.25], [0.99, 0.90, 0.55]])
     position = weight * (len(stops) - 1)
     lower = position.floor().clamp(max=len(stops) - 2)

@@ -1,4 +1,4 @@
-"""The tokens of each layer laid out in the plane by t-SNE (van der Maaten and Hinton, 2008)."""
+"""The tokens of each layer, embedded in the plane with t-SNE (van der Maaten and Hinton, 2008)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from asterism.nn.encoder import Encoder
 from asterism.viz.layers import tokens_of_layers
 from asterism.viz.pictures import Pictures
 
-FEWEST = 4  # tokens of which a layout says anything
-_ROUNDS = 450  # of gradient descent; hundreds of tokens stand still by then
+FEWEST = 4  # tokens for a meaningful layout
+_ROUNDS = 450  # of gradient descent; hundreds of tokens have converged by then
 
 
 def tokens_by_layer(
     encoder: Encoder, images: Pictures, layers: Sequence[int], seed: int = 0
 ) -> dict[str, Float[Tensor, "n 2"]]:
-    """Places of the patch tokens of all images together, in raster order, for each of these layers."""
+    """Positions of the patch tokens of all images, in raster order, for each of these layers."""
     return {
         f"layer {layer}": tsne(tokens.patches.flatten(0, 1).float().cpu(), seed=seed)
         for layer, tokens in zip(layers, tokens_of_layers(encoder, images, layers), strict=True)
@@ -29,14 +29,14 @@ def tokens_by_layer(
 
 
 def tsne(tokens: Float[Tensor, "n d"], perplexity: float = 30.0, seed: int = 0) -> Float[Tensor, "n 2"]:
-    """Places in the plane at which tokens that are alike (by cosine) are neighbours; a function of tokens and seed."""
+    """Positions in the plane at which similar tokens (by cosine) are close; depends only on tokens and seed."""
     if len(tokens) < FEWEST:
-        raise UserError(f"t-SNE of {len(tokens)} tokens says nothing; give at least {FEWEST}")
+        raise UserError(f"t-SNE of {len(tokens)} tokens is not meaningful; give at least {FEWEST}")
     try:
         from sklearn.manifold import TSNE
     except ImportError:
         raise MissingExtra("scikit-learn", "tsne") from None
-    unit = normalize(tokens.float(), dim=1).numpy()  # for unit vectors Euclidean order is that of the cosine
+    unit = normalize(tokens.float(), dim=1).numpy()  # for unit vectors, Euclidean and cosine order agree
     fitted = TSNE(
         n_components=2,
         perplexity=min(perplexity, (len(tokens) - 1) / 3),

@@ -1,4 +1,4 @@
-"""A whole study, carried out by real processes: finished work is not repeated, interrupted work is resumed."""
+"""A whole study, run in real processes: finished work is not repeated, interrupted work is resumed."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_a_study_is_carried_out_resumed_and_never_repeated(study: Path) -> None:
+def test_a_study_is_run_resumed_and_never_repeated(study: Path) -> None:
     first = asterism.compare(study, "out", jobs=2)
     found = {row.name: row for row in first.rows}
     assert list(found) == ["pixels", "mae", "later", "broken"]
     assert [bool(row.value("k-NN")) for row in found.values()] == [True, True, True, False]
     assert "not finite" in found["broken"].problems[0]
-    assert found["later"].outcomes[0].steps > 1  # as many as fit into the time
+    assert found["later"].outcomes[0].steps > 1  # as many as fit into the budget
     assert [outcome.steps for outcome in found["mae"].outcomes] == [4]
     for name in ("table.md", "results.csv", "report.html", "study.yaml"):
         assert (Path("out") / name).is_file(), name
 
     weights = Path("out/runs/mae-0/encoder.safetensors")
     before, logged = weights.read_bytes(), Path("out/logs/mae-0.log").read_text()
-    shutil.rmtree("out/runs/mae-0/checkpoints/step-00000004")  # as if it had been killed after step 2
+    shutil.rmtree("out/runs/mae-0/checkpoints/step-00000004")  # as if killed after step 2
     shutil.rmtree("out/evaluations/mae-0")
     weights.unlink()
     second = asterism.compare(study, "out", jobs=2, only=["mae"])
@@ -93,7 +93,7 @@ def test_a_plan_is_shown_and_nothing_is_done(study: Path) -> None:
     assert done.exit_code == 0
     assert "4 trials in out" in done.output
     assert "mae-0: 4 steps" in done.output
-    assert "later-0: 0.005 core-minutes, in steps as measured at its start, after mae-0" in done.output
+    assert "later-0: 0.005 core-minutes, converted to steps when it starts, after mae-0" in done.output
     assert "asterism pretrain mae --out out/runs/mae-0" in done.output
     assert not Path("out").exists()
 

@@ -7,7 +7,7 @@ import pytest
 from asterism.comparing.interval import interval, t_quantile
 
 
-def test_one_value_has_no_interval_and_two_have_half_their_distance() -> None:
+def test_one_value_has_no_interval_and_two_have_half_their_difference() -> None:
     single, pair = interval([4.0]), interval([3.0, 5.0])
     assert single is not None
     assert (single.mean, single.half, str(single)) == (4.0, None, "4.00")
@@ -23,6 +23,6 @@ def test_three_values_have_students_interval() -> None:
 
 
 @pytest.mark.parametrize("freedom", [2, 3, 9, 30, 31, 60, 1000])
-def test_quantiles_are_students(freedom: int) -> None:
+def test_quantiles_are_those_of_students_t(freedom: int) -> None:
     stats = pytest.importorskip("scipy.stats")
     assert t_quantile(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), abs=6e-4)

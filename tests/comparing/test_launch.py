@@ -46,7 +46,7 @@ def test_slurm_jobs_wait_for_the_weights_they_need(tmp_path: Path) -> None:
 
 def test_time_cannot_be_planned_in_a_script(tmp_path: Path) -> None:
     values = {name: value for name, value in VALUES.items() if name != "epochs"} | {"gpu_hours": 2}
-    with pytest.raises(UserError, match="is measured where the run trains"):
+    with pytest.raises(UserError, match="is converted to steps on the machine that trains"):
         _written(tmp_path, Machines("slurm"), values)
     assert not (tmp_path / "scripts").exists()
 

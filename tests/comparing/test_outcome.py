@@ -13,7 +13,7 @@ from asterism.comparing.curves import charts, mean_curve
 from asterism.comparing.outcome import Outcome, read_outcome
 from asterism.comparing.page import study_page
 from asterism.comparing.plan import Place, plan_trials
-from asterism.comparing.records import check_asked, write_record
+from asterism.comparing.records import check_specifications, write_record
 from asterism.comparing.speed import speed_of
 from asterism.comparing.study import StudyConfig
 from asterism.comparing.table import comma_separated, markdown, rows_of
@@ -35,7 +35,7 @@ SCORES = [10.0, 20.0, 60.0]
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    """Run a is finished with all seeds, b failed, pixels were measured."""
+    """All seeds of run a are finished, b failed, pixels are evaluated."""
     place = Place(tmp_path)
     for trial in plan_trials(STUDY, place):
         failed = {"training": "the loss is not finite | see log"} if trial.run == "b" else {}
@@ -62,7 +62,7 @@ def test_a_failed_run_is_a_row_with_its_reason(place: Place) -> None:
     assert "- b: the loss is not finite | see log" in text
 
 
-def test_the_csv_file_has_a_line_for_every_trial_with_all_digits(place: Place) -> None:
+def test_the_csv_file_has_a_line_for_every_trial_in_full_precision(place: Place) -> None:
     rows = list(csv.DictReader(io.StringIO(comma_separated(_outcomes(place), STUDY.columns))))
     assert [row["run"] for row in rows] == ["a", "b", "pixels", "a", "b", "a", "b"]
     assert rows[0] | {"problems": ""} == {
@@ -87,7 +87,7 @@ def test_more_runs_than_colours_get_several_charts(place: Place) -> None:
     assert charts(many).count("<svg") == 2 * charts([row]).count("<svg")
 
 
-def test_the_page_is_self_contained_and_says_how_each_row_was_made(place: Place) -> None:
+def test_the_page_is_self_contained_and_shows_the_commands(place: Place) -> None:
     text = study_page("mine", STUDY, rows_of(_outcomes(place)), place)
     assert "asterism pretrain dino-scenes" in text
     assert "asterism evaluate pixels --protocols knn" in text
@@ -96,7 +96,7 @@ def test_the_page_is_self_contained_and_says_how_each_row_was_made(place: Place)
     assert "30.00 (±65.73)" in text
 
 
-def test_what_is_missing_is_said(place: Place) -> None:
+def test_missing_results_are_explained(place: Place) -> None:
     trial = plan_trials(STUDY, place)[0]
     _write_run(place.run(trial.name), done=3)
     assert read_outcome(STUDY, trial, place).problems == ("unfinished: 3 of 4 steps",)
@@ -108,9 +108,9 @@ def test_what_is_missing_is_said(place: Place) -> None:
 
 def test_a_folder_with_trials_of_other_settings_is_refused(place: Place) -> None:
     changed = STUDY.model_copy(update={"settings": ("optim.lr=1e-3",)})
-    with pytest.raises(UserError, match=r"a-0 was made with other settings \(settings\)"):
-        check_asked(plan_trials(changed, place), place)
-    check_asked(plan_trials(STUDY, place), place)
+    with pytest.raises(UserError, match=r"a-0 was made with different settings \(settings\)"):
+        check_specifications(plan_trials(changed, place), place)
+    check_specifications(plan_trials(STUDY, place), place)
 
 
 def test_speed_is_that_of_the_fastest_stretch(place: Place) -> None:
@@ -131,7 +131,7 @@ def _outcomes(place: Place) -> list[Outcome]:
 
 
 def _write_run(folder: Path, done: int) -> None:
-    """Two steps take a core a minute; ten images a second by the clock."""
+    """Two steps take one core-minute; ten images per second of wall-clock time."""
     (folder / "checkpoints" / f"step-{done:08d}").mkdir(parents=True, exist_ok=True)
     for other in (folder / "checkpoints").iterdir():
         if other.name != f"step-{done:08d}":

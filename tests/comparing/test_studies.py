@@ -1,4 +1,4 @@
-"""Every shipped study can be read, and all it names exists: recipes, settings, protocols, values."""
+"""Every shipped study can be read, and its recipes, settings, protocols and values exist."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from asterism.train.recipe import read_yaml
 
 
 @pytest.mark.parametrize("name", study_names())
-def test_all_that_a_study_names_exists(name: str) -> None:
+def test_everything_in_a_study_exists(name: str) -> None:
     study = load_study(name)
     trials = plan_trials(study, Place(Path("nowhere")), data=None if _has_data(name) else "images/")
     recipes = check_settings(study, trials)
@@ -26,7 +26,7 @@ def test_all_that_a_study_names_exists(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", study_names())
-def test_its_header_says_the_command_and_what_to_expect(name: str) -> None:
+def test_its_header_has_the_command_and_the_expected_result(name: str) -> None:
     lines = (study_folder() / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
     header = [line for line in lines if line.startswith("#")]
     assert lines[: len(header)] == header
@@ -51,6 +51,6 @@ def test_studies_are_listed_with_their_first_line() -> None:
 
 
 def _has_data(name: str) -> bool:
-    """Whether its recipes know their images; those for COCO leave the choice to the user."""
+    """Whether its recipes specify their images; those for COCO do not."""
     recipes = [run.get("recipe") for run in read_yaml(study_folder() / f"{name}.yaml")["runs"].values()]
     return "cribo-coco-vits16" not in recipes

@@ -26,12 +26,12 @@ WRONG = {
     "runs: {a: {recip: dino-scenes}}": "did you mean 'runs.a.recipe'",
     "runs: {a: {recipe: dino-scenes, model: pixels}}": "one of recipe",
     "runs: {a: {}}": "one of recipe",
-    "runs: {a: {model: pixels, settings: [optim.lr=1]}}": "settings has no use",
-    "runs: {a/b: {recipe: dino-scenes}}": "cannot be a folder's",
+    "runs: {a: {model: pixels, settings: [optim.lr=1]}}": "settings has no effect",
+    "runs: {a/b: {recipe: dino-scenes}}": "cannot be the name of a folder",
     "steps: 3\nepochs: 2\nruns: {a: {recipe: dino-scenes}}": "two budgets are given (steps and epochs)",
     "runs: {a: {recipe: dino-scenes, steps: 3, images: 9}}": "two budgets are given",
     "steps: 0\nruns: {a: {recipe: dino-scenes}}": "above 0",
-    "seeds: [1, 1]\nruns: {a: {recipe: dino-scenes}}": "a seed stands twice",
+    "seeds: [1, 1]\nruns: {a: {recipe: dino-scenes}}": "a seed is repeated",
     "runs: {a: {recipe: dino-scenes, after: mea}, mae: {recipe: mae-scenes}}": "did you mean 'mae'",
     "runs: {a: {recipe: dino-scenes, after: b}, b: {recipe: mae-scenes, after: a}}": "in a circle",
     "runs: {a: {recipe: dino-scenes, untrained: true, steps: 3}}": "untrained",
@@ -82,7 +82,7 @@ def test_missing_data_and_weights_are_found_before_training(tmp_path: Path) -> N
     assert not (tmp_path / "out").exists()
 
 
-def test_a_study_does_not_go_into_a_folder_of_something_else(tmp_path: Path) -> None:
+def test_a_study_is_not_written_to_another_folder(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.jpg").touch()
     with pytest.raises(UserError, match="not the folder of a study"):
@@ -112,7 +112,7 @@ def test_trials_are_runs_times_seeds_times_budgets(tmp_path: Path) -> None:
     assert "trainer.steps=1" in trials["plain-3"].settings
 
 
-def test_only_brings_what_a_run_starts_from() -> None:
+def test_only_includes_the_runs_it_starts_from() -> None:
     runs = {"a": {"recipe": "mae-scenes"}, "b": {"recipe": "dino-scenes", "after": "a"}, "c": {"recipe": "mae-scenes"}}
     study = StudyConfig.parse({"runs": runs})
     assert chosen_runs(study, ["b"]) == ["a", "b"]
@@ -131,11 +131,11 @@ def test_budgets_become_settings_that_replace_the_length_of_the_recipe() -> None
         overrides = Budget(kind, amount).overrides(recipe)  # type: ignore[arg-type]
         changed = load_recipe("dino-scenes", ["trainer.batch_size=32", *overrides]).trainer
         assert getattr(changed, field) == value
-    with pytest.raises(UserError, match="batch size that is known"):
+    with pytest.raises(UserError, match="a fixed batch size"):
         Budget("images", 65).overrides(load_recipe("dino-scenes", ["trainer.batch_size=auto"]))
 
 
-def test_commands_are_what_a_user_would_type(tmp_path: Path) -> None:
+def test_commands_are_as_a_user_would_type_them(tmp_path: Path) -> None:
     study = load_study(_write(tmp_path, GOOD))
     place = Place(Path("studies/x"))
     (trial,) = plan_trials(study, place, data="my photos/")

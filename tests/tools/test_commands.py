@@ -1,4 +1,4 @@
-"""The tools as commands, in the words of their help."""
+"""The tools as commands, as in their help texts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_track_and_segment() -> None:
     save_mask(frame_and_mask(0)[1], Path("labelled/00000.png"))
     segmented = call("segment", "weights.safetensors", "--examples", "labelled", "--images", "frames", "k=3")
     assert segmented.exit_code == 0, segmented.output
-    assert segmented.stdout == "2 images by 1 examples of 3 classes: segmented\n"
+    assert segmented.stdout == "2 images from 1 examples of 3 classes: segmented\n"
 
 
 def test_search() -> None:

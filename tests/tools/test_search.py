@@ -24,7 +24,7 @@ def _index(photos: Path, suffix: str = ".parquet", encoder: Encoder | None = Non
 
 @pytest.mark.parametrize("suffix", [".parquet", ".npz"])
 @pytest.mark.parametrize("sheet", ["sheet.html", "sheet.png"])
-def test_an_image_finds_itself_and_its_like(photos: Path, suffix: str, sheet: str, tmp_path: Path) -> None:
+def test_an_image_finds_itself_and_similar_images(photos: Path, suffix: str, sheet: str, tmp_path: Path) -> None:
     query = photos / "green" / "002.png"
     found = api.search(pixel_encoder(), _index(photos, suffix), query, tmp_path / sheet, count=4)[query]
     assert found[0].key == "green/002.png"
@@ -67,9 +67,9 @@ def test_mistakes_are_named(photos: Path, tmp_path: Path) -> None:
         api.search(small_encoder(seed=1), index, tmp_path / "none.jpg", out)
     with pytest.raises(UserError, match=r"must end in .html or .png"):
         api.search(small_encoder(seed=1), index, query, tmp_path / "s.jpg")
-    with pytest.raises(UserError, match="name at least one image"):
+    with pytest.raises(UserError, match="give at least one query image"):
         api.search(small_encoder(seed=1), index, [], out)
     assert not out.exists()
     out.touch()
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="already exists"):
         api.search(small_encoder(seed=1), index, query, out)

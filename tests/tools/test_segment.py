@@ -54,7 +54,7 @@ def test_new_images_get_the_labels_of_the_examples(examples: Path, tmp_path: Pat
     assert (tmp_path / "out/overlays/00003.jpg").is_file()
 
 
-def test_masks_beside_images_and_white_masks(tmp_path: Path) -> None:
+def test_masks_next_to_images_and_white_masks(tmp_path: Path) -> None:
     folder = write_frames(tmp_path / "labelled", 1)
     save_mask((frame_and_mask(0)[1] > 0).long() * 255, folder / "00000.png")
     image = write_frames(tmp_path / "new", 2) / "00001.jpg"
@@ -72,9 +72,9 @@ def test_mistakes_are_named(examples: Path, tmp_path: Path) -> None:
         api.segment(small_encoder(), examples, tmp_path / "empty", out)
     mask = examples / "masks/00000.png"
     save_mask(torch.eye(9, dtype=torch.int64), mask)
-    with pytest.raises(UserError, match=r"has 9×9 pixels, its image .* has 32×24"):
+    with pytest.raises(UserError, match=r"has 9×9 pixels, but its image .* has 32×24"):
         api.segment(small_encoder(), examples, new, out)
     save_mask(torch.zeros(24, 32, dtype=torch.int64), mask)
-    with pytest.raises(UserError, match="hold 1 class; label at least two"):
+    with pytest.raises(UserError, match="contain 1 class; label at least two"):
         api.segment(small_encoder(), examples, new, out)
     assert not out.exists()

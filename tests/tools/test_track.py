@@ -26,7 +26,7 @@ def mask(tmp_path: Path) -> Path:
     return tmp_path / "first.png"
 
 
-def test_masks_overlays_and_a_moving_picture(video: Path, mask: Path, tmp_path: Path) -> None:
+def test_masks_overlays_and_an_animation(video: Path, mask: Path, tmp_path: Path) -> None:
     tracked = api.track(small_encoder(), video, mask, tmp_path / "out", **SETTINGS)
     assert (tracked.frames, tracked.objects) == (3, 2)
     names = ["00000", "00001", "00002"]
@@ -37,7 +37,7 @@ def test_masks_overlays_and_a_moving_picture(video: Path, mask: Path, tmp_path: 
         assert image.size == (32, 24)
     with Image.open(tracked.animation) as moving:
         assert getattr(moving, "n_frames", 1) == 3
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="already exists"):
         api.track(small_encoder(), video, mask, tmp_path / "out")
 
 
@@ -49,12 +49,12 @@ def _refused(video: Path, mask: Path, tmp_path: Path) -> str:
 
 def test_mistakes_are_named(video: Path, mask: Path, tmp_path: Path) -> None:
     assert "is a file; give a folder" in _refused(mask, mask, tmp_path)
-    assert "holds one frame, 00000.jpg" in _refused(write_frames(tmp_path / "one", 1), mask, tmp_path)
+    assert "contains one frame, 00000.jpg" in _refused(write_frames(tmp_path / "one", 1), mask, tmp_path)
     assert "no such folder of images" in _refused(tmp_path / "none", mask, tmp_path)
     assert "cannot read the mask" in _refused(video, tmp_path / "none.png", tmp_path)
     other = tmp_path / "other.png"
     save_mask(torch.ones(5, 9, dtype=torch.int64), other)
-    assert "has 9×5 pixels, the first frame" in _refused(video, other, tmp_path)
+    assert "has 9×5 pixels, but the first frame" in _refused(video, other, tmp_path)
     save_mask(torch.zeros(24, 32, dtype=torch.int64), other)
     assert "is empty" in _refused(video, other, tmp_path)
     assert not (tmp_path / "out").exists()

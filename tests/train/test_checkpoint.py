@@ -24,7 +24,7 @@ def train(module, optimizer, steps):
         module.count += 1
 
 
-def test_restored_training_goes_on_bit_by_bit(tmp_path):
+def test_restored_training_continues_bit_identically(tmp_path):
     torch.manual_seed(0)
     module, optimizer = make()
     train(module, optimizer, 3)
@@ -48,7 +48,7 @@ def test_capture_is_a_copy():
     assert torch.equal(state.method["weight"], before)
 
 
-def test_what_is_kept(tmp_path):
+def test_which_checkpoints_are_kept(tmp_path):
     module, optimizer = make()
     for step in range(1, 9):
         state = checkpoint.capture(module, optimizer, step, {})

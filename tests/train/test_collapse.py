@@ -29,68 +29,70 @@ def watched(records: int = LONG, rank: float = 20.0) -> CollapseWatch:
     return watch
 
 
-def said(watch: CollapseWatch, changes: dict[str, float], records: int) -> list[str | None]:
-    return [watch.look(10 * (1 + i), HEALTHY | changes) for i in range(records)]
+def warnings_of(watch: CollapseWatch, changes: dict[str, float], records: int) -> list[str | None]:
+    return [watch.check(10 * (1 + i), HEALTHY | changes) for i in range(records)]
 
 
-def test_a_healthy_run_is_left_in_peace():
-    assert not any(said(watched(), {}, 200))
-    assert not any(said(watched(SHORT), {"effective_rank": 13.0}, SHORT))
+def test_a_healthy_run_gets_no_warning():
+    assert not any(warnings_of(watched(), {}, 200))
+    assert not any(warnings_of(watched(SHORT), {"effective_rank": 13.0}, SHORT))
 
 
 def test_a_loss_flat_at_ln_k_is_named_once():
-    messages = said(watched(), {"loss/cls": math.log(1024) * (1 + 1e-4)}, 100)
+    messages = warnings_of(watched(), {"loss/cls": math.log(1024) * (1 + 1e-4)}, 100)
     assert [place for place, message in enumerate(messages) if message] == [29]
-    assert "the loss 'cls' stands at ln K = 6.931" in messages[29]
+    assert "the loss 'cls' stays at ln K = 6.931" in messages[29]
 
 
 def test_a_loss_that_only_passes_ln_k_is_not_a_collapse():
     watch = watched()
     losses = [math.log(1024)] * 29 + [6.0] + [math.log(1024)] * 29
-    assert all(watch.look(i, HEALTHY | {"loss/cls": loss}) is None for i, loss in enumerate(losses))
+    assert all(watch.check(i, HEALTHY | {"loss/cls": loss}) is None for i, loss in enumerate(losses))
 
 
-def test_falling_rank_is_named_with_its_numbers_and_what_to_try():
-    messages = said(watched(SHORT, rank=19.0), {"effective_rank": 8.0}, 7)
+def test_falling_rank_is_named_with_its_numbers_and_suggestions():
+    messages = warnings_of(watched(SHORT, rank=19.0), {"effective_rank": 8.0}, 7)
     assert [place for place, message in enumerate(messages) if message] == [1]
     assert "the features lose rank: 19 → 8 in 16 steps" in messages[1]
     assert "optim.lr (now 1.0e-03)" in messages[1]
     assert "backbone.init=width" in messages[1]
 
 
-def test_rank_is_judged_by_its_own_start_only():
+def test_rank_is_compared_only_with_its_initial_value():
     watch = CollapseWatch(UNIFORM, SHORT)
-    assert not any(said(watch, {"effective_rank": 4.0}, 5))
+    assert not any(warnings_of(watch, {"effective_rank": 4.0}, 5))
     watch.begin(50, 5.0)
-    assert not any(said(watch, {"effective_rank": 4.0}, 5))
+    assert not any(warnings_of(watch, {"effective_rank": 4.0}, 5))
 
 
 def test_rank_near_one_is_named_sooner_in_a_short_run():
     def places(records: int) -> list[int]:
         watch = CollapseWatch({}, records)
-        return [i for i, message in enumerate(said(watch, {"effective_rank": 1.02}, 10)) if message]
+        return [i for i, message in enumerate(warnings_of(watch, {"effective_rank": 1.02}, 10)) if message]
 
     assert places(LONG) == [4]
     assert places(SHORT) == [1]
-    assert "effective rank 1.02" in (said(CollapseWatch({}, SHORT), {"effective_rank": 1.02}, 2)[1] or "")
+    assert "effective rank 1.02" in (warnings_of(CollapseWatch({}, SHORT), {"effective_rank": 1.02}, 2)[1] or "")
 
 
 def test_equal_embeddings_are_named():
-    assert any("collapsed" in (message or "") for message in said(CollapseWatch({}, LONG), {"feature_std": 1e-4}, 5))
+    assert any(
+        "collapsed" in (message or "") for message in warnings_of(CollapseWatch({}, LONG), {"feature_std": 1e-4}, 5)
+    )
 
 
 def test_uniform_targets_are_named():
-    messages = said(watched(SHORT), {"target_entropy": 0.999 * math.log(1024)}, SHORT)
+    messages = warnings_of(watched(SHORT), {"target_entropy": 0.999 * math.log(1024)}, SHORT)
     assert [place for place, message in enumerate(messages) if message] == [2]
     assert "the targets are uniform" in messages[2]
     assert "lower warmup_teacher_temp" in messages[2]
-    assert not any(said(watched(SHORT), {"target_entropy": 0.98 * math.log(1024)}, SHORT))
+    assert not any(warnings_of(watched(SHORT), {"target_entropy": 0.98 * math.log(1024)}, SHORT))
 
 
 def test_one_prototype_for_all_is_named_but_definite_targets_that_differ_are_not():
-    messages = said(watched(SHORT), {"target_entropy": 0.01, "kl": 0.02}, SHORT)
-    assert "every image the same prototype" in messages[1]
-    assert not any(said(watched(SHORT), {"target_entropy": 0.01, "kl": 0.5}, SHORT))
+    messages = warnings_of(watched(SHORT), {"target_entropy": 0.01, "kl": 0.02}, SHORT)
+    assert "every image to the same prototype" in messages[1]
+    assert not any(warnings_of(watched(SHORT), {"target_entropy": 0.01, "kl": 0.5}, SHORT))
 
 
 def test_a_window_of_small_batches_measures_what_one_batch_cannot():
@@ -112,9 +114,9 @@ def test_a_large_batch_is_cut_to_the_window():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("lr", "momentum", "rings"), [(5e-4, 0.99, False), (1e-2, 0.9, True)])
-def test_a_real_run_of_sixty_steps_rings_only_when_it_collapses(
-    tmp_path: Path, lr: float, momentum: float, rings: bool
+@pytest.mark.parametrize(("lr", "momentum", "warns"), [(5e-4, 0.99, False), (1e-2, 0.9, True)])
+def test_a_real_run_of_sixty_steps_warns_only_when_it_collapses(
+    tmp_path: Path, lr: float, momentum: float, warns: bool
 ) -> None:
     wide = METHODS["dino"] | {"out_dim": 128, "hidden_dim": 128, "bottleneck_dim": 32, "local_views": 0}
     calm = {"freeze_last_layer": 0, "warmup_teacher_temp_epochs": 0, "teacher_temp": 0.04, "solarize": 0.0}
@@ -129,7 +131,7 @@ def test_a_real_run_of_sixty_steps_rings_only_when_it_collapses(
     records = pretrain(recipe, tmp_path / "run").metrics()
     warnings = [(record["step"], record["warning"]) for record in records if "warning" in record]
     ranks = [record["effective_rank"] for record in records]
-    if rings:
+    if warns:
         assert warnings[0][0] <= 45
         assert "the features lose rank" in warnings[0][1]
     else:

@@ -1,4 +1,4 @@
-"""How training shares a CPU, and that it does not change what is learned."""
+"""How training uses the cores of a CPU; their number does not change the result."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ def trainer(**settings: object) -> TrainerConfig:
         ({}, 10**6, 2, 2),
         ({}, SMALL + 1, 2, 1),  # large matrices keep several threads busy
         ({}, 10**6, 1, 1),
-        ({"steps": 100}, 10**6, 2, 1),  # over before the second process has started
+        ({"steps": 100}, 10**6, 2, 1),  # finished before the second process has started
         ({"steps": None, "minutes": 0.5}, 10**6, 2, 1),
         ({"steps": None, "minutes": 30}, 10**6, 2, 2),
         ({"steps": None, "epochs": 3}, 10**6, 2, 2),
@@ -50,7 +50,7 @@ def test_processes(settings: dict[str, object], parameters: int, cores: int, cou
     ("parameters", "count", "workers", "cores", "threads"),
     [
         (10**6, 2, 0, 2, 1),
-        (10**6, 1, 1, 2, 1),  # the worker has the other core
+        (10**6, 1, 1, 2, 1),  # the worker gets the other core
         (10**8, 1, 1, 2, 2),
         (10**6, 4, 0, 8, 2),
         (10**6, 1, 3, 2, 1),
@@ -61,14 +61,14 @@ def test_threads(parameters: int, count: int, workers: int, cores: int, threads:
 
 
 @pytest.mark.parametrize(("limit", "count"), [("1", 1), ("2,1", 2), ("many", 4), ("", 4), ("64", 4)])
-def test_omp_num_threads_divides_the_cores(limit: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_omp_num_threads_limits_the_cores(limit: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asterism.train.cores.cores", lambda: 4)
     monkeypatch.setenv("OMP_NUM_THREADS", limit)
     assert allowed_cores() == count
     assert process_count(trainer(), 10**6) == count
 
 
-def test_processes_that_others_started_are_left_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_processes_are_started_inside_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_NTASKS"):
         monkeypatch.delenv(name, raising=False)
     assert starts_processes(trainer())
@@ -79,8 +79,8 @@ def test_processes_that_others_started_are_left_to_them(monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-def test_two_processes_leave_the_same_run_and_resume_it(tmp_path: Path) -> None:
-    """Started twice from one process, which is alone again in between and afterwards."""
+def test_two_processes_train_and_resume_the_same_run(tmp_path: Path) -> None:
+    """Both runs start from one process, which is the only one in between and afterwards."""
     alone = start.pretrain(tiny_recipe("dino"), tmp_path / "alone")
     settings = {"devices": 2, "steps": 6}
     both = start.pretrain(tiny_recipe("dino", trainer=settings, checkpoint={"every_steps": 3}), tmp_path / "both")
@@ -99,8 +99,8 @@ def test_two_processes_leave_the_same_run_and_resume_it(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_process_that_dies_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[subprocess.Popen[bytes]] = []
-    start = processes._start
-    monkeypatch.setattr(processes, "_start", lambda *values: started.append(start(*values)) or started[-1])
+    start_process = processes._start
+    monkeypatch.setattr(processes, "_start", lambda *values: started.append(start_process(*values)) or started[-1])
     update = loop.Training._update
 
     def kill_the_other(self: loop.Training, *values: object) -> None:
@@ -114,7 +114,7 @@ def test_a_process_that_dies_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-def test_a_mistake_that_all_processes_meet_is_said_once(tmp_path: Path) -> None:
+def test_an_error_on_all_processes_is_printed_once(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(write_yaml(tiny_recipe("dino", trainer={"devices": 2}, data={"path": str(tmp_path / "none")})))
     call = [sys.executable, "-m", "asterism", "pretrain", str(recipe), "--out", str(tmp_path / "run")]

@@ -1,4 +1,4 @@
-"""What the first steps do to the features, on photographs. All methods, 200 steps: benchmarks/first_steps.py."""
+"""The effect of the first steps on the features, on photographs. All methods, 200 steps: benchmarks/first_steps.py."""
 
 from pathlib import Path
 from typing import Any

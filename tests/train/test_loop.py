@@ -36,7 +36,7 @@ def same_files(first: Path, second: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["dino", "mae"])
-def test_a_run_leaves_everything_behind(tmp_path, method):
+def test_a_run_writes_all_its_files(tmp_path, method):
     run = pretrain(
         tiny_recipe(method, monitor={"tensorboard": True, "knn": {"bank": 16, "queries": 8, "k": 3}}), tmp_path / "run"
     )
@@ -60,11 +60,11 @@ def test_a_run_leaves_everything_behind(tmp_path, method):
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL: nothing of ours catches it, so nothing is saved."""
+    """Simulates SIGKILL: our code does not catch it, so nothing is saved."""
 
 
 @pytest.mark.parametrize("method", ["dino", "stellar"])
-def test_resuming_equals_never_having_stopped(tmp_path, method, monkeypatch):
+def test_resuming_equals_an_uninterrupted_run(tmp_path, method, monkeypatch):
     """Stopped by a signal where STELLAR changes its phase, then killed between two checkpoints, then finished."""
     recipe = tiny_recipe(method, checkpoint={"every_steps": 2, "keep_last": 5})
     whole = pretrain(recipe, tmp_path / "whole")
@@ -109,7 +109,7 @@ def test_accumulation_changes_neither_weights_nor_teacher_nor_centre(tmp_path):
     (one_loss, one), (four_loss, four) = states
     assert four_loss == pytest.approx(one_loss, abs=1e-5)
     for name, value in one.items():
-        if not name.endswith("qkv.bias"):  # softmax ignores the keys' bias: Adam makes steps of its rounding noise
+        if not name.endswith("qkv.bias"):  # softmax ignores the keys' bias: so Adam only follows its rounding noise
             torch.testing.assert_close(four[name], value, rtol=1e-3, atol=2e-5, msg=name)
 
 
@@ -129,14 +129,14 @@ def test_micro_batches_are_refused_where_the_loss_needs_the_whole_batch(tmp_path
     assert not (tmp_path / "run").exists()
 
 
-def test_micro_batches_count_as_processes_where_the_loss_keeps_to_one(tmp_path):
+def test_micro_batches_are_allowed_where_the_loss_is_per_process(tmp_path):
     published = tiny_recipe("cribo", method={"object_batch": "process"}, trainer={"accumulate": 2, "steps": 2})
     assert pretrain(published, tmp_path / "run").metrics()
     assert all(tiny_recipe(name).method.needs_whole_batch is None for name in ("dino", "ibot", "mae", "sop", "vq"))
     assert tiny_recipe("flsl", method={"volume_weight": 0}).method.needs_whole_batch is None
 
 
-def test_the_frozen_last_layer_stays_and_then_moves(tmp_path):
+def test_the_last_layer_is_frozen_and_then_trained(tmp_path):
     recipe = tiny_recipe(
         method={"freeze_last_layer": 1}, checkpoint={"every_steps": 5, "keep_last": 5}, optim={"weight_decay": 0.0}
     )
@@ -164,7 +164,7 @@ def test_a_non_finite_loss_stops_before_the_update(tmp_path, monkeypatch):
     assert all(value.isfinite().all() for value in state.method.values() if value.is_floating_point())
 
 
-def test_a_collapse_is_named_in_the_metrics(tmp_path, monkeypatch):
+def test_a_collapse_is_logged_in_the_metrics(tmp_path, monkeypatch):
     original = Dino.loss
 
     def collapsed(self, batch, progress):
@@ -192,7 +192,7 @@ def test_init_starts_student_and_teacher_from_the_weights(tmp_path):
 
 
 def _camvid(root: Path) -> str:
-    """16 images of two labels, an unknown corner (11) and their masks, laid out as CamVid."""
+    """16 images of two labels, an unknown corner (11) and their masks, in the layout of CamVid."""
     for name in ("train", "trainannot"):
         (root / name).mkdir(parents=True)
     for i in range(16):
@@ -226,7 +226,7 @@ class TestBadInput:
     def test_existing_folder(self, tmp_path):
         (tmp_path / "photos").mkdir()
         (tmp_path / "photos" / "a.txt").write_text("mine")
-        with pytest.raises(UserError, match="exists already"):
+        with pytest.raises(UserError, match="already exists"):
             pretrain(tiny_recipe(), tmp_path / "photos")
         with pytest.raises(UserError, match="not a run folder"):
             pretrain(tiny_recipe(), tmp_path / "photos", overwrite=True)
@@ -263,13 +263,13 @@ class TestBadInput:
         run = pretrain(tiny_recipe(), tmp_path / "run")
         with pytest.raises(UserError, match=r"optim\.lr cannot change when a run is resumed"):
             resume(run.path, ("optim.lr=1",))
-        with pytest.raises(UserError, match="holds 80 images, but the run was started on 40"):
+        with pytest.raises(UserError, match="has 80 images, but the run was started on 40"):
             resume(run.path, ("data.path=scenes:size=16,count=80",))
         with pytest.raises(UserError, match="is not a run"):
             resume(tmp_path)
 
 
-def test_a_finished_run_is_left_alone(tmp_path, capsys):
+def test_a_finished_run_is_not_trained_again(tmp_path, capsys):
     run = pretrain(tiny_recipe(), tmp_path / "run")
     before = run.weights.stat().st_mtime_ns
     resume(run.path)
@@ -278,8 +278,8 @@ def test_a_finished_run_is_left_alone(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_a_run_goes_on_to_the_same_end(tmp_path):
-    """SIGKILL again and again, also while saving (every step saves); then compare with an undisturbed run."""
+def test_killed_at_any_moment_a_run_resumes_to_the_same_result(tmp_path):
+    """SIGKILL again and again, also while saving (every step saves); then compare with an uninterrupted run."""
     recipe = tiny_recipe(trainer={"steps": 60}, checkpoint={"every_steps": 1, "keep_last": 2})
     whole = pretrain(recipe, tmp_path / "whole")
     path = tmp_path / "recipe.yaml"

@@ -7,7 +7,7 @@ def test_lines_beyond_the_checkpoint_are_dropped_on_resume(tmp_path):
         log.write(step, {"loss": float(step)})
     log.close()
     with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 40, "lo')  # cut off by a crash
+        file.write('{"step": 40, "lo')  # truncated by a crash
     log = MetricsLog(tmp_path, 20, tensorboard=False)
     log.write(30, {"loss": 31.0})
     log.close()

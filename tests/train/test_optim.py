@@ -40,7 +40,7 @@ def test_schedules_of_a_step():
     assert set_schedules(optimizer, unscaled, Progress(0, 100, 10), 512) == pytest.approx(1e-3)
 
 
-def test_everything_decays_where_asked():
+def test_everything_decays_if_configured():
     module = make_module()
     decayed, free = build_optimizer(module, OptimConfig(decay="all")).param_groups
     assert {id(p) for p in decayed["params"]} == {id(p) for p in module.parameters() if p.requires_grad}
@@ -72,7 +72,7 @@ def test_clip_per_tensor_follows_its_formula():
     assert total == pytest.approx(math.sqrt(sum(float(g.norm()) ** 2 for g in before)))
 
 
-def test_global_clip_keeps_the_direction_and_zero_leaves_alone():
+def test_global_clip_keeps_the_direction_and_zero_disables_it():
     module = make_module()
     before = gradients(module)
     total = clip_gradients(module.parameters(), OptimConfig(clip=1.0, clip_by="global"))

@@ -16,7 +16,7 @@ from tests.train.tiny import METHODS, tiny_recipe
 
 
 @pytest.mark.parametrize("name", ["mae", "dino", "cribo", "stellar"])
-def test_the_cost_of_a_step_grows_with_its_images_and_leaves_the_method_as_it_was(name: str) -> None:
+def test_the_cost_of_a_step_grows_with_its_images_and_leaves_the_method_unchanged(name: str) -> None:
     assert name in METHODS
     method = building.build_method(tiny_recipe(name))
     before = {key: value.clone() for key, value in method.state_dict().items()}
@@ -43,13 +43,13 @@ def test_flops_are_those_of_the_matrices() -> None:
     assert 0.8 * least < flops < 1.5 * least  # attention adds a little, pixels need no gradient
 
 
-def test_memory_covers_what_torch_keeps() -> None:
+def test_memory_covers_weights_gradients_and_moments() -> None:
     method = building.build_method(tiny_recipe("dino"))
     weights = sum(p.numel() * p.element_size() for p in method.parameters() if p.requires_grad)
     assert step_cost(method, 4).memory > 4 * weights  # weights, gradients, two moments, and a teacher
 
 
-def test_a_plan_says_what_a_run_takes() -> None:
+def test_a_plan_estimates_the_cost_of_a_run() -> None:
     plan = start.plan(tiny_recipe("mae"))
     assert (plan.images, plan.steps, plan.processes) == (40, 6, 1)
     assert plan.hours == pytest.approx(6 * plan.cost.seconds / 3600)
@@ -64,7 +64,7 @@ def test_minutes_become_steps_and_stay_when_resumed(tmp_path: Path) -> None:
     trainer = run.config["trainer"]
     assert trainer["minutes"] is None
     assert trainer["steps"] >= 1
-    assert list(tmp_path.iterdir()) == [run.path], "the trial leaves nothing"
+    assert list(tmp_path.iterdir()) == [run.path], "the timed steps leave no files"
 
 
 def test_one_length_only() -> None:
@@ -72,7 +72,7 @@ def test_one_length_only() -> None:
         tiny_recipe("mae", trainer={"minutes": 2})
 
 
-def test_a_machine_without_gpu_gets_the_small_form(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_machine_without_gpu_gets_the_small_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "r.yaml").write_text(
         "method: mae\ndata: {path: scenes}\nbackbone: {depth: 12}\non_cpu: {backbone: {depth: 2, dim: 64}}\n"
     )
@@ -83,14 +83,14 @@ def test_a_machine_without_gpu_gets_the_small_form(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert backbone() == (2, 64)
-    assert backbone("backbone.depth=3") == (3, 64), "what the user says comes last"
+    assert backbone("backbone.depth=3") == (3, 64), "the user's settings come last"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert backbone() == (12, None)
     assert backbone("trainer.accelerator=cpu") == (2, 64)
 
 
 @pytest.mark.parametrize("name", [*METHODS, "sove", "massl"])
-def test_every_method_has_a_small_form(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_method_has_a_small_version(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     recipe = load_recipe(name, ["data.path=scenes"])
     assert recipe.trainer.minutes is not None
@@ -99,7 +99,7 @@ def test_every_method_has_a_small_form(name: str, monkeypatch: pytest.MonkeyPatc
     assert max(view.size for view in method.views) <= 64
 
 
-def test_times_and_sizes_as_people_say_them() -> None:
+def test_readable_durations_and_sizes() -> None:
     said = {
         0.21: "0.2 s",
         42: "42 s",
@@ -125,18 +125,18 @@ def test_the_verdict_compares_with_the_start_and_with_pixels() -> None:
         first = {"step": 0, name: 28.0} | ({} if pixels is None else {f"{name}_pixels": pixels})
         return verdict([first, {"step": 5, "loss": 1.0}, {"step": 9, name: end}])
 
-    assert "Learnt: k-NN accuracy on held-out training images went from 28.0 % at the start to 42.0 %" in (
+    assert "Learned: k-NN accuracy on held-out training images went from 28.0 % at the start to 42.0 %" in (
         says(42) or ""
     )
     assert "raw pixels reach 36.0 %" in (says(42) or "")
-    assert (says(35) or "").startswith("Learnt, but not ahead of raw pixels (36.0 %)")
+    assert (says(35) or "").startswith("Learned, but not ahead of raw pixels (36.0 %)")
     assert (says(29) or "").startswith("No clear gain")
-    assert (says(20) or "").startswith("Not learnt")
+    assert (says(20) or "").startswith("Not learned")
     assert "recognised in another view" in (says(60, None, "view_retrieval") or "")
     assert verdict([{"step": 9, "knn": 40.0}]) is None
 
 
-def test_runs_without_labels_watch_the_retrieval_of_views(tmp_path: Path) -> None:
+def test_runs_without_labels_measure_view_retrieval(tmp_path: Path) -> None:
     from tests.evals.samples import write_colours
 
     photos = write_colours(tmp_path / "photos", 12, size=(24, 24))

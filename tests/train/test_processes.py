@@ -1,4 +1,4 @@
-"""Two processes give what one gives, for every method; DDP and FSDP alike."""
+"""Two processes give the same losses as one, for every method, with DDP and FSDP."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.train.tiny import METHODS, tiny_recipe
 
 
 def train_all(folder: str, strategy: str, methods: list[str], steps: int) -> dict[str, list[float]]:
-    """Losses of every method, trained by however many processes there are."""
+    """Losses of every method, trained with all processes of the group."""
     losses = {}
     for method in methods:
         recipe = tiny_recipe(method, trainer={"steps": steps, "strategy": strategy})
@@ -23,7 +23,7 @@ def train_all(folder: str, strategy: str, methods: list[str], steps: int) -> dic
 
 
 def as_one_of_two(folder: str, strategy: str, methods: list[str], steps: int) -> dict[str, list[float]]:
-    """Fabric learns from these variables, as from torchrun's, that the processes exist already."""
+    """One of two processes; these variables tell Fabric, as torchrun would, that they are already running."""
     import torch.distributed as dist
 
     rank = str(dist.get_rank())

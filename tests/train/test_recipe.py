@@ -7,7 +7,7 @@ from asterism.train.recipe import Recipe, find_recipe, load_recipe, recipe_names
 
 
 @pytest.mark.parametrize("name", recipe_names())
-def test_every_shipped_recipe_is_valid_and_says_what_it_is(name):
+def test_every_shipped_recipe_is_valid_and_has_a_summary(name):
     recipe = load_recipe(name, ["data.path=scenes"])
     assert recipe.method.name in method_names()
     assert find_recipe(name).read_text().startswith("# ")
@@ -18,7 +18,7 @@ def test_every_method_has_a_recipe_for_any_folder():
         assert load_recipe(name, ["data.path=photos"]).trainer.batch_size == "auto", name
 
 
-def test_a_recipe_survives_its_own_yaml(tmp_path):
+def test_a_recipe_survives_a_yaml_round_trip(tmp_path):
     recipe = load_recipe("dino-cifar10", ["method.jitter=null", "optim.betas=[0.8, 0.9]"])
     path = tmp_path / "again.yaml"
     path.write_text(write_yaml(recipe))
@@ -34,7 +34,7 @@ def test_values_and_overrides_reach_the_recipe_in_this_order():
     ("name", "overrides", "message"),
     [
         ("dnio", [], "unknown method or recipe 'dnio'; did you mean 'dino'"),
-        ("dino", [], "leaves the choice of images to you: give --data"),
+        ("dino", [], "does not specify any images: give --data"),
         (
             "dino",
             ["data.path=x", "method.out_dimm=3"],
@@ -55,6 +55,6 @@ def test_mistakes_are_named(name, overrides, message):
         load_recipe(name, overrides)
 
 
-def test_a_recipe_without_method_says_so():
+def test_a_recipe_without_a_method_is_rejected():
     with pytest.raises(UserError, match=r"method\.name is required; choose from: .*dino"):
         Recipe.parse({"method": {"out_dim": 3}, "data": {"path": "x"}})

@@ -33,7 +33,7 @@ def test_larger_objects_are_brighter() -> None:
     torch.testing.assert_close(score, torch.tensor([1, 1, 1, 1, 1, 1 / 3, 1 / 3, 1]))
 
 
-def test_every_layer_is_shown_from_the_patch_embedding_on() -> None:
+def test_every_layer_is_shown_including_the_patch_embedding() -> None:
     encoder = small_encoder(32)
     shown = aggregated_similarity_by_layer(encoder, IMAGES)
     assert list(shown) == ["layer 0", "layer 1"]
@@ -44,7 +44,7 @@ def test_every_layer_is_shown_from_the_patch_embedding_on() -> None:
     assert not shown["layer 1"].equal(expected)
 
 
-def test_heads_look_from_the_class_token_or_from_all_patches() -> None:
+def test_attention_is_of_the_class_token_or_of_all_patches() -> None:
     attention = torch.rand(2, 3, 7, 7, generator=G)  # one token before six patches
     from_class, from_patches = (looked_at(attention, (2, 3), has_cls) for has_cls in (True, False))
     for head in range(3):
@@ -53,13 +53,13 @@ def test_heads_look_from_the_class_token_or_from_all_patches() -> None:
         torch.testing.assert_close(from_patches[1, head].flatten(), expected)
 
 
-def test_every_head_has_a_picture_of_its_own() -> None:
+def test_every_head_has_its_own_picture() -> None:
     shown = attention_by_head(small_encoder(32), IMAGES)
     assert list(shown) == ["head 1", "head 2"]
     assert not shown["head 1"].equal(shown["head 2"])
 
 
-def test_brightness_compares_across_maps() -> None:
+def test_brightness_is_comparable_across_maps() -> None:
     maps = torch.tensor([[[0.5, 0.5], [0.5, 0.5]], [[0.9, 0.9], [0.9, 0.9]]])
     grey = torch.full((2, 3, 8, 8), 128, dtype=torch.uint8)
     dark, bright = heat(maps, grey, span=(0.0, 1.0)).float().mean(dim=(1, 2, 3))

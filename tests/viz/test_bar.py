@@ -26,6 +26,6 @@ def test_long_work_is_shown_and_short_work_is_not(monkeypatch: pytest.MonkeyPatc
     assert _shown(monkeypatch, 60) == ""
 
 
-def test_neither_files_nor_other_processes_get_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_files_and_other_processes_get_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _shown(monkeypatch, -1, terminal=False) == ""
     assert _shown(monkeypatch, -1, rank=1) == ""

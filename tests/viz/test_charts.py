@@ -11,12 +11,12 @@ def points(chart: str) -> list[list[tuple[float, float]]]:
     return [[tuple(map(float, pair.split(","))) for pair in line.split()] for line in lines]
 
 
-def test_a_chart_is_well_formed_and_goes_the_right_way():
+def test_a_chart_is_well_formed_and_has_the_right_orientation():
     chart = line_chart("Loss & more", {"a": [(0, 1.0), (10, 3.0)], "b": [(0, 2.0), (10, 0.5)]})
     ElementTree.fromstring(chart)
     rising, falling = points(chart)
     assert rising[1][0] > rising[0][0]
-    assert rising[1][1] < rising[0][1]  # the axis of SVG points down
+    assert rising[1][1] < rising[0][1]  # the y axis of SVG points down
     assert falling[1][1] > falling[0][1]
     assert "Loss &amp; more" in chart
 
@@ -38,7 +38,7 @@ def test_reference_level_is_drawn():
     assert "ln K" in line_chart("x", {"a": [(0, 1.0), (1, 2.0)]}, reference=("ln K", 3.0))
 
 
-def test_the_last_value_is_told():
+def test_the_last_value_is_shown():
     assert "<b>3</b>" in line_chart("x", {"a": [(0, 1.0), (1, 3.0), (2, float("nan"))]})
     both = line_chart("x", {"a": [(0, 1.0), (1, 3.0)], "b": [(0, 1.0), (1, 0.25)]})
     assert "a <b>3</b>" in both

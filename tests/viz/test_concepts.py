@@ -15,7 +15,7 @@ WHITE = torch.full((1, 3, 8, 8), 255, dtype=torch.uint8)
 WHERE = torch.tensor([[[[1.0, 0.2], [0.0, 0.4]], [[0.0, 0.8], [1.0, 0.6]]]])
 
 
-def test_colours_are_told_apart() -> None:
+def test_colours_are_distinct() -> None:
     colors = concept_colors(24)
     assert torch.equal(colors[:8], concept_colors(8)), "a concept's colour does not depend on how many there are"
     assert torch.pdist(colors).min() > 0.15
@@ -33,13 +33,13 @@ def test_every_cell_has_the_colour_of_its_strongest_concept() -> None:
 def test_a_map_is_the_strength_of_a_colour() -> None:
     drawn = concept_map(WHERE, 0, WHITE)[0].float() / 255
     color = concept_colors(2)[0]
-    torch.testing.assert_close(drawn[:, 0, 0], color, atol=3e-3, rtol=0)  # all of the cell
-    torch.testing.assert_close(drawn[:, 7, 0], torch.full((3,), 0.55), atol=3e-3, rtol=0)  # nothing of it: gray
+    torch.testing.assert_close(drawn[:, 0, 0], color, atol=3e-3, rtol=0)  # the whole cell
+    torch.testing.assert_close(drawn[:, 7, 0], torch.full((3,), 0.55), atol=3e-3, rtol=0)  # none of the cell: grey
     half = concept_map(WHERE / 2, 0, WHITE)[0].float() / 255
     assert torch.equal(half, drawn), "strength is relative to the largest share of the image"
 
 
-def test_captions_tell_the_share_of_the_image() -> None:
+def test_captions_show_the_share_of_the_image() -> None:
     (row,) = taken_apart(WHERE, WHITE)
     assert [tile.caption for tile in row] == ["concept 0, 40%", "concept 1, 60%"]
     assert torch.equal(row[1].picture, concept_map(WHERE, 1, WHITE)[0])

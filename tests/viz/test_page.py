@@ -16,7 +16,7 @@ def embedded(html: str) -> list[Image.Image]:
     ]
 
 
-def test_sections_can_be_folded_and_found() -> None:
+def test_sections_can_be_folded_and_linked() -> None:
     html = page.page(
         "t", "s", [Section("A & b", "<p>x</p>"), Section("Second", "y", "why", folded=True), Section("C", "z")]
     )
@@ -26,13 +26,13 @@ def test_sections_can_be_folded_and_found() -> None:
     assert "<details><summary><h2>Second</h2>" in html
 
 
-def test_a_section_without_a_body_is_not_there() -> None:
+def test_a_section_without_a_body_is_omitted() -> None:
     html = page.page("t", "s", [Section("Empty", ""), Section("Full", "x")])
     assert "Empty" not in html
     assert "<nav" not in html, "two sections need no contents"
 
 
-def test_few_columns_stand_beside_each_other() -> None:
+def test_few_columns_are_placed_side_by_side() -> None:
     pictures = torch.zeros(5, 3, 8, 8, dtype=torch.uint8)
     narrow, wide = (page.gallery({str(i): pictures for i in range(columns)}) for columns in (2, 5))
     assert (narrow.count("<table"), narrow.count("<tr>"), narrow.count("<img")) == (3, 3 + 5, 10)
@@ -40,14 +40,14 @@ def test_few_columns_stand_beside_each_other() -> None:
     assert 'alt="1, image 5"' in narrow
 
 
-def test_pictures_are_of_a_size_to_be_seen() -> None:
+def test_pictures_are_large_enough() -> None:
     small, large, wide = (torch.zeros(3, *size, dtype=torch.uint8) for size in ((10, 10), (600, 600), (300, 600)))
     assert [image.size for image in embedded("".join(page.picture(p, "x") for p in (small, large, wide)))] == [
         (160, 160), (256, 256), (512, 256),
     ]  # fmt: skip
 
 
-def test_the_best_cells_are_stressed() -> None:
+def test_the_best_cells_are_highlighted() -> None:
     html = page.table(["", "a", "b"], [["x", "1", "2"], ["y<", "3", "4"]], [{2}])
     assert re.findall(r'<td class="best">(\w+)</td>', html) == ["2"]
     assert "<th>y&lt;</th><td>3</td><td>4</td>" in html

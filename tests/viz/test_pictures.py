@@ -22,7 +22,7 @@ def test_equal_tokens_get_equal_colours_and_different_ones_do_not():
     assert len(cells.unique(dim=0)) == len(which.unique())
 
 
-def test_what_all_images_share_at_a_place_is_taken_away():
+def test_the_mean_over_images_at_a_position_is_removed():
     generator = torch.Generator().manual_seed(0)
     content, place = torch.randn(5, 6, 4, generator=generator), torch.randn(6, 4, generator=generator)
     torch.testing.assert_close(
@@ -30,7 +30,7 @@ def test_what_all_images_share_at_a_place_is_taken_away():
     )
 
 
-def test_a_patch_is_most_like_itself():
+def test_a_patch_is_most_similar_to_itself():
     patches = torch.randn(3, 6, 8, generator=torch.Generator().manual_seed(0))
     maps = pictures.similarity_maps(patches, (2, 3), torch.tensor([0, 4, 5]))
     assert maps.shape == (3, 2, 3)
@@ -47,7 +47,7 @@ def test_heat_is_brightest_where_the_map_is_largest():
     assert 8 <= column < 12
 
 
-def test_small_images_grow_by_whole_pixels() -> None:
+def test_small_images_are_enlarged_by_whole_factors() -> None:
     images = torch.randint(256, (2, 3, 6, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     large = pictures.magnified(images, 20)
     assert large.shape == (2, 3, 24, 24)

@@ -29,7 +29,7 @@ def test_layers_of_an_encoder() -> None:
     assert places["layer 1"].equal(tsne(encoder.encode(images).patches.flatten(0, 1)))
 
 
-def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_few_tokens_and_a_missing_package_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="t-SNE of 3 tokens"):
         tsne(torch.randn(3, 4, generator=G))
     monkeypatch.setitem(sys.modules, "sklearn.manifold", None)

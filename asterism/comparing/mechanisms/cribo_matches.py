@@ -1,9 +1,9 @@
 """CrIBo's matches: how often an object and its neighbour in another image show the same class.
 
-Objects of an image's two views are searched in a bank of other images, as in training. Of the pairs that the cycle
-accepts, of all pairs, and of pairs at random, the share of the same true class is counted; an object has the class of
-most of its patches. The background is a class that fills half of the patches, so that the shares are also counted for
-objects that are not background.
+Objects of an image's two views retrieve their nearest neighbours from a bank of other images, as in training. The share
+of pairs with the same true class is counted for pairs that the cycle accepts, for all pairs, and for random pairs. The
+class of an object is that of most of its patches. The background fills half of the patches, so the shares are also
+counted without it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ VIEWS = 2
 
 @dataclass(frozen=True)
 class Matches:
-    """Objects that asked the bank, and what they found: one entry per object and view."""
+    """Query objects and their nearest neighbours in the bank: one entry per object and view."""
 
     own: Int[Tensor, " n"]  # class, −1 if unknown
     found: Int[Tensor, " n"]  # class of the neighbour
@@ -43,13 +43,13 @@ class Matches:
     bank: Int[Tensor, " s"]  # classes of all objects of the bank
 
     def shares(self, without: int | None = None) -> dict[str, float]:
-        """Percent of the pairs with equal classes; `without`: a class whose objects do not ask."""
-        asking = torch.ones_like(self.accepted) if without is None else self.own != without
+        """Percent of the pairs with equal classes. without: a class whose objects are not counted as queries."""
+        queries = torch.ones_like(self.accepted) if without is None else self.own != without
         return {
-            "cycle": 100 * same_share(self.own, self.found, asking & self.accepted),
-            "all": 100 * same_share(self.own, self.found, asking),
-            "random": 100 * chance_of_equals(self.own[asking], self.bank),
-            "accepted": 100 * self.accepted[asking].double().mean().item(),
+            "cycle": 100 * same_share(self.own, self.found, queries & self.accepted),
+            "all": 100 * same_share(self.own, self.found, queries),
+            "random": 100 * chance_of_equals(self.own[queries], self.bank),
+            "accepted": 100 * self.accepted[queries].double().mean().item(),
         }
 
 
@@ -57,7 +57,7 @@ def measure_matches(run: Run, data: str, *, batches: int = 16, batch_size: int =
     """Matches of the trained model on images with masks; the first half of the batches only fills the bank."""
     method = load_method(run)
     if not isinstance(method, Cribo):
-        raise UserError(f"{run.path} is a run of {run.config['method']['name']}; matches are found by cribo")
+        raise UserError(f"{run.path} is a run of {run.config['method']['name']}; only cribo has matches")
     recipe = Recipe.parse(run.config)
     clusters = method.config.objects.clusters
     bank = ObjectBank(BankConfig(images=batches * batch_size, precision="full"), clusters, method.backbone.dim)
@@ -82,7 +82,7 @@ def measure_matches(run: Run, data: str, *, batches: int = 16, batch_size: int =
 def objects_and_classes(
     method: Cribo, batch: Batch, progress: Progress
 ) -> tuple[Float[Tensor, "v b k d"], Bool[Tensor, "b k"], Int[Tensor, "b k"]]:
-    """The teacher's objects, which of them both views show, and the true class of each."""
+    """The teacher's objects, which of them are in both views, and the true class of each."""
     seen = encode_views(method.teacher_backbone, [view.pixels for view in batch.views])
     labels = method.find_objects(batch, seen, progress)
     clusters = method.config.objects.clusters
@@ -95,7 +95,7 @@ def objects_and_classes(
 
 
 def object_classes(labels: Int[Tensor, "v b n"], segments: Int[Tensor, "v b n"], clusters: int) -> Int[Tensor, "b k"]:
-    """The most frequent class of each object's patches in all views, the smallest of equals; −1 if none is known."""
+    """The most frequent class of each object's patches in all views; the smallest on a tie, −1 if none is known."""
     classes = int(segments.max().clamp_min(0)) + 1
     counts = torch.zeros(labels.shape[1], clusters, classes + 1, dtype=torch.int64)
     image = torch.arange(labels.shape[1])[:, None].expand_as(labels[0])
@@ -111,7 +111,7 @@ def object_classes(labels: Int[Tensor, "v b n"], segments: Int[Tensor, "v b n"],
 def match_objects(
     bank: ObjectBank, objects: Float[Tensor, "v m d"], image: Int[Tensor, " m"], classes: Int[Tensor, " m"]
 ) -> Matches:
-    """What objects find in the bank, whose `meaning` holds the classes of its objects."""
+    """The nearest neighbours of objects in the bank, whose `meaning` holds the classes of its objects."""
     slots = bank.nearest(objects, image)
     accepted = closes_cycle(slots, objects, bank.rows.flatten(1, 2))
     found = torch.where(slots >= 0, bank.meaning.flatten()[slots.clamp_min(0)], -1)

@@ -1,4 +1,4 @@
-"""Prototypes: how many are in use, how pure they are, and how far they move, learnt (DINO, iBOT) or drawn (SOP)."""
+"""Prototypes: how many are in use, how pure they are, and how far they move; learned (DINO, iBOT) or drawn (SOP)."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from asterism.train.recipe import Recipe
 from asterism.train.run import Run
 from asterism.types import Progress
 
-_IMAGE_ANCHORS = 0x52  # any draw serves
+_IMAGE_ANCHORS = 0x52  # an arbitrary draw
 
 
 @dataclass(frozen=True)
 class PrototypeUse:
-    """How images are spread over K prototypes, each image to the one it prefers."""
+    """How images are distributed over K prototypes, each assigned to its most likely one."""
 
     prototypes: int
-    used: float  # share that some image prefers, in percent
-    effective: float  # number that equal use would need for the same entropy
-    purity: float  # share of the images that belong to the main class of their prototype, in percent
-    purity_of_one: float  # what a single prototype would reach
+    used: float  # share of prototypes with at least one image, in percent
+    effective: float  # number of equally used prototypes with the same entropy
+    purity: float  # share of the images that have the main class of their prototype, in percent
+    purity_of_one: float  # the purity of a single prototype
 
     def values(self) -> dict[str, float]:
         return {
@@ -49,7 +49,7 @@ class PrototypeUse:
 
 
 def measure_use(run: Run, data: str | None = None, images: int = 1000) -> PrototypeUse:
-    """Prototypes of the teacher, on images of the run's own data or others that have labels."""
+    """Use of the teacher's prototypes, on labelled images of the run's own data or of `data`."""
     method, recipe = load_method(run), Recipe.parse(run.config)
     source = open_source(data or recipe.data.path, None if data else recipe.data.split)
     labels_of(source)
@@ -73,18 +73,18 @@ def prototype_use(logits: Float[Tensor, "n k"], labels: Int[Tensor, " n"]) -> Pr
 
 @torch.no_grad()
 def preferences(method: Method, tokens: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
-    """What the teacher says about images, over its prototypes; SOP's are those of one draw."""
+    """The teacher's logits of images over its prototypes; for SOP, those of one draw."""
     head = getattr(method, "teacher_head", None)
     if isinstance(method, Sop) and method.images is not None:
         drawn = next(method.images.prototypes(method.images.draw(Progress(0, 1, 1), _IMAGE_ANCHORS)))
         return log_probabilities(method.teacher_head(tokens), drawn, method.config.student_temp)
     if isinstance(head, Teacher) and isinstance(head.network, PrototypeHead):
         return head(tokens)
-    raise UserError(f"{type(method).__name__} has no prototypes of images; measure dino, ibot, sop or massl")
+    raise UserError(f"{type(method).__name__} has no image prototypes; measure dino, ibot, sop or massl")
 
 
 def measure_drift(run: Run) -> dict[str, float]:
-    """How far learnt prototypes moved between the checkpoints that were kept: 1 − mean cosine, by the later step."""
+    """How far learned prototypes moved between consecutive kept checkpoints: 1 − mean cosine, by the later step."""
     steps = checkpoint.steps(run.checkpoints)
     recipe = Recipe.parse(run.config)
     if isinstance(build_method(recipe), Sop):
@@ -95,13 +95,13 @@ def measure_drift(run: Run) -> dict[str, float]:
         method.load_state_dict(checkpoint.read(run.checkpoints / f"step-{step:08d}").method)
         head = getattr(method, "teacher_head", None)
         if not (isinstance(head, Teacher) and isinstance(head.network, PrototypeHead)):
-            raise UserError(f"{run.path} has no learnt prototypes of images")
+            raise UserError(f"{run.path} has no learned image prototypes")
         found.append(head.network.last_layer.weight.detach())
     return {str(step): drift(a, b) for step, a, b in zip(steps[1:], found, found[1:], strict=False)}
 
 
 def drift(before: Float[Tensor, "k d"], after: Float[Tensor, "k d"]) -> float:
-    """1 − mean cosine: 0 for prototypes that stay, 1 for those that end anywhere."""
+    """1 − mean cosine: 0 for prototypes that did not move, 1 for prototypes that are unrelated to before."""
     return 1 - F.cosine_similarity(before, after, dim=1).mean().item()
 
 

@@ -1,4 +1,4 @@
-"""Objects that tell their class find their own; objects that tell nothing find it by chance."""
+"""Objects whose features contain their class retrieve it; others only by chance."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tests.train.tiny import tiny_recipe
 IMAGES, SLOTS, DIM, CLASSES = 200, 4, 8, 4
 
 
-def test_objects_that_tell_their_class_find_it() -> None:
-    shares = _matches(tell=10.0).shares()
+def test_features_with_class_information_retrieve_the_class() -> None:
+    shares = _matches(signal=10.0).shares()
     assert shares["all"] == shares["cycle"] == pytest.approx(100)
     assert shares["random"] == pytest.approx(100 / CLASSES, abs=2)
 
 
-def test_objects_that_tell_nothing_find_it_by_chance() -> None:
-    shares = _matches(tell=0.0).shares()
+def test_features_without_class_information_match_by_chance() -> None:
+    shares = _matches(signal=0.0).shares()
     assert shares["all"] == pytest.approx(shares["random"], abs=6)
     assert shares["cycle"] == pytest.approx(shares["random"], abs=20)  # few pairs pass
 
 
-def test_a_class_can_be_left_out_of_the_question() -> None:
+def test_a_class_can_be_excluded_from_the_queries() -> None:
     matches = Matches(
         own=torch.tensor([0, 0, 1, 2]),
         found=torch.tensor([0, 0, 2, 2]),
@@ -61,11 +61,11 @@ def test_other_methods_have_no_matches(tmp_path: Path) -> None:
         measure_matches(run, "scenes:size=16,count=40")
 
 
-def _matches(tell: float) -> Matches:
-    """Unit noise, plus `tell` in the direction of the class, equal in both views."""
+def _matches(signal: float) -> Matches:
+    """Unit noise, plus `signal` in the direction of the class, equal in both views."""
     draw = generator(3)
     classes = torch.randint(CLASSES, (2 * IMAGES, SLOTS), generator=draw)
-    rows = torch.randn(2 * IMAGES, SLOTS, DIM, generator=draw) + tell * torch.eye(CLASSES, DIM)[classes]
+    rows = torch.randn(2 * IMAGES, SLOTS, DIM, generator=draw) + signal * torch.eye(CLASSES, DIM)[classes]
     rows = rows[:, :, None].expand(-1, -1, 2, -1)
     bank = ObjectBank(BankConfig(images=IMAGES, precision="full"), SLOTS, DIM)
     valid = torch.ones(IMAGES, SLOTS, dtype=torch.bool)

@@ -25,7 +25,7 @@ def test_a_collapse_to_one_prototype_shows() -> None:
     assert (use.used, use.effective, use.purity) == pytest.approx((25, 1, 25))
 
 
-def test_prototypes_that_stay_do_not_drift_and_turned_ones_do() -> None:
+def test_fixed_prototypes_do_not_drift_and_rotated_ones_do() -> None:
     rows = torch.eye(4)
     assert drift(rows, 3 * rows) == pytest.approx(0)
     assert drift(rows, rows.roll(1, 0)) == pytest.approx(1)
@@ -39,10 +39,10 @@ def test_the_prototypes_of_a_run_are_measured(method: str, tmp_path: Path) -> No
     assert use.purity_of_one <= use.purity <= 100
 
 
-def test_drift_needs_learnt_prototypes(tmp_path: Path) -> None:
+def test_drift_needs_learned_prototypes(tmp_path: Path) -> None:
     kept = {"every_steps": 1, "keep_last": 3}
-    learnt = start.pretrain(tiny_recipe("dino", trainer={"steps": 3}, checkpoint=kept), tmp_path / "dino")
-    assert list(measure_drift(learnt)) == ["2", "3"]
+    learned = start.pretrain(tiny_recipe("dino", trainer={"steps": 3}, checkpoint=kept), tmp_path / "dino")
+    assert list(measure_drift(learned)) == ["2", "3"]
     drawn = start.pretrain(tiny_recipe("sop", trainer={"steps": 1}), tmp_path / "sop")
     with pytest.raises(UserError, match="drawn anew"):
         measure_drift(drawn)
