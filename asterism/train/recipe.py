@@ -21,6 +21,9 @@ from asterism.train.monitor import MonitorConfig
 from asterism.train.optim import OptimConfig
 
 
+_LENGTHS = ("epochs", "steps", "minutes")  # a run has one of them
+
+
 class TrainerConfig(Config):
     """Length, devices and precision. "auto" values are resolved and printed when training starts."""
 
@@ -75,11 +78,15 @@ class Recipe(Config):
 def load_recipe(name: str, overrides: Sequence[str] = (), values: Mapping[str, Any] | None = None) -> Recipe:
     """The recipe `name` (a YAML file, a shipped recipe or a method), changed by `values` and then `overrides`.
 
-    A recipe may have a section `on_cpu` with changes for machines without a GPU, so that a run takes minutes there.
+    A recipe may have a section `on_cpu` with changes for machines without a GPU, so that a run takes minutes there. A
+    length that the user gives replaces the one of that section.
     """
     written = read_yaml(find_recipe(name))
     small = written.pop("on_cpu", {})
     if takes_small_form(name, overrides, values):
+        given = with_overrides(values or {}, overrides).get("trainer") or {}
+        if any(length in given for length in _LENGTHS):
+            small = small | {"trainer": {k: v for k, v in small.get("trainer", {}).items() if k not in _LENGTHS}}
         written = _merge(written, small)
     merged = with_overrides(_merge(written, values or {}), overrides)
     if "path" not in merged.get("data", {}):

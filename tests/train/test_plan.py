@@ -89,6 +89,13 @@ def test_a_machine_without_gpu_gets_the_small_version(monkeypatch: pytest.Monkey
     assert backbone("trainer.accelerator=cpu") == (2, 64)
 
 
+def test_a_length_of_ones_own_replaces_that_of_the_small_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    trainer = load_recipe("dino", ["data.path=scenes", "trainer.steps=7"]).trainer
+    assert (trainer.steps, trainer.minutes, trainer.batch_size) == (7, None, 64)
+    assert load_recipe("dino", ["data.path=scenes", "trainer.minutes=3"]).trainer.minutes == 3
+
+
 @pytest.mark.parametrize("name", [*METHODS, "sove", "massl"])
 def test_every_method_has_a_small_version(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
