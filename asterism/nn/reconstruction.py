@@ -122,6 +122,9 @@ class PixelReconstruction(Reconstruction):
         self.decoder = decoder
         self.patch_size = patch_size
         self.head = nn.ConvTranspose2d(decoder.dim, 3, patch_size, patch_size)
+        # Differs from the published code: the head starts at mid-grey. The default start is noise as strong as the images.
+        nn.init.normal_(self.head.weight, std=0.1 * decoder.dim**-0.5)
+        nn.init.constant_(self.head.bias, 0.5)
 
     def predict(self, mixed: Float[Tensor, "b n d"], grid: Grid) -> Float[Tensor, "b 3 H W"]:
         """The head's raw pixels, which may be outside [0, 1]."""

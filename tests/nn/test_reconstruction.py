@@ -21,6 +21,14 @@ def _mixed() -> torch.Tensor:
     return torch.randn(2, 6, 6, generator=torch.Generator().manual_seed(1))
 
 
+def test_pixels_start_at_mid_grey() -> None:
+    torch.manual_seed(0)
+    module = PixelReconstruction(ConceptDecoder(in_dim=8, dim=32, depth=1, heads=2), patch_size=4)
+    made = module.predict(torch.randn(16, 9, 8), (3, 3)).detach()
+    assert made.mean() == pytest.approx(0.5, abs=0.02)
+    assert 0.05 < made.std() < 0.15
+
+
 def test_positions_against_loops() -> None:
     positions = FourierPositions(8)
     table = positions(GRID)
