@@ -122,7 +122,7 @@ class PixelReconstruction(Reconstruction):
         self.decoder = decoder
         self.patch_size = patch_size
         self.head = nn.ConvTranspose2d(decoder.dim, 3, patch_size, patch_size)
-        # Differs from the published code: the head starts at mid-grey. The default start is noise as strong as the images.
+        # Differs from the published code: it starts at mid-grey; the default start is noise as strong as the images.
         nn.init.normal_(self.head.weight, std=0.1 * decoder.dim**-0.5)
         nn.init.constant_(self.head.bias, 0.5)
 
