@@ -20,7 +20,6 @@ from asterism.train.checkpoint import CheckpointConfig
 from asterism.train.monitor import MonitorConfig
 from asterism.train.optim import OptimConfig
 
-
 _LENGTHS = ("epochs", "steps", "minutes")  # a run has one of them
 
 
