@@ -124,6 +124,7 @@ class PixelReconstruction(Reconstruction):
         self.head = nn.ConvTranspose2d(decoder.dim, 3, patch_size, patch_size)
         # Differs from the published code: it starts at mid-grey; the default start is noise as strong as the images.
         nn.init.normal_(self.head.weight, std=0.1 * decoder.dim**-0.5)
+        assert self.head.bias is not None
         nn.init.constant_(self.head.bias, 0.5)
 
     def predict(self, mixed: Float[Tensor, "b n d"], grid: Grid) -> Float[Tensor, "b 3 H W"]:
