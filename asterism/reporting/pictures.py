@@ -37,7 +37,7 @@ FRAMES = 16  # of a video that are followed
 _VIDEOS = 4
 _SHOWN_FRAMES = (0, 3, 6, 9, 12, 15)
 _SIDE = 192  # pixels of pictures that are cut to one size
-_PALENESS = 0.75  # share of gray in images below masks, whose colours would not be told apart otherwise
+_PALENESS = 0.75  # share of gray in images below masks, so that the masks' colours can be distinguished
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def attention(look: Look) -> Shown | None:
 
 
 def likeness(look: Look) -> Shown:
-    """How alike each patch is to the one in the middle."""
+    """The similarity of each patch to the one in the middle."""
     content = pictures.without_place(look.features.patches)
     maps = pictures.similarity_maps(content, look.features.grid, look.middle)
     drawn = affinity.ringed(pictures.heat(maps.cpu(), look.large), look.features.grid, look.middle)

@@ -50,7 +50,7 @@ _LEGEND = 24  # classes that are named below segmentations
 
 _COMPONENTS = (
     "Patch tokens, less what all these images share at a place, in the colours of their three principal components: "
-    "equal colour means alike."
+    "similar patches have similar colours."
 )
 _ATTENTION = "What the class token (all patches, where there is none) looks at in the last block, mean over heads."
 _SIMILARITY = (
@@ -60,7 +60,7 @@ _SIMILARITY = (
 _SEGMENTATION = (
     f"Nothing is trained: every patch takes the labels of the patches most like it in {EXAMPLES} labelled images."
 )
-_TRACKING = "The masks of the first frame, carried on by the patches most alike in the frames that follow."
+_TRACKING = "The masks of the first frame, propagated to the following frames by their most similar patches."
 
 
 def run_sections(run: Run, recipe: Recipe) -> list[Section]:
@@ -127,7 +127,7 @@ def _features(look: Look) -> Section:
     return Section(
         "What the features see",
         page.gallery(columns),
-        f"{_COMPONENTS[:-1]}{looks}; how alike each patch is to the one in the green ring.",
+        f"{_COMPONENTS[:-1]}{looks}; the similarity of each patch to the one in the green ring.",
     )
 
 
@@ -238,8 +238,8 @@ def _plane(look: Look) -> Section | None:
     return Section(
         "Patch tokens in the plane",
         f'<div class="charts clouds">{clouds}</div>{page.tiles(shown, 64)}',
-        f"The patch tokens of {len(images)} images laid out by t-SNE, near where they are alike. A dot has the colour "
-        "of its patch, shown below beside the image, and can be followed from layer to layer.",
+        f"The patch tokens of {len(images)} images laid out by t-SNE, so that similar ones are close. A dot has the colour "
+        "of its patch, shown below with the image, and can be followed from layer to layer.",
     )
 
 

@@ -9,7 +9,7 @@ from asterism.evals.result import Result
 from asterism.train.verdict import verdict as training_verdict
 
 _NEIGHBOURS = "top1_k20"
-_CLEAR = 1.0  # points of accuracy below which we do not speak of a lead
+_CLEAR = 1.0  # points of accuracy; a smaller difference is not a lead
 _NAMES = {"untrained": "the untrained network", "pixels": "raw pixels"}
 
 
@@ -29,7 +29,7 @@ def _classification(result: Result) -> str:
     own = result.values[_NEIGHBOURS]
     others = {_NAMES.get(name, name): values[_NEIGHBOURS] for name, values in result.baselines.items()}
     ahead = all(own > value + _CLEAR for value in others.values())
-    opening = "Learnt without labels" if ahead else "Not ahead of everything it was compared with"
+    opening = "Learned without labels" if ahead else "Not ahead of everything it was compared with"
     compared = " and ".join(f"{value:.1f} % with {name}" for name, value in others.items())
     return (
         f"{opening}: the 20 nearest neighbours name the class of {own:.1f} % of {result.test.images:,} held-out "

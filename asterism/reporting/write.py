@@ -39,7 +39,7 @@ _NEITHER_IS_BETTER = ("chosen", "images", "first_mask_kept")
 
 
 def write_report(paths: Sequence[Path]) -> Path:
-    """Write `report.html` into the run's folder; a comparison goes beside the first run, named after all of them."""
+    """Write `report.html` into the run's folder; a comparison goes next to the first run, named after all of them."""
     if not paths:
         raise UserError("name at least one run folder")
     runs = [open_run(path) for path in paths]
@@ -121,7 +121,7 @@ def _steps(recipe: Recipe, metrics: Sequence[Mapping[str, Any]]) -> str:
 def _measured_at(results: Sequence[Result]) -> str:
     steps = sorted({result.model.step for result in results if result.model.step is not None})
     when = f"Measured at step {', '.join(f'{step:,}' for step in steps)}. " if steps else ""
-    return f"{when}Beside the run, where they were measured: an untrained network of its shape, and raw pixels."
+    return f"{when}Baselines, if measured: an untrained network of the same shape, and raw pixels."
 
 
 def _scores(results: Sequence[Result]) -> str:
@@ -177,7 +177,7 @@ def _best(name: str, scores: Sequence[float | None]) -> list[int]:
 
 
 def _curves(metrics: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """What tells whether training goes well; below, folded, all else that was logged."""
+    """The curves that show whether training goes well; all other logged values are folded."""
     logged = list(dict.fromkeys(key for records in metrics.values() for record in records for key in record))
     terms = tuple(key for key in logged if key.startswith(_TERM))
     alone = {"Terms of the loss": terms} if len(metrics) == 1 and len(terms) > 1 else {}

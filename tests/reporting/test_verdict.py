@@ -21,7 +21,7 @@ LOGGED = [{"step": 0, "knn": 10.0}, {"step": 9, "knn": 30.0}]
 
 def test_the_sentence_compares_with_the_untrained_network_and_with_pixels() -> None:
     assert verdict([KNN, REBUILT], LOGGED) == (
-        "Learnt without labels: the 20 nearest neighbours name the class of 55.2 % of 2,000 held-out images, against "
+        "Learned without labels: the 20 nearest neighbours name the class of 55.2 % of 2,000 held-out images, against "
         "20.8 % with the untrained network and 37.0 % with raw pixels; images rebuilt from its concepts alone reach "
         "22.3 dB."
     )
@@ -33,5 +33,5 @@ def test_no_lead_is_claimed_where_there_is_none() -> None:
 
 
 def test_without_an_evaluation_training_has_the_word() -> None:
-    assert verdict([REBUILT, replace(KNN, baselines={})], LOGGED).startswith("Learnt: k-NN accuracy")
+    assert verdict([REBUILT, replace(KNN, baselines={})], LOGGED).startswith("Learned: k-NN accuracy")
     assert verdict([], []) == ""

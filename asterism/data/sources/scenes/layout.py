@@ -87,7 +87,7 @@ def sample_scene(key: int, objects: tuple[int, int]) -> Scene:
 
 def _dominant(draw: Draws, kind: int, background: Background) -> Thing:
     variant = draw.whole(0, VARIANTS - 1)
-    # Slender outlines are made larger, so that the area of a thing tells little about its class.
+    # Slender outlines are made larger, so that the area of a thing says little about its class.
     radius = min(0.44, draw.between(0.24, 0.38) * (1.6 / outlines()[kind][variant].area) ** 0.3)
     x, y = draw.between(radius, 1 - radius), draw.between(radius, 1 - radius)
     return _thing(draw, kind, variant, x, y, radius, background)

@@ -18,8 +18,8 @@ from asterism.data.sources.scenes.paint import paint
 from asterism.data.sources.scenes.shapes import CLASSES
 from asterism.ops.random import fold
 
-_STREAM = 3  # beside those of the still scenes
-_MOTION = 2  # use of a scene's key, beside those of the layout
+_STREAM = 3  # different from those of the still scenes
+_MOTION = 2  # use of a scene's key, different from those of the layout
 _LEAST_VISIBLE = 0.4  # of a thing in the first frame, from which its mask is followed
 _FASTEST = 0.02  # sides of the picture per frame
 
