@@ -238,8 +238,8 @@ def _plane(look: Look) -> Section | None:
     return Section(
         "Patch tokens in the plane",
         f'<div class="charts clouds">{clouds}</div>{page.tiles(shown, 64)}',
-        f"The patch tokens of {len(images)} images laid out by t-SNE, so that similar ones are close. A dot has the colour "
-        "of its patch, shown below with the image, and can be followed from layer to layer.",
+        f"The patch tokens of {len(images)} images laid out by t-SNE, so that similar ones are close. A dot has the "
+        "colour of its patch, shown below with the image, and can be followed from layer to layer.",
     )
 
 
