@@ -45,6 +45,7 @@ def protocol_class(name: str) -> type[Evaluation]:
 def _class_name(tree: ast.Module) -> str | None:
     """Name of the class derived from `Evaluation`, if the file defines one."""
     for node in tree.body:
-        if isinstance(node, ast.ClassDef) and any(isinstance(b, ast.Name) and b.id == "Evaluation" for b in node.bases):
+        bases = [base.id for base in getattr(node, "bases", ()) if isinstance(base, ast.Name)]
+        if isinstance(node, ast.ClassDef) and any(name.endswith("Evaluation") for name in bases):
             return node.name
     return None

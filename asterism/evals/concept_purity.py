@@ -16,12 +16,11 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from asterism.data.evaluation.labelled import DataChoice
-from asterism.data.evaluation.segmented import SegmentedParts, open_segmented_parts
 from asterism.data.sources.segmented import SegmentedBatch, nearest_multiple, segmented_batches
 from asterism.errors import UserError
-from asterism.evals.base import Evaluation, ProtocolConfig
+from asterism.evals.base import ProtocolConfig
 from asterism.evals.baselines import concept_baselines
+from asterism.evals.settings.segmented import SegmentedEvaluation
 from asterism.features.extract import helpers
 from asterism.images.masks import VOID
 from asterism.nn.encoder import Encoder
@@ -37,16 +36,11 @@ class ConceptPurityConfig(ProtocolConfig):
     batch_size: int = Field(32, ge=1)  # images encoded at a time; does not change the result
 
 
-class ConceptPurity(Evaluation):
+class ConceptPurity(SegmentedEvaluation):
     """Purity of concepts, and values to compare it with."""
 
     Config = ConceptPurityConfig
     config: ConceptPurityConfig
-    parts: SegmentedParts
-
-    @classmethod
-    def open_parts(cls, config: ProtocolConfig, choice: DataChoice) -> SegmentedParts:
-        return open_segmented_parts(choice, config.holdout, config.seed)
 
     @classmethod
     def value_names(cls, config: ProtocolConfig) -> list[str]:

@@ -17,12 +17,12 @@ from jaxtyping import Float
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from asterism.data.evaluation.labelled import DataChoice
-from asterism.data.evaluation.segmented import SegmentedParts, drawn_images, open_segmented_parts
+from asterism.data.evaluation.segmented import drawn_images
 from asterism.data.sources.segmented import nearest_multiple
 from asterism.errors import UserError
-from asterism.evals.base import Evaluation, ProtocolConfig
+from asterism.evals.base import ProtocolConfig
 from asterism.evals.baselines import patch_baselines
+from asterism.evals.settings.segmented import SegmentedEvaluation
 from asterism.features.dense_tokens import (
     PatchLabels,
     labelled_tokens,
@@ -63,17 +63,12 @@ class DenseNnConfig(ProtocolConfig):
         return value
 
 
-class DenseNn(Evaluation):
+class DenseNn(SegmentedEvaluation):
     """Mean intersection over union in percent, on patches and on pixels, for every share of the training images; and
     the IoU on pixels of every class in the test images, using all training images."""
 
     Config = DenseNnConfig
     config: DenseNnConfig
-    parts: SegmentedParts
-
-    @classmethod
-    def open_parts(cls, config: ProtocolConfig, choice: DataChoice) -> SegmentedParts:
-        return open_segmented_parts(choice, config.holdout, config.seed)
 
     @classmethod
     def value_names(cls, config: ProtocolConfig) -> list[str]:

@@ -19,14 +19,14 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asterism.data.evaluation.labelled import DataChoice
-from asterism.data.evaluation.segmented import SegmentedParts, drawn_images, open_segmented_parts
+from asterism.data.evaluation.segmented import drawn_images
 from asterism.data.sources.segmented import square
 from asterism.errors import UserError
-from asterism.evals.base import Evaluation, ProtocolConfig
+from asterism.evals.base import ProtocolConfig
 from asterism.evals.baselines import patch_baselines
 from asterism.evals.probes.classifier import GridConfig
 from asterism.evals.probes.heads import best, linear_layer, train_heads
+from asterism.evals.settings.segmented import SegmentedEvaluation
 from asterism.features.dense_tokens import mask_of, pixels_from_patches, sizes_of, tokens_and_masks
 from asterism.features.extract import count_unreadable
 from asterism.features.rows import Stored
@@ -51,17 +51,12 @@ class LinearSegConfig(GridConfig):
     batch_size: int = Field(8, ge=1)  # images encoded at a time; does not change the result
 
 
-class LinearSeg(Evaluation):
+class LinearSeg(SegmentedEvaluation):
     """Mean intersection over union, mean class accuracy and pixel accuracy, in percent; and the intersection over union
     of every class in the test images."""
 
     Config = LinearSegConfig
     config: LinearSegConfig
-    parts: SegmentedParts
-
-    @classmethod
-    def open_parts(cls, config: ProtocolConfig, choice: DataChoice) -> SegmentedParts:
-        return open_segmented_parts(choice, config.holdout, config.seed)
 
     @classmethod
     def value_names(cls, config: ProtocolConfig) -> list[str]:

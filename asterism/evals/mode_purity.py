@@ -17,12 +17,11 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from asterism.data.evaluation.labelled import DataChoice
-from asterism.data.evaluation.segmented import SegmentedParts, open_segmented_parts
 from asterism.data.sources.segmented import nearest_multiple, segmented_batches
 from asterism.errors import UserError
-from asterism.evals.base import Evaluation, ProtocolConfig
+from asterism.evals.base import ProtocolConfig
 from asterism.evals.baselines import patch_baselines
+from asterism.evals.settings.segmented import SegmentedEvaluation
 from asterism.features.extract import helpers
 from asterism.images.masks import VOID
 from asterism.nn.encoder import Encoder
@@ -40,16 +39,11 @@ class ModePurityConfig(ProtocolConfig):
     batch_size: int = Field(32, ge=1)  # images encoded at a time; does not change the result
 
 
-class ModePurity(Evaluation):
+class ModePurity(SegmentedEvaluation):
     """How well modes group patches of one class, in percent."""
 
     Config = ModePurityConfig
     config: ModePurityConfig
-    parts: SegmentedParts
-
-    @classmethod
-    def open_parts(cls, config: ProtocolConfig, choice: DataChoice) -> SegmentedParts:
-        return open_segmented_parts(choice, config.holdout, config.seed)
 
     @classmethod
     def value_names(cls, config: ProtocolConfig) -> list[str]:

@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
+from asterism.files import replacing
 from asterism.images.bad_image import BadImage
 
 _PROGRESS = "progress.jsonl"
@@ -140,9 +141,8 @@ def _cut_back(folder: Path, lines: list[dict[str, Any]]) -> None:
     kept = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
     progress = folder / _PROGRESS
     if _size(progress) != len(kept):
-        temporary = folder / f".{_PROGRESS}"
-        temporary.write_bytes(kept)
-        temporary.replace(progress)
+        with replacing(progress) as temporary:
+            temporary.write_bytes(kept)
 
 
 def _sizes(lines: list[dict[str, Any]]) -> dict[str, int]:

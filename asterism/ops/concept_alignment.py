@@ -134,12 +134,10 @@ def match_concepts(
     config: AlignmentConfig = AlignmentConfig(),  # noqa: B008
 ) -> Int[Tensor, "b v r"]:
     """σ: for each token of each view, the matching token of the same image (eq. 9 and 10)."""
-    Theta = assignment.distances(S_masked, S[:, None])
     if config.matching == "hungarian":
-        return assignment.hungarian(Theta)
+        return assignment.hungarian(assignment.distances(S_masked, S[:, None]))
     # Differs from the paper: the plan's marginals are 1, not 1/r, as in the published code; the argmax is the same.
-    P = assignment.transport_plan(Theta, config.match_epsilon, config.match_iterations)
-    return P.argmax(dim=-1)
+    return assignment.match(S_masked, S[:, None], config.match_epsilon, config.match_iterations)
 
 
 def matched_cross_entropy(
