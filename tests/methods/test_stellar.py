@@ -255,7 +255,7 @@ def test_without_reconstruction_there_are_no_maps(tmp_path: Path) -> None:
     features = again.encode(torch.rand(2, 3, 16, 16))
     assert features.where is None
     assert features.sparse is not None
-    with pytest.raises(UserError, match=r"method\.reconstruction=null.*has no maps"):
+    with pytest.raises(UserError, match=r"method\.reconstruction=null.*has no concept maps"):
         asterism.concepts(tmp_path, [torch.rand(3, 16, 16)], out=tmp_path / "page")
 
 

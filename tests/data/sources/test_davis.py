@@ -42,7 +42,7 @@ def test_white_objects_of_davis_2016(tmp_path: Path) -> None:
 
 def test_errors_are_reported(tmp_path: Path) -> None:
     root = write_davis(tmp_path, {"a": 3})
-    with pytest.raises(UserError, match="no videos 'train'; it has val"):
+    with pytest.raises(UserError, match="no video split 'train'; it has val"):
         open_videos(str(root), "train")
     (root / "JPEGImages/480p/a/00002.jpg").write_bytes(b"no image")
     with pytest.raises(BadImage, match="a/00002"):
