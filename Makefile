@@ -5,7 +5,7 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.asterism-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: setup demo test check format clean
+.PHONY: setup demo test campaign check format clean
 
 setup: $(STAMP)
 
@@ -22,6 +22,10 @@ demo: setup
 
 test: setup
 	PYTHONPATH=. $(BIN)/python -m pytest --numprocesses $(JOBS)
+
+# Every generated bad input, failing disk and attack; `make test` runs a few of each kind. CAMPAIGN=outputs runs one campaign.
+campaign: setup
+	PYTHONPATH=. $(BIN)/python -m tests.campaigns $(CAMPAIGN)
 
 check: setup
 	$(BIN)/ruff format --check .

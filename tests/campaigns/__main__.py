@@ -1,0 +1,44 @@
+"""`python -m tests.campaigns [CAMPAIGN...]`: every case of the campaigns, and a table of how they ended."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import time
+from collections.abc import Iterable
+
+from tests.campaigns import CAMPAIGNS
+from tests.campaigns.campaign import Case, few, run_case, table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.campaigns", description=__doc__)
+    parser.add_argument("campaigns", nargs="*", metavar="CAMPAIGN", help=f"of {', '.join(CAMPAIGNS)}; default: all")
+    parser.add_argument("--seed", type=int, default=0, help="of generated cases")
+    parser.add_argument("--per-cause", type=int, metavar="N", help="only N cases of every cause")
+    parser.add_argument("--match", default="", metavar="TEXT", help="only cases with this text in cause or name")
+    parser.add_argument("--verbose", "-v", action="store_true", help="show how good cases ended, too")
+    chosen = parser.parse_args()
+    unknown = set(chosen.campaigns) - set(CAMPAIGNS)
+    if unknown:
+        parser.error(f"unknown campaign {', '.join(unknown)}; choose from {', '.join(CAMPAIGNS)}")
+    verdicts, start = [], time.monotonic()
+    for name in chosen.campaigns or CAMPAIGNS:
+        module = importlib.import_module(f"tests.campaigns.{name}")
+        cases: Iterable[Case] = module.cases(chosen.seed)
+        if chosen.per_cause is not None:
+            cases = few(cases, chosen.seed, chosen.per_cause)
+        for case in cases:
+            if chosen.match not in f"{case.cause}: {case.name}":
+                continue
+            verdict = run_case(case)
+            verdicts.append(verdict)
+            if chosen.verbose or not verdict.passed:
+                print(f"{verdict.kind}: {case.cause}: {case.name}\n    {verdict.detail}", flush=True)
+    print(f"\n{table(verdicts)}\n\n{len(verdicts)} cases in {time.monotonic() - start:.0f} s")
+    return int(not all(verdict.passed for verdict in verdicts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""Every command that writes, with an output that cannot be written.
+
+Read-only and full file systems, an output below a file, a name that is too long, files and folders in the way, links
+that someone else has planted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from tests.campaigns import materials
+from tests.campaigns.campaign import Case
+from tests.campaigns.disks import no_large_files, read_only, small_disk
+
+Words = list[str]
+_OUT = "OUT"  # in the words of a command: the output
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that writes a file or a folder."""
+
+    words: Callable[[Path], Words]  # fills a folder with its inputs
+    suffix: str = ""  # of the file that it writes; empty for a folder
+
+    def on(self, folder: Path, out: str) -> Words:
+        return [out if word == _OUT else word for word in self.words(folder)]
+
+
+def _pretrain(here: Path) -> Words:
+    materials.photos(here / "photos")
+    return ["pretrain", *materials.DINO, "--data", "photos", "--out", _OUT]
+
+
+def _evaluate(here: Path) -> Words:
+    materials.photos(here / "photos"), materials.weights(here / "w.safetensors")
+    return ["evaluate", "w.safetensors", "--data", "photos", "--out", _OUT, "knn.k=2"]
+
+
+def _embed(here: Path) -> Words:
+    materials.photos(here / "photos"), materials.weights(here / "w.safetensors")
+    return ["embed", "w.safetensors", "--data", "photos", "--out", _OUT, "--dense"]
+
+
+def _segment(here: Path) -> Words:
+    materials.weights(here / "w.safetensors"), materials.examples(here / "examples"), materials.frames(here / "frames")
+    return ["segment", "w.safetensors", "--examples", "examples", "--images", "frames", "--out", _OUT, "k=3"]
+
+
+def _track(here: Path) -> Words:
+    materials.weights(here / "w.safetensors"), materials.frames(here / "frames"), materials.mask(here / "mask.png")
+    return ["track", "w.safetensors", "--video", "frames", "--mask", "mask.png", "--out", _OUT, "radius=2"]
+
+
+def _concepts(here: Path) -> Words:
+    materials.concept_weights(here / "c.safetensors"), materials.photos(here / "photos")
+    return ["concepts", "c.safetensors", "photos/red/000.png", "photos/blue/000.png", "--out", _OUT]
+
+
+def _reconstruct(here: Path) -> Words:
+    materials.concept_weights(here / "c.safetensors"), materials.photos(here / "photos")
+    return ["reconstruct", "c.safetensors", "photos/red/000.png", "photos/blue/001.png", "--out", _OUT]
+
+
+def _search(here: Path) -> Words:
+    model, data = materials.weights(here / "w.safetensors"), materials.photos(here / "photos")
+    materials.index(here / "index.npz", model, data)
+    return ["search", "w.safetensors", "--index", "index.npz", "--query", "photos/red/000.png", "--out", _OUT]
+
+
+_STUDY = """
+steps: 2
+runs:
+  pixels: {model: pixels}
+evaluations:
+  - {data: photos, protocols: [knn], settings: [knn.k=2], columns: {k-NN: knn.top1_k2}}
+"""
+
+
+def _compare(here: Path) -> Words:
+    materials.photos(here / "photos")
+    (here / "study.yaml").write_text(_STUDY)
+    return ["compare", "study.yaml", "--jobs", "1", "--out", _OUT]
+
+
+def _launch(here: Path) -> Words:
+    return [*_compare(here), "--launch", "torchrun"]
+
+
+COMMANDS = {
+    "pretrain": Command(_pretrain),
+    "evaluate": Command(_evaluate),
+    "embed npz": Command(_embed, ".npz"),
+    "embed parquet": Command(_embed, ".parquet"),
+    "segment": Command(_segment),
+    "track": Command(_track),
+    "concepts": Command(_concepts),
+    "reconstruct": Command(_reconstruct),
+    "search html": Command(_search, ".html"),
+    "search png": Command(_search, ".png"),
+    "compare": Command(_compare),
+    "compare --launch": Command(_launch),
+}
+
+
+def cases(seed: int) -> Iterator[Case]:
+    for name, command in COMMANDS.items():
+        yield from _unwritable(name, command)
+        yield from _in_the_way(name, command)
+    yield from _reports()
+
+
+def _unwritable(name: str, command: Command) -> Iterator[Case]:
+    inside = f"out/made{command.suffix}"
+
+    def prepare(here: Path) -> Words:
+        (here / "out").mkdir()
+        return command.on(here, inside)
+
+    yield Case(name, "read-only file system", prepare, around=lambda here: read_only(here / "out"))
+    for kilobytes in (0, 8):
+        disk = partial(_small, kilobytes=kilobytes)
+        yield Case(f"{name}, {kilobytes} kB left", "full file system", prepare, around=disk, exits=(0, 2))
+    yield Case(name, "no file may grow", prepare, inside=no_large_files, exits=(0, 2))
+
+
+def _small(here: Path, kilobytes: int):  # type: ignore[no-untyped-def]
+    return small_disk(here / "out", kilobytes)
+
+
+def _in_the_way(name: str, command: Command) -> Iterator[Case]:
+    def below_a_file(here: Path) -> Words:
+        (here / "out").write_text("precious")
+        return command.on(here, f"out/made{command.suffix}")
+
+    yield Case(name, "output below a file", below_a_file)
+
+    def too_long(here: Path) -> Words:
+        return command.on(here, f"{'x' * 300}{command.suffix}")
+
+    yield Case(name, "name too long", too_long)
+
+    def deep(here: Path) -> Words:
+        return command.on(here, "/".join(["d" * 200] * 40) + f"/made{command.suffix}")
+
+    yield Case(name, "path too long", deep)
+
+    def existing(here: Path) -> Words:
+        place = here / f"out{command.suffix}"
+        if command.suffix:
+            place.write_text("precious")
+        else:
+            place.mkdir()
+            (place / "precious.txt").write_text("precious")
+        return command.on(here, place.name)
+
+    exits = (0,) if name == "evaluate" else (2,)  # it adds results to a folder
+    yield Case(name, "existing output", existing, exits=exits)
+
+    def other_kind(here: Path) -> Words:
+        place = here / f"out{command.suffix}"
+        if command.suffix:
+            place.mkdir()
+        else:
+            place.write_text("precious")
+        return command.on(here, place.name)
+
+    yield Case(name, "existing output of another kind", other_kind)
+
+    def unknown_user(here: Path) -> Words:
+        return command.on(here, f"~no-such-user/made{command.suffix}")
+
+    yield Case(name, "unknown user's home", unknown_user, exits=(0, 2), outputs=("~no-such-user*",))
+
+    def planted(here: Path) -> Words:
+        (here / "elsewhere").mkdir()
+        (here / "elsewhere" / "precious").write_text("precious")
+        (here / f"out{command.suffix}").symlink_to("elsewhere/precious")
+        return [*command.on(here, f"out{command.suffix}"), *_overwrite(name)]
+
+    yield Case(name, "link in the way", planted, exits=(0, 2), outputs=(f"out{command.suffix}",))
+
+
+def _overwrite(name: str) -> Words:
+    return [] if name.startswith(("evaluate", "compare")) else ["--overwrite"]
+
+
+def _reports() -> Iterator[Case]:
+    def prepare(here: Path) -> Words:
+        materials.run(here / "run")
+        return ["report", "run"]
+
+    yield Case("report", "read-only file system", prepare, around=lambda here: read_only(here / "run"))
+    yield Case("report, 8 kB left", "full file system", prepare, around=lambda here: small_disk(here / "run", 8))
+    yield Case("report", "no file may grow", prepare, inside=no_large_files)

@@ -1,0 +1,147 @@
+"""One command in a process of its own, with limits on its time and memory.
+
+The processes are forked from a server that has already imported the package, so that a case costs what its command
+costs, not the seconds that the imports take.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_LOADED = (
+    "asterism.cli",
+    "asterism.api",
+    "asterism.train.start",
+    "asterism.reporting.write",
+    "asterism.comparing.compare",
+    "asterism.tools.concepts",
+    "asterism.tools.reconstruct",
+    "asterism.tools.search",
+    "asterism.tools.segment",
+    "asterism.tools.track",
+    "asterism.methods.dino",
+    "asterism.evals.knn",
+    "timm.models.vision_transformer",
+    "timm.utils",
+    "torchvision.io",
+    "pyarrow.parquet",
+    "rich.table",
+)
+_POLL = 0.02  # seconds
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(list(_LOADED))
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int  # negative: the signal that killed it
+    output: str
+    errors: str
+    problem: str  # "hang" or "memory" if a limit was exceeded, else empty
+    seconds: float
+    megabytes: float  # the most that was resident, as far as it was seen
+
+
+def execute(
+    words: Sequence[str],
+    folder: Path,
+    seconds: float = 60.0,
+    megabytes: float = 2500,
+    inside: Callable[[], None] | None = None,
+    *,
+    kill_after: float | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Ended:
+    """Run `asterism WORDS` in a folder, with the user's cache and temporary files next to it in `cache` and `tmp`.
+
+    inside: called in the new process first. kill_after: seconds until SIGKILL, for tests of what a kill leaves behind.
+    """
+    cache, temporary = folder.parent / "cache", folder.parent / "tmp"
+    temporary.mkdir(exist_ok=True)
+    own = {
+        "XDG_CACHE_HOME": str(cache),
+        "TMPDIR": str(temporary),
+        "OMP_NUM_THREADS": "1",
+        "COLUMNS": "200",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        **(environment or {}),
+    }
+    with tempfile.TemporaryDirectory(prefix="asterism-words-") as place:
+        output, errors = Path(place) / "stdout", Path(place) / "stderr"
+        process = _CONTEXT.Process(
+            target=_command, args=(list(words), str(folder), own, str(output), str(errors), inside)
+        )
+        start, most, problem = time.monotonic(), 0.0, ""
+        process.start()
+        assert process.pid is not None
+        while process.exitcode is None:
+            process.join(_POLL)
+            most = max(most, _resident(process.pid))
+            elapsed = time.monotonic() - start
+            problem = "hang" if elapsed > seconds else "memory" if most > megabytes else ""
+            if problem or (kill_after is not None and elapsed > kill_after):
+                _kill(process.pid)
+                process.join()
+        _kill(process.pid)  # whatever it started
+        return Ended(
+            process.exitcode, _read(output), _read(errors), problem, round(time.monotonic() - start, 2), round(most, 1)
+        )
+
+
+def _command(
+    words: list[str],
+    folder: str,
+    environment: dict[str, str],
+    output: str,
+    errors: str,
+    inside: Callable[[], None] | None,
+) -> None:
+    os.setsid()
+    os.environ.pop("ASTERISM_DEBUG", None)
+    os.environ.update(environment)
+    os.chdir(folder)
+    tempfile.tempdir = None  # read TMPDIR again
+    for number, path, flags in ((0, os.devnull, os.O_RDONLY), (1, output, os.O_WRONLY), (2, errors, os.O_WRONLY)):
+        handle = os.open(path, flags | os.O_CREAT, 0o600)
+        os.dup2(handle, number)
+        os.close(handle)
+    for number in (0, 1, 2):
+        mode = "r" if number == 0 else "w"
+        setattr(sys, ("stdin", "stdout", "stderr")[number], open(number, mode, closefd=False, buffering=1))  # noqa: SIM115
+    if inside is not None:
+        inside()
+    sys.argv = ["asterism", *words]
+    from asterism.cli import main
+
+    main()
+
+
+def _resident(pid: int) -> float:
+    """Megabytes that a process holds, 0 where the system does not say."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return 0.0
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def _kill(pid: int) -> None:
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
+            return
+
+
+def _read(path: Path) -> str:
+    return path.read_text(errors="replace") if path.exists() else ""
