@@ -14,7 +14,6 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Float, Int64, UInt8
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -30,6 +29,7 @@ from asterism.images.write import save_picture
 from asterism.nn.encoder import Encoder
 from asterism.ops.neighbours import nearest
 from asterism.ops.propagation import class_shares
+from asterism.ranges import Count, Positive
 from asterism.viz.bar import Bar
 from asterism.viz.mask_overlay import overlay
 
@@ -37,8 +37,8 @@ from asterism.viz.mask_overlay import overlay
 class Segmenting(FrameSize):
     """Settings of in-context segmentation."""
 
-    k: int = Field(30, ge=1)  # nearest patches of the examples that vote
-    temperature: float = Field(0.07, gt=0)
+    k: Count = 30  # nearest patches of the examples that vote
+    temperature: Positive = 0.07
 
 
 @dataclass(frozen=True)
