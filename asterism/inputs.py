@@ -45,8 +45,6 @@ def read_regular(path: Path, most: int) -> bytes:
                 return file.read(most + 1)
         finally:
             os.close(handle)
-    except FileNotFoundError:
-        raise Unreadable("there is no such file") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
         raise Unreadable(f"the file cannot be read: {reason_of(error)}") from None
 

@@ -23,6 +23,11 @@ from asterism.ops.propagation import class_shares, hard_labels, one_hot_masks, p
 from asterism.ranges import Count, CountFromZero, Pixels, Positive
 
 _SHORT_SIDE, _MULTIPLE, _IMAGE_SIZE = 480, 64, 224  # pixels, of the published protocol
+MOST_PATCHES = 16_384  # of one image; a frame of the published protocol has 1,620 patches of 16 pixels
+
+
+class TooManyPatches(UserError):
+    """An image that would take the network minutes and gigabytes, because attention grows with the square."""
 
 
 class FrameSize(Config):
@@ -53,6 +58,12 @@ def input_size(frame: tuple[int, int], encoder: Encoder, size: FrameSize) -> tup
     height, width = (
         short if side == shorter else max(step, int(side * short / shorter / step) * step) for side in frame
     )
+    patches = (height // patch) * (width // patch)
+    if patches > MOST_PATCHES:
+        raise TooManyPatches(
+            f"an image of {frame[1]}×{frame[0]} pixels has {patches:,} patches at short_side={short}, more than "
+            f"{MOST_PATCHES:,}; set a smaller short_side or cut the image up"
+        )
     return height, width
 
 
@@ -98,10 +109,11 @@ def follow_masks(
 def _batch_features(
     encoder: Encoder, images: list[UInt8[Tensor, "3 h w"]], size: tuple[int, int]
 ) -> tuple[Float[Tensor, "b n d"], tuple[int, int]]:
-    pixels = torch.stack(images)
-    if tuple(pixels.shape[2:]) != size:
-        pixels = F.interpolate(pixels, size, mode="bicubic", antialias=True)
-    features = encoder.encode(pixels)
+    resized = [
+        image if tuple(image.shape[1:]) == size else F.interpolate(image[None], size, mode="bicubic", antialias=True)[0]
+        for image in images  # one at a time: originals may be large
+    ]
+    features = encoder.encode(torch.stack(resized))
     return features.patches, features.grid
 
 
