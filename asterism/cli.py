@@ -5,22 +5,22 @@ Heavy imports are deferred until a command runs, so that --help is fast.
 
 from __future__ import annotations
 
-import errno
+import io
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from asterism.errors import Interrupted, UserError, unknown
+from asterism.errors import Interrupted, UserError, explain_system_error, unknown
 
 if TYPE_CHECKING:
     from asterism.evals.result import Result
     from asterism.train.plan import Plan
 
 _USER_ERROR = 2
-_NO_SPACE = os.strerror(errno.ENOSPC)
 _INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
@@ -51,14 +51,10 @@ def _failure(error: BaseException) -> tuple[str, int] | None:
             "with checkpoints continues with --resume RUN.",
             _INTERRUPTED,
         )
-    if _NO_SPACE in str(error):  # some libraries drop errno but keep the system's message
-        return (
-            f"Error: the disk is full ({error}); free some space or write elsewhere, and run the command again",
-            _USER_ERROR,
-        )
-    if isinstance(error, PermissionError):
-        return f"Error: no permission for {error.filename} ({error.strerror}); check its permissions", _USER_ERROR
-    return None
+    if isinstance(error, BrokenPipeError):  # the reader of our output has gone: click ends the command quietly
+        return None
+    explanation = explain_system_error(error)
+    return None if explanation is None else (f"Error: {explanation}", _USER_ERROR)
 
 
 app = typer.Typer(
@@ -88,6 +84,9 @@ Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda|mps", help="Where to
 
 
 def main() -> None:
+    for stream in (sys.stdout, sys.stderr):  # file names may hold bytes that are not text
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     app()
 
 
@@ -559,16 +558,16 @@ def list_entries(
       asterism list methods
       asterism list models small
     """
-    from rich.console import Console
     from rich.table import Table
 
     from asterism.tools.choices import entries
+    from asterism.viz.console import plain_console
 
     table = Table("name", "description", box=None, pad_edge=False, header_style="bold")
     table.columns[0].no_wrap = True
     for name, summary in entries(kind, substring).items():
         table.add_row(name, summary)
-    Console(markup=False, highlight=False).print(table)
+    plain_console().print(table)
 
 
 # The demo's evaluations, on scenes that it was not trained on; segmentation uses 48 labelled scenes.
@@ -616,12 +615,11 @@ def _move(text: str) -> tuple[int, tuple[int, int]]:
 
 
 def _show_plan(plan: Plan) -> None:
-    from rich.console import Console
-
     from asterism.train.plan import LONG_HOURS, advice
     from asterism.train.resolve import describe
+    from asterism.viz.console import plain_console
 
-    console = Console(highlight=False)
+    console = plain_console()
     console.print(describe(plan.recipe, plan.images, plan.parameters, plan.device, plan.processes))
     console.print(plan.table())
     if plan.hours > LONG_HOURS:
@@ -630,8 +628,9 @@ def _show_plan(plan: Plan) -> None:
 
 def _show(result: Result) -> None:
     """A table of values: one row per metric, one column per encoder."""
-    from rich.console import Console
     from rich.table import Table
+
+    from asterism.viz.console import plain_console
 
     table = Table("", result.model.name, *result.baselines)
     for column in table.columns[1:]:
@@ -639,7 +638,7 @@ def _show(result: Result) -> None:
     for name, value in result.values.items():
         others = (baseline.get(name) for baseline in result.baselines.values())
         table.add_row(name, *("" if number is None else f"{number:.2f}" for number in (value, *others)))
-    console = Console(markup=False, highlight=False, soft_wrap=True)
+    console = plain_console(soft_wrap=True)
     console.print(f"{result.protocol}: {result.test.images:,} images of {result.test.name}", style="bold")
     console.print(table, soft_wrap=False)
     for note in result.notes:
@@ -649,6 +648,6 @@ def _show(result: Result) -> None:
 
 
 def _warn(message: str, style: str) -> None:
-    from rich.console import Console
+    from asterism.viz.console import plain_console
 
-    Console(stderr=True, markup=False, highlight=False, soft_wrap=True).print(message, style=style)
+    plain_console(stderr=True, soft_wrap=True).print(message, style=style)

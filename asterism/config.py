@@ -5,23 +5,29 @@ A component's configuration is defined with the component; `asterism.train.recip
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
 
 from asterism.errors import UserError, unknown
+from asterism.inputs import read_text
+from asterism.yaml_text import parse_yaml
+
+_MOST_BYTES = 4 << 20  # of a YAML file; the largest shipped one has 3 kB
+_DEEPEST = 20  # sections around a setting
+_MOST_SHOWN = 120  # characters of a value in a message
 
 C = TypeVar("C", bound="Config")
 
 
 class Config(BaseModel):
-    """A frozen group of settings; an unknown key is an error that suggests near matches."""
+    """A frozen group of settings; an unknown key is an error that suggests near matches. Numbers are finite."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
     @classmethod
     def parse(cls: type[C], values: Mapping[str, Any], section: str = "") -> C:
@@ -34,11 +40,12 @@ class Config(BaseModel):
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML mapping; the error names file and line."""
+    if not path.exists():
+        raise UserError(f"no such file: {path}")
+    text = read_text(path, _MOST_BYTES)
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
-    except FileNotFoundError:
-        raise UserError(f"no such file: {path}") from None
-    except yaml.YAMLError as error:
+        values = parse_yaml(text)
+    except ValueError as error:
         raise UserError(f"{path} is not valid YAML: {error}") from None
     if not isinstance(values, dict):
         raise UserError(f"{path} contains a {type(values).__name__}, expected a mapping of settings")
@@ -55,8 +62,12 @@ def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[
     for override in overrides:
         path, separator, text = override.partition("=")
         if not separator or not path.strip():
-            raise UserError(f"cannot read override {override!r}; write section.key=value, for example optim.lr=3e-4")
+            raise UserError(
+                f"cannot read override {_shown(override)}; write section.key=value, for example optim.lr=3e-4"
+            )
         *parents, last = path.strip().split(".")
+        if len(parents) > _DEEPEST:
+            raise UserError(f"cannot read override {_shown(override)}: no setting is that deeply nested")
         node = result
         for parent in parents:
             child = node.get(parent)
@@ -65,21 +76,10 @@ def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[
             node[parent] = child if isinstance(child, dict) else {}
             node = node[parent]
         try:
-            node[last] = yaml.load(text, Loader=_Loader)
-        except yaml.YAMLError:
-            raise UserError(f"cannot read the value of override {override!r} as YAML") from None
+            node[last] = parse_yaml(text)
+        except ValueError as error:
+            raise UserError(f"cannot read the value of override {_shown(override)} as YAML: {error}") from None
     return result
-
-
-class _Loader(yaml.SafeLoader):
-    """A loader that reads 3e-4 as a number; YAML 1.1 reads it as text."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)$"),
-    list("-+0123456789."),
-)
 
 
 def _deep_copy(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,34 +87,85 @@ def _deep_copy(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _explain(config: type[BaseModel], error: ValidationError, section: str) -> str:
-    lines = []
+    """One line per setting, whatever the number of reasons that pydantic gives."""
+    reasons: dict[str, list[str]] = {}
+    lines: dict[str, str] = {}
     for problem in error.errors(include_url=False):
-        *parents, last = [section] * bool(section) + [str(part) for part in problem["loc"]] or [""]
-        place = ".".join([*parents, last])
+        path, siblings = _place(config, problem["loc"], problem["type"] in _ABOUT_KEYS)
+        place = ".".join([section] * bool(section) + path)
         if problem["type"] == "extra_forbidden":
-            siblings = _field_names(config, problem["loc"][:-1])
-            lines.append(str(unknown("setting", place, [".".join([*parents, name]) for name in siblings])))
+            prefix = place.rpartition(".")[0]
+            names = [f"{prefix}.{name}" if prefix else name for name in siblings]
+            lines[place] = str(unknown("setting", _shortened(place), names))
         elif problem["type"] == "missing":
-            lines.append(f"{place} is required")
+            lines[place] = f"{place} is required"
         else:
-            message = problem["msg"].removeprefix("Value error, ")
-            message = message[:1].lower() + message[1:]
             given = problem["input"]
             is_leaf = place and not isinstance(given, (Mapping, BaseModel))
-            lines.append(f"{place} = {given!r}: {message}" if is_leaf else f"{place}: {message}".removeprefix(": "))
-    return "\n".join(lines)
+            reason = _reason(problem)
+            if reason not in reasons.setdefault(place, []):
+                reasons[place].append(reason)
+            said = ", or ".join(reasons[place])
+            lines[place] = (f"{place} = {_shown(given)}: {said}" if is_leaf else f"{place}: {said}").removeprefix(": ")
+    return "\n".join(lines.values())
 
 
-def _field_names(config: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
-    """Field names of the settings group at `path`, for near matches."""
-    fields = config.model_fields
-    for part in path:
-        if part not in fields:  # a key of a mapping or a place in a list, whose values the fields describe already
-            continue
-        annotation = fields[part].annotation
-        options = [annotation, *getattr(annotation, "__args__", ())]
-        nested = next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), None)
-        if nested is None:
-            return []
-        fields = nested.model_fields
-    return list(fields)
+_ABOUT_KEYS = ("extra_forbidden", "missing", "invalid_key")  # problems whose last part is the key itself
+_WORDS = {
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be below {lt}",
+    "less_than_equal": "must be at most {le}",
+    "finite_number": "must be a finite number",
+    "literal_error": "must be {expected}",
+    "string_type": "must be text",
+    "too_short": "must have at least {min_length} values",
+    "too_long": "must have at most {max_length} values",
+    "model_type": "must be a group of settings",
+    "invalid_key": "must be a name",
+}
+_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "tuple": "a list", "dict": "a mapping"}
+
+
+def _reason(problem: Mapping[str, Any]) -> str:
+    kind = problem["type"]
+    if kind in _WORDS:
+        return _WORDS[kind].format(**problem.get("ctx", {}))
+    if (word := kind.partition("_")[0]) in _KINDS:
+        return f"must be {_KINDS[word]}"
+    message = problem["msg"].removeprefix("Value error, ")
+    return message[:1].lower() + message[1:]
+
+
+def _place(config: type[BaseModel], path: tuple[int | str, ...], ends_in_key: bool) -> tuple[list[str], list[str]]:
+    """The names that lead to a setting, and the names of the group it is in.
+
+    Pydantic's path also names the alternatives it tried ("constrained-int"), which are not part of the settings.
+    """
+    fields: Mapping[str, FieldInfo] = config.model_fields
+    names, has_free_keys = list[str](), False
+    for number, part in enumerate(path):
+        if part in fields:
+            names.append(str(part))
+            inside = _inside(fields[str(part)].annotation)
+            has_free_keys = dict in inside
+            nested = next((o for o in inside if isinstance(o, type) and issubclass(o, BaseModel)), None)
+            fields = {} if nested is None else nested.model_fields
+        elif isinstance(part, int) or has_free_keys or (ends_in_key and number == len(path) - 1):
+            names.append(str(part))
+            has_free_keys = False
+    return names, list(fields)
+
+
+def _inside(annotation: Any) -> list[Any]:
+    """A type, the types it is made of, and their origins."""
+    parts = [part for argument in get_args(annotation) for part in _inside(argument)]
+    return [annotation, get_origin(annotation), *parts]
+
+
+def _shown(value: object) -> str:
+    return _shortened(repr(value))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 1]}…"

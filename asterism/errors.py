@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import errno
+import os
+import re
 from collections.abc import Iterable
 
 
@@ -34,3 +37,61 @@ class Interrupted(Exception):
     def __init__(self, message: str, signal_number: int) -> None:
         super().__init__(message)
         self.exit_code = 128 + signal_number
+
+
+def explain_system_error(error: BaseException) -> str | None:
+    """One sentence for an error of the file system or of memory: what failed, where, and the fix.
+
+    None for everything else. Libraries in other languages drop the number of an error but keep the system's message.
+    """
+    if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
+        return f"not enough memory ({reason_of(error)}); use a smaller batch size, smaller images or a smaller network"
+    number = _number(error)
+    if number is None:
+        return reason_of(error) if isinstance(error, OSError) else None
+    names = [os.fspath(name) for name in _file_names(error)]
+    place = " and ".join(
+        name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else name for name in names
+    )
+    said = f"{os.strerror(number)}: {place}" if place else reason_of(error)
+    if number in (errno.EACCES, errno.EPERM):
+        return f"no permission for {place} ({os.strerror(number)}); check its permissions" if place else said
+    what, fix = _FIXES.get(number, ("", ""))
+    return f"{what} ({said}); {fix}" if what else said
+
+
+def reason_of(error: BaseException) -> str:
+    """An error in a few words: the system's message, or the first line of the library's."""
+    text = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
+    return str(text).splitlines()[0][:300]
+
+
+_NO_MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory|Cannot allocate memory", re.IGNORECASE)
+_FIXES = {
+    errno.ENOSPC: ("the disk is full", "free some space or write elsewhere, and run the command again"),
+    errno.EDQUOT: ("your share of the disk is used up", "free some space or write elsewhere, and run it again"),
+    errno.EROFS: ("the file system is read-only", "write to another place with --out"),
+    errno.ENOENT: ("no such file or folder", "check the path"),
+    errno.ENOTDIR: ("a part of the path is a file, not a folder", "choose another path"),
+    errno.EISDIR: ("there is a folder where a file is expected", "choose another path"),
+    errno.EEXIST: ("there is already something with this name", "choose another path"),
+    errno.ENAMETOOLONG: ("the path is too long", "use a shorter name"),
+    errno.ELOOP: ("symbolic links point to each other in a circle", "remove one of them"),
+    errno.EMFILE: ("too many files are open", "raise the limit with `ulimit -n 4096`, or use fewer workers"),
+    errno.EIO: ("the disk or the network drive failed", "check it, and run the command again"),
+    errno.ENOTEMPTY: ("the folder is not empty", "choose another path"),
+}
+
+
+def _number(error: BaseException) -> int | None:
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    text = str(error)
+    if match := re.search(r"\(os error (\d+)\)", text):
+        return int(match[1])
+    return next((number for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS) if os.strerror(number) in text), None)
+
+
+def _file_names(error: BaseException) -> list[str]:
+    names = (getattr(error, name, None) for name in ("filename", "filename2"))
+    return [os.fsdecode(name) for name in names if isinstance(name, str | bytes) and name]

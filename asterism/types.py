@@ -15,33 +15,34 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from asterism.config import Config
+from asterism.ranges import AreaRange, CountFromZero, Hue, Level, NonNegative, Pixels, PositiveRange, Share
 
 
 class ColorJitter(Config):
     """Strengths as in torchvision's ColorJitter; the four changes are applied in random order."""
 
-    brightness: float = 0.4
-    contrast: float = 0.4
-    saturation: float = 0.2
-    hue: float = 0.1
-    probability: float = 0.8
+    brightness: NonNegative = 0.4
+    contrast: NonNegative = 0.4
+    saturation: NonNegative = 0.2
+    hue: Hue = 0.1
+    probability: Share = 0.8
 
 
 class ViewSpec(Config):
     """The specification of one view of an image. Probabilities are in [0, 1]; sizes are in pixels."""
 
-    size: int
-    scale: tuple[float, float] = (0.25, 1.0)  # area of the crop as a share of its frame
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)  # width over height
-    flip: float = 0.5
+    size: Pixels
+    scale: AreaRange = (0.25, 1.0)  # area of the crop as a share of its frame
+    ratio: PositiveRange = (3 / 4, 4 / 3)  # width over height
+    flip: Share = 0.5
     jitter: ColorJitter | None = None
-    grayscale: float = 0.0
-    blur: float = 0.0
-    blur_sigma: tuple[float, float] = (0.1, 2.0)
-    solarize: float = 0.0
-    solarize_threshold: int = 128
-    inside: int | None = None  # index of an earlier view whose crop is the frame, instead of the image
-    same_place: int | None = None  # index of an earlier view with the same crop and flip; colours differ
+    grayscale: Share = 0.0
+    blur: Share = 0.0
+    blur_sigma: PositiveRange = (0.1, 2.0)
+    solarize: Share = 0.0
+    solarize_threshold: Level = 128
+    inside: CountFromZero | None = None  # index of an earlier view whose crop is the frame, instead of the image
+    same_place: CountFromZero | None = None  # index of an earlier view with the same crop and flip; colours differ
     segments: bool = False  # include the label of every pixel; the data must have masks
 
 

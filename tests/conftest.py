@@ -1,6 +1,7 @@
 """Shared fixtures. The import hook makes every shape in the package's signatures a runtime check."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from jaxtyping import install_import_hook
@@ -15,6 +16,15 @@ import torch  # noqa: E402
 from tests.folders import GOLDEN, REAL_DATA  # noqa: E402
 
 torch.set_num_threads(int(os.environ.get("ASTERISM_TEST_THREADS", "1")))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep tests away from the user's cache; indices of real data are built once for all tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.delenv("ASTERISM_DATASETS", raising=False)
+        yield
 
 
 def _existing(variable: str, path: Path) -> Path:

@@ -54,7 +54,7 @@ def test_unreadable_override_is_named(override):
         ({"maybe": {"rat": 3}}, "unknown setting 'maybe.rat'; did you mean 'maybe.rate'?"),
         ({"nane": "y"}, "unknown setting 'nane'; did you mean 'name'"),
         ({"zzz": 1}, "unknown setting 'zzz'; choose from: inner, maybe, name"),
-        ({"inner": {"depth": "deep"}}, "inner.depth = 'deep': input should be a valid integer"),
+        ({"inner": {"depth": "deep"}}, "inner.depth = 'deep': must be a whole number"),
     ],
 )
 def test_errors_name_the_place_and_the_fix(values, message):

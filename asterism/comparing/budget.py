@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from asterism.config import Config
 from asterism.errors import UserError
+from asterism.ranges import Count, Positive
 from asterism.train.recipe import Recipe
 
 Kind = Literal["steps", "epochs", "images", "core_minutes", "gpu_hours"]
@@ -67,11 +68,11 @@ def steps_overrides(steps: int) -> list[str]:
 class LengthConfig(Config):
     """At most one of these may be set; several values give several rows of the table. None: the recipe's length."""
 
-    steps: tuple[int, ...] | None = Field(default=None, min_length=1)  # of the optimiser
-    epochs: tuple[float, ...] | None = Field(default=None, min_length=1)  # passes over the data
-    images: tuple[int, ...] | None = Field(default=None, min_length=1)  # seen, with repetitions
-    core_minutes: tuple[float, ...] | None = Field(default=None, min_length=1)  # of training, without evaluations
-    gpu_hours: tuple[float, ...] | None = Field(default=None, min_length=1)  # likewise
+    steps: tuple[Count, ...] | None = Field(default=None, min_length=1)  # of the optimiser
+    epochs: tuple[Positive, ...] | None = Field(default=None, min_length=1)  # passes over the data
+    images: tuple[Count, ...] | None = Field(default=None, min_length=1)  # seen, with repetitions
+    core_minutes: tuple[Positive, ...] | None = Field(default=None, min_length=1)  # of training, without evaluations
+    gpu_hours: tuple[Positive, ...] | None = Field(default=None, min_length=1)  # likewise
 
     @field_validator(*KINDS, mode="before")
     @classmethod

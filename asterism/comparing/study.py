@@ -28,6 +28,7 @@ from asterism.config import Config, read_yaml
 from asterism.errors import UserError, unknown
 from asterism.evals import protocol_class
 from asterism.evals.chosen import chosen_protocols
+from asterism.ranges import Seed
 from asterism.train.recipe import Recipe, load_recipe
 
 _NAME = re.compile(r"\w[\w.+=-]*")
@@ -84,7 +85,7 @@ class StudyConfig(LengthConfig):
     """The runs of a study, and their common settings."""
 
     title: str | None = None
-    seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
+    seeds: tuple[Seed, ...] = Field(default=(0,), min_length=1)
     data: str | None = None  # images to train on, instead of the recipes' own
     settings: tuple[str, ...] = ()  # for every run that is trained
     runs: dict[str, RunConfig]

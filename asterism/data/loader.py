@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int, UInt8
-from pydantic import Field
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -26,9 +25,9 @@ from asterism.images.bad_image import BadImage
 from asterism.images.masks import VOID
 from asterism.ops.geometry import geometry_from_rows
 from asterism.ops.random import fold
+from asterism.ranges import Few, FewFromZero, NonNegative, Number, Positive, Share
 from asterism.types import Batch, View
 
-_Positive = Annotated[float, Field(gt=0)]
 _LONGEST_RUN = 1000  # unreadable images in a row after which the data set itself must be at fault
 _PIXELS_AT_ONCE = 1 << 22  # of decoded images held in memory: twelve megabytes
 
@@ -38,15 +37,13 @@ class DataConfig(Config):
 
     path: str  # folder, tar shards, or the name of a data set
     split: str | None = None  # None: the training split if there is one, else everything
-    workers: Annotated[int, Field(ge=0)] | Literal["auto"] = (
-        "auto"  # processes that make views; 0: the training process
-    )
-    prefetch: int = Field(2, ge=1)  # micro-batches that each worker prepares in advance
-    keep_mb: float = Field(0, ge=0)  # megabytes of decoded images that each worker keeps; 0: decode every time
+    workers: FewFromZero | Literal["auto"] = "auto"  # processes that make views; 0: the training process
+    prefetch: Few = 2  # micro-batches that each worker prepares in advance
+    keep_mb: NonNegative = 0  # megabytes of decoded images that each worker keeps; 0: decode every time
     shuffle: bool = True
-    max_bad_share: float = Field(0.05, ge=0, le=1)  # of unreadable images; above it the run stops
-    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # of RGB in [0, 1], subtracted; ImageNet's by default
-    std: tuple[_Positive, _Positive, _Positive] = (0.229, 0.224, 0.225)  # divisor after subtracting the mean
+    max_bad_share: Share = 0.05  # of unreadable images; above it the run stops
+    mean: tuple[Number, Number, Number] = (0.485, 0.456, 0.406)  # of RGB in [0, 1], subtracted; ImageNet's by default
+    std: tuple[Positive, Positive, Positive] = (0.229, 0.224, 0.225)  # divisor after subtracting the mean
 
 
 @dataclass(frozen=True)

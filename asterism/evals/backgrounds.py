@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field
 from torch import Tensor
 
 from asterism.data import Scenes, Source, open_source
@@ -38,6 +37,7 @@ from asterism.evals.settings.cropped import PooledConfig, pooled_vectors
 from asterism.features.extract import Extracted, count_unreadable
 from asterism.nn.encoder import Encoder
 from asterism.ops.neighbours import nearest, votes
+from asterism.ranges import AtLeastOne, Count, Positive, VoteTemperature
 
 _ROWS = 4096  # scored at a time
 
@@ -49,11 +49,11 @@ class BackgroundsConfig(PooledConfig, GridConfig):
 
     train_data: str | None = None  # labelled images of the nine classes or of ImageNet's 1,000
     classifier: Literal["linear", "knn"] = "linear"
-    resize: float = Field(1.0, ge=1)  # shorter side before the centre crop, relative to the crop; 1: no margin
-    learning_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)  # at batch 256
-    head_batch: int = Field(1024, ge=1)  # linear; images per step
-    k: int = Field(20, ge=1)  # knn
-    temperature: float = Field(0.07, ge=0.02)  # knn
+    resize: AtLeastOne = 1.0  # shorter side before the centre crop, relative to the crop; 1: no margin
+    learning_rates: tuple[Positive, ...] = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)  # at batch 256
+    head_batch: Count = 1024  # linear; images per step
+    k: Count = 20  # knn
+    temperature: VoteTemperature = 0.07  # knn
 
 
 class Backgrounds(Evaluation):

@@ -10,21 +10,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from pydantic import Field
-
 from asterism.config import Config
 from asterism.data.evaluation.labelled import DataChoice, Parts, open_labelled
 from asterism.evals.baselines import whole_image_baselines
 from asterism.features.extract import Workers
 from asterism.nn.encoder import Encoder
+from asterism.ranges import Count, InnerShare, Seed
 
 
 class ProtocolConfig(Config):
     """Settings that every protocol has; a protocol adds its constants."""
 
-    holdout: float = Field(0.2, gt=0, lt=1)  # share of every class to test on, if the data has no test part
-    seed: int = 0  # of the draws: which images are held out, which labels are used
-    batch_size: int = Field(128, ge=1)  # images encoded at a time; does not change the result
+    holdout: InnerShare = 0.2  # share of every class to test on, if the data has no test part
+    seed: Seed = 0  # of the draws: which images are held out, which labels are used
+    batch_size: Count = 128  # images encoded at a time; does not change the result
     workers: Workers = "auto"  # processes that decode images; does not change the result
 
 

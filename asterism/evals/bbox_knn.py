@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field
 from torch import Tensor
 
 from asterism.data import Source, Subset
@@ -30,6 +29,7 @@ from asterism.features.rows import Block, Stored
 from asterism.nn.encoder import Encoder
 from asterism.ops.box_cells import boxes_in_square, boxes_in_squashed_square, largest_box_cells
 from asterism.ops.neighbours import clip_neighbours, nearest, votes
+from asterism.ranges import Count, Few
 from asterism.viz.bar import Bar
 
 _TOP = 5
@@ -38,8 +38,8 @@ _TOP = 5
 class BboxKnnConfig(CroppedConfig, VotingConfig):
     """Constants of the protocol; the defaults are those of the paper."""
 
-    k: tuple[int, ...] = (140,)  # points that vote; every value is reported
-    points: int = Field(3, ge=1)  # per side of the box
+    k: tuple[Count, ...] = (140,)  # points that vote; every value is reported
+    points: Few = 3  # per side of the box
     geometry: Literal["true", "squashed"] = (
         "true"  # squashed: as published, which ignores that crops keep the aspect ratio
     )

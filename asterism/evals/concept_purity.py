@@ -13,7 +13,6 @@ from collections.abc import Iterator
 
 import torch
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor
 
 from asterism.data.sources.segmented import SegmentedBatch, nearest_multiple, segmented_batches
@@ -26,14 +25,15 @@ from asterism.images.masks import VOID
 from asterism.nn.encoder import Encoder
 from asterism.ops.patch_labels import class_counts
 from asterism.ops.purity import effective_count, largest_share, purity
+from asterism.ranges import Count, LongerSide
 from asterism.viz.bar import Bar
 
 
 class ConceptPurityConfig(ProtocolConfig):
     """Constants of the protocol."""
 
-    longer_side: int | None = Field(None, ge=8)  # pixels of the images; None: as they are
-    batch_size: int = Field(32, ge=1)  # images encoded at a time; does not change the result
+    longer_side: LongerSide | None = None  # pixels of the images; None: as they are
+    batch_size: Count = 32  # images encoded at a time; does not change the result
 
 
 class ConceptPurity(SegmentedEvaluation):

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, field_validator
+from pydantic import field_validator
 from torch import Tensor
 
 from asterism.data.evaluation.segmented import drawn_images
@@ -39,6 +39,7 @@ from asterism.ops.neighbours import nearest_in_parts, votes
 from asterism.ops.patch_labels import mean_of_neighbours
 from asterism.ops.random import fold
 from asterism.ops.segmentation_metrics import SegmentationScores, confusion, iou_by_class, scores
+from asterism.ranges import Count, Few, LongerSide, PositiveShare, VoteTemperature
 from asterism.viz.bar import Bar
 
 _QUERIES = 8192  # patches queried at a time, whose neighbours are all in memory
@@ -47,13 +48,13 @@ _QUERIES = 8192  # patches queried at a time, whose neighbours are all in memory
 class DenseNnConfig(ProtocolConfig):
     """Constants of the protocol; the defaults are those of the papers."""
 
-    k: int = Field(50, ge=1)  # patches that vote
-    temperature: float = Field(0.02, ge=0.02)  # of the votes; below 0.02 single precision overflows
-    shares: tuple[float, ...] = (1.0, 1 / 8, 1 / 64, 1 / 128)  # of the training images
-    draws: int = Field(5, ge=1)  # of each share below 1; their mean is reported
+    k: Count = 50  # patches that vote
+    temperature: VoteTemperature = 0.02  # of the votes; below 0.02 single precision overflows
+    shares: tuple[PositiveShare, ...] = (1.0, 1 / 8, 1 / 64, 1 / 128)  # of the training images
+    draws: Few = 5  # of each share below 1; their mean is reported
     patch_labels: PatchLabels = "majority"  # mode: void counts as a label; soft: shares of classes, void as class 0
-    longer_side: int | None = Field(None, ge=8)  # pixels of the images; None: as they are
-    batch_size: int = Field(8, ge=1)  # images encoded at a time; does not change the result
+    longer_side: LongerSide | None = None  # pixels of the images; None: as they are
+    batch_size: Count = 8  # images encoded at a time; does not change the result
 
     @field_validator("shares")
     @classmethod

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxtyping import Float, UInt8
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -28,6 +27,7 @@ from asterism.features.extract import helpers
 from asterism.nn.encoder import Encoder
 from asterism.ops.assignment import hungarian
 from asterism.ops.moved_maps import MIRROR, Motion, moved, overlap, shift, zoom
+from asterism.ranges import CountFromTwo, Few, Zoom
 from asterism.types import Features
 from asterism.viz.bar import Bar
 
@@ -37,10 +37,10 @@ _MOVES = ("shift", "mirror", "zoom")
 class EquivarianceConfig(ProtocolConfig):
     """How far images are moved."""
 
-    cells: int = Field(2, ge=1)  # patches by which the window is shifted, down and right
-    zoom: float = Field(2.0, gt=1)
-    images: int | None = Field(500, ge=2)  # number of images, from the first; None: all
-    batch_size: int = Field(64, ge=2)  # images at a time; changes which other image `concepts_other` compares with
+    cells: Few = 2  # patches by which the window is shifted, down and right
+    zoom: Zoom = 2.0
+    images: CountFromTwo | None = 500  # number of images, from the first; None: all
+    batch_size: CountFromTwo = 64  # images at a time; changes which other image `concepts_other` compares with
 
 
 @dataclass(frozen=True)

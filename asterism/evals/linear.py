@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, UInt8
-from pydantic import Field
 from torch import Tensor
 
 from asterism.data import Source
@@ -29,6 +28,7 @@ from asterism.evals.settings.cropped import CroppedConfig
 from asterism.evals.settings.few_labels import FewLabelsConfig, labelled_part
 from asterism.features.extract import Extracted, count_unreadable, extract_from_images
 from asterism.nn.encoder import Encoder
+from asterism.ranges import Count, Positive
 
 _LAYERS = 4
 _LARGE = 768  # channels; from this size on, the last class token and the mean patch token are used
@@ -41,8 +41,10 @@ class LinearConfig(FewLabelsConfig, CroppedConfig, GridConfig):
 
     # cls4, mean4: class token or mean patch of the last four blocks; cls, mean: of the last; cls-mean: both of the last
     feature: LinearFeature = "auto"
-    learning_rates: tuple[float, ...] = tuple(n * 10.0**e for e in range(-4, 1) for n in range(1, 10))  # at batch 256
-    head_batch: int = Field(1024, ge=1)  # images per step of the heads
+    learning_rates: tuple[Positive, ...] = tuple(
+        n * 10.0**e for e in range(-4, 1) for n in range(1, 10)
+    )  # at batch 256
+    head_batch: Count = 1024  # images per step of the heads
 
 
 class Linear(Evaluation):

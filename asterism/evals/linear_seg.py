@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int, UInt8
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -34,6 +33,7 @@ from asterism.images.masks import VOID
 from asterism.nn.encoder import Encoder
 from asterism.ops.random import fold
 from asterism.ops.segmentation_metrics import SegmentationScores, confusion, iou_by_class, scores
+from asterism.ranges import Count, Few, Positive
 from asterism.viz.bar import Bar
 
 _POWER = 0.9  # of the polynomial decay
@@ -43,12 +43,12 @@ class LinearSegConfig(GridConfig):
     """Constants of the protocol; the learning rates are those of the paper."""
 
     form: Literal["upsampled", "patches"] = "upsampled"
-    layers: int = Field(1, ge=1)  # last blocks whose tokens are concatenated; the papers use 1 or 4
-    learning_rates: tuple[float, ...] = (8e-4, 3e-4, 1e-4, 8e-5)
-    epochs: int = Field(20, ge=1)
-    head_batch: int = Field(16, ge=1)  # images per step of the heads
-    side: float = Field(2.0, gt=0)  # of the square that images are resized to, relative to the encoder's image size
-    batch_size: int = Field(8, ge=1)  # images encoded at a time; does not change the result
+    layers: Few = 1  # last blocks whose tokens are concatenated; the papers use 1 or 4
+    learning_rates: tuple[Positive, ...] = (8e-4, 3e-4, 1e-4, 8e-5)
+    epochs: Count = 20
+    head_batch: Count = 16  # images per step of the heads
+    side: Positive = 2.0  # of the square that images are resized to, relative to the encoder's image size
+    batch_size: Count = 8  # images encoded at a time; does not change the result
 
 
 class LinearSeg(SegmentedEvaluation):

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from pydantic import Field, field_validator
+from pydantic import field_validator
 from torch import nn
 
 from asterism.data.evaluation.labelled import Parts
@@ -25,15 +25,16 @@ from asterism.evals.settings.cropped import PooledConfig, pooled_vectors
 from asterism.evals.settings.few_labels import FewLabelsConfig, labelled_part
 from asterism.features.extract import Feature, count_unreadable
 from asterism.nn.encoder import Encoder
+from asterism.ranges import Count, NonNegative, Positive
 
 
 class LinearSparseConfig(FewLabelsConfig, PooledConfig, GridConfig):
     """Constants of the protocol; the grid is that of the paper."""
 
     feature: Feature = "sparse"  # sparse: mean concept token; cls: class token; patches: mean patch token
-    learning_rates: tuple[float, ...] = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2)
-    head_batches: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096, 8192)  # images per step of the heads
-    weight_decay: float = Field(0.01, ge=0)
+    learning_rates: tuple[Positive, ...] = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2)
+    head_batches: tuple[Count, ...] = (64, 128, 256, 512, 1024, 2048, 4096, 8192)  # images per step of the heads
+    weight_decay: NonNegative = 0.01
 
     @field_validator("head_batches")
     @classmethod

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -26,6 +25,7 @@ from asterism.features.extract import helpers
 from asterism.images.masks import VOID
 from asterism.nn.encoder import Encoder
 from asterism.ops.patch_labels import class_counts, majority_labels
+from asterism.ranges import Count, LongerSide, Positive
 from asterism.viz.bar import Bar
 
 _NAMES = ("same_class", "chance", "nearest", "entropy")
@@ -34,9 +34,9 @@ _NAMES = ("same_class", "chance", "nearest", "entropy")
 class ModePurityConfig(ProtocolConfig):
     """Constants of the protocol."""
 
-    scale: float = Field(0.1, gt=0)  # of dot products, in units of 1/√d; FLSL's own inside a view is 0.1
-    longer_side: int | None = Field(None, ge=8)  # pixels of the images; None: as they are
-    batch_size: int = Field(32, ge=1)  # images encoded at a time; does not change the result
+    scale: Positive = 0.1  # of dot products, in units of 1/√d; FLSL's own inside a view is 0.1
+    longer_side: LongerSide | None = None  # pixels of the images; None: as they are
+    batch_size: Count = 32  # images encoded at a time; does not change the result
 
 
 class ModePurity(SegmentedEvaluation):

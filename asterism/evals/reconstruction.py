@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, UInt8
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -37,6 +36,7 @@ from asterism.nn.feature_networks import (
 from asterism.ops.frechet import Moments, frechet_distance
 from asterism.ops.psnr import psnr
 from asterism.ops.structural_similarity import SMALLEST_SIDE, ssim
+from asterism.ranges import Count, CountFromTwo
 from asterism.viz.bar import Bar
 
 _MOST_DB = 100.0  # of an exact copy, whose ratio is infinite; 8-bit images that differ stay below 100
@@ -46,8 +46,8 @@ class ReconstructionConfig(CroppedConfig):
     """Constants of the protocol."""
 
     network: NetworkName = "auto"  # features of the Fréchet distance; auto: Inception if its weights are available
-    images: int | None = Field(None, ge=2)  # number of images, from the first; None: all
-    batch_size: int = Field(64, ge=1)  # images at a time; does not change the result
+    images: CountFromTwo | None = None  # number of images, from the first; None: all
+    batch_size: Count = 64  # images at a time; does not change the result
 
 
 class Reconstruction(Evaluation):

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field, field_validator
+from pydantic import field_validator
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -31,6 +31,7 @@ from asterism.features.rows import Block
 from asterism.images.bad_image import BadImage
 from asterism.nn.encoder import Encoder
 from asterism.ops.retrieval import RetrievalScores, retrieval_scores
+from asterism.ranges import Count, Positive
 from asterism.viz.bar import Bar
 
 _QUERIES = 256  # ranked at a time
@@ -39,9 +40,9 @@ _QUERIES = 256  # ranked at a time
 class RetrievalConfig(ProtocolConfig):
     """Constants of the protocol; the defaults are those of the papers."""
 
-    longer_side: float = Field(512 / 224, gt=0)  # maximum, relative to the encoder's image size
-    scales: tuple[float, ...] = (1.0,)  # sizes whose class tokens are added
-    precision_at: tuple[int, ...] = (1, 5, 10)
+    longer_side: Positive = 512 / 224  # maximum, relative to the encoder's image size
+    scales: tuple[Positive, ...] = (1.0,)  # sizes whose class tokens are added
+    precision_at: tuple[Count, ...] = (1, 5, 10)
 
     @field_validator("scales", "precision_at")
     @classmethod

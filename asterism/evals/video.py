@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int64, UInt8
-from pydantic import Field
 from torch import Tensor
 
 from asterism.data import Subset
@@ -27,6 +26,7 @@ from asterism.images.bad_image import BadImage
 from asterism.images.masks import VOID
 from asterism.nn.encoder import Encoder
 from asterism.ops.video_metrics import TOLERANCE, boundary_similarity, region_similarity
+from asterism.ranges import Count
 from asterism.viz.bar import Bar
 
 _RECALL = 0.5  # a frame counts as found above this J or F
@@ -36,8 +36,8 @@ _FEWEST_FRAMES = 3  # the first is given and the last does not count
 class VideoConfig(Tracking, ProtocolConfig):
     """Constants of the protocol; the defaults are those of the papers."""
 
-    videos: int | None = Field(None, ge=1)  # maximum number of videos, from the first; None: all
-    batch_size: int = Field(8, ge=1)  # frames encoded at a time; does not change the result
+    videos: Count | None = None  # maximum number of videos, from the first; None: all
+    batch_size: Count = 8  # frames encoded at a time; does not change the result
 
 
 class Video(Evaluation):

@@ -19,13 +19,14 @@ from asterism.features.fingerprint import encoder_fingerprint
 from asterism.features.rows import Block, Stored
 from asterism.images.bad_image import BadImage
 from asterism.nn.encoder import Encoder
+from asterism.ranges import FewFromZero
 from asterism.types import Features
 from asterism.viz.bar import Bar
 
 _WORTH_HELPERS = 2000  # images
 
 Feature = Literal["cls", "patches", "sparse"]
-Workers = int | Literal["auto"]  # processes that decode images; 0: this one
+Workers = FewFromZero | Literal["auto"]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float, Int64, UInt8
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -21,26 +20,30 @@ from asterism.config import Config
 from asterism.errors import UserError
 from asterism.nn.encoder import Encoder
 from asterism.ops.propagation import class_shares, hard_labels, one_hot_masks, propagate, resize_labels
+from asterism.ranges import Count, CountFromZero, Pixels, Positive
 
 _SHORT_SIDE, _MULTIPLE, _IMAGE_SIZE = 480, 64, 224  # pixels, of the published protocol
+MOST_PATCHES = 16_384  # of one image; a frame of the published protocol has 1,620 patches of 16 pixels
+
+
+class TooManyPatches(UserError):
+    """An image that would take the network minutes and gigabytes, because attention grows with the square."""
 
 
 class FrameSize(Config):
     """The size of images whose patches are compared; None is in proportion to the encoder's image size."""
 
-    short_side: int | None = Field(None, ge=1)  # pixels; 480 for encoders of 224
-    multiple: int | None = Field(
-        None, ge=1
-    )  # pixels; the long side is rounded down to a multiple; 64 for encoders of 224
+    short_side: Pixels | None = None  # pixels; 480 for encoders of 224
+    multiple: Pixels | None = None  # pixels; the long side is rounded down to a multiple; 64 for encoders of 224
 
 
 class Tracking(FrameSize):
     """Constants of mask propagation; the defaults are those of DINO."""
 
-    context: int = Field(7, ge=0)  # preceding frames to propagate from, in addition to the first
-    topk: int = Field(5, ge=1)  # most similar patches in all these frames, whose masks are averaged
-    radius: int = Field(12, ge=0)  # patches; 12 is a window of 25 × 25
-    temperature: float = Field(0.1, gt=0)
+    context: CountFromZero = 7  # preceding frames to propagate from, in addition to the first
+    topk: Count = 5  # most similar patches in all these frames, whose masks are averaged
+    radius: CountFromZero = 12  # patches; 12 is a window of 25 × 25
+    temperature: Positive = 0.1
     first_mask: Literal["nearest", "shares"] = "nearest"  # per cell: the nearest pixel, or the share of each object
 
 
@@ -55,6 +58,12 @@ def input_size(frame: tuple[int, int], encoder: Encoder, size: FrameSize) -> tup
     height, width = (
         short if side == shorter else max(step, int(side * short / shorter / step) * step) for side in frame
     )
+    patches = (height // patch) * (width // patch)
+    if patches > MOST_PATCHES:
+        raise TooManyPatches(
+            f"an image of {frame[1]}×{frame[0]} pixels has {patches:,} patches at short_side={short}, more than "
+            f"{MOST_PATCHES:,}; set a smaller short_side or cut the image up"
+        )
     return height, width
 
 
@@ -100,10 +109,11 @@ def follow_masks(
 def _batch_features(
     encoder: Encoder, images: list[UInt8[Tensor, "3 h w"]], size: tuple[int, int]
 ) -> tuple[Float[Tensor, "b n d"], tuple[int, int]]:
-    pixels = torch.stack(images)
-    if tuple(pixels.shape[2:]) != size:
-        pixels = F.interpolate(pixels, size, mode="bicubic", antialias=True)
-    features = encoder.encode(pixels)
+    resized = [
+        image if tuple(image.shape[1:]) == size else F.interpolate(image[None], size, mode="bicubic", antialias=True)[0]
+        for image in images  # one at a time: originals may be large
+    ]
+    features = encoder.encode(torch.stack(resized))
     return features.patches, features.grid
 
 

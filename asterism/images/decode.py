@@ -18,13 +18,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
-import stat
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,9 +33,9 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from asterism.images.bad_image import BadImage
+from asterism.images.limits import PIXELS_VARIABLE, check_most, check_size, max_bytes, max_pixels
+from asterism.inputs import Unreadable, read_regular
 
-MIN_SIDE = 8  # pixels; anything smaller is an icon or an accident, and its crops carry no information
-MAX_PIXELS = 178_956_970  # half a gigabyte of RGB; Pillow's own limit against decompression bombs
 SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".gif", ".tif", ".tiff"}
     | {".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".avif", ".heic", ".heif"}
@@ -45,49 +44,44 @@ SUFFIXES = frozenset(
 # Pillow would also open formats such as PostScript, which run programs. The format is determined by content, not name.
 _FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "BMP", "DIB", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF")
 _ORIENTATION = 0x0112  # EXIF tag
+_PIXELS_AT_ONCE = 1 << 22  # converted to RGB at a time, so that a large image has few copies in memory
 
 
 def decode(data: bytes | Path, key: str) -> UInt8[Tensor, "3 h w"]:
     """RGB pixels of an image file, given its bytes or its path; the memory layout is [h, w, 3]."""
     if isinstance(data, Path):
-        data = read_regular(data, key)
+        data = read_image_file(data, key)
     if not data:
         raise BadImage(key, "the file is empty")
     pixels = _through_libjpeg(data, key) if data.startswith(b"\xff\xd8\xff") else None
     return _through_pillow(data, key) if pixels is None else pixels
 
 
-def read_regular(path: Path, key: str) -> bytes:
-    """The content of a regular file. A pipe or a device is rejected, since reading it could block or never end."""
+def read_image_file(path: Path, key: str) -> bytes:
+    """The content of a regular file that is not too large. Reading a pipe or a device could block or never end."""
     try:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # else opening a pipe waits for its writer
-        try:
-            mode = os.fstat(handle).st_mode
-            if not stat.S_ISREG(mode):
-                kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
-                raise BadImage(key, f"it is {kind}, not a regular file")
-            with open(handle, "rb", closefd=False) as file:
-                return file.read()
-        finally:
-            os.close(handle)
-    except OSError as error:
-        raise BadImage(key, f"the file cannot be read: {error.strerror}") from None
+        return read_regular(path, max_bytes())
+    except Unreadable as error:
+        raise BadImage(key, str(error)) from None
 
 
 @contextlib.contextmanager
 def opened(data: bytes, key: str) -> Iterator[Image.Image]:
     """The image opened by Pillow, if its format is allowed; every failure is a `BadImage`."""
+    most = max_pixels()
+    if Image.MAX_IMAGE_PIXELS is not None and most > 2 * Image.MAX_IMAGE_PIXELS:
+        Image.MAX_IMAGE_PIXELS = most  # the user has raised our limit above Pillow's
     try:
         # Sizes are checked here, and the metadata flaws that Pillow warns about do not affect the pixels.
         with warnings.catch_warnings(action="ignore"), Image.open(BytesIO(data), formats=_formats()) as image:
-            _check_most(image.width, image.height, key)
+            check_most(image.width, image.height, key)
             yield image
     except BadImage:
         raise
     except UnidentifiedImageError:
         raise BadImage(key, _unknown_format(data)) from None
     except Image.DecompressionBombError:
-        raise BadImage(key, f"the image has more than {MAX_PIXELS:,} pixels") from None
+        raise BadImage(key, f"the image has more than {most:,} pixels; {PIXELS_VARIABLE} sets the limit") from None
     except Exception as error:  # on broken files, decoders raise almost any exception
         raise BadImage(key, f"the image cannot be decoded: {error or type(error).__name__}") from None
 
@@ -98,15 +92,21 @@ def from_pillow(image: Image.Image, key: str) -> UInt8[Tensor, "3 h w"]:
     image.load()
     orientation = _orientation(image)
     if image.mode.startswith("I;16"):
-        levels = _from_16_bits(np.asarray(image).astype(np.uint32))
+        to_levels = _from_16_bits
     elif image.mode == "I":
-        levels = _from_integers(np.asarray(image))
+        to_levels = _from_integers(np.asarray(image))
     elif image.mode == "F":
-        levels = _from_floats(np.asarray(image), key)
+        to_levels = _from_floats(np.asarray(image), key)
     else:
-        levels = np.array(_to_rgb(image))
-    if levels.ndim == 2:
-        levels = np.repeat(levels[:, :, None], 3, axis=2)
+        to_levels = None
+    has_plain_inks = image.mode == "CMYK" and image.format == "JPEG" and "adobe" not in image.info
+    levels = np.empty((image.height, image.width, 3), dtype=np.uint8)
+    for rows in _bands(image.height, image.width):
+        band = image.crop((0, rows.start, image.width, rows.stop)) if rows.stop - rows.start < image.height else image
+        if to_levels is None:
+            levels[rows] = np.asarray(_to_rgb(band, has_plain_inks))
+        else:
+            levels[rows] = to_levels(np.asarray(band))[:, :, None]
     return _oriented(torch.from_numpy(levels).permute(2, 0, 1), orientation)
 
 
@@ -183,51 +183,62 @@ def _unknown_format(data: bytes) -> str:
     return "the file is not an image of a known format"
 
 
-def check_size(width: int, height: int, key: str) -> None:
-    if min(width, height) < MIN_SIDE:
-        raise BadImage(key, f"the image is {width}×{height}, smaller than {MIN_SIDE} pixels a side")
-    _check_most(width, height, key)
+def _bands(height: int, width: int) -> Iterator[slice]:
+    rows = max(1, _PIXELS_AT_ONCE // width)
+    return (slice(top, min(height, top + rows)) for top in range(0, height, rows))
 
 
-def _check_most(width: int, height: int, key: str) -> None:
-    if width * height > MAX_PIXELS:
-        raise BadImage(key, f"the image is {width}×{height}, more than {MAX_PIXELS:,} pixels")
-
-
-def _to_rgb(image: Image.Image) -> Image.Image:
+def _to_rgb(image: Image.Image, has_plain_inks: bool) -> Image.Image:
     if image.has_transparency_data:
         layer = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
-    if image.mode == "CMYK" and image.format == "JPEG" and "adobe" not in image.info:
+    if has_plain_inks:
         image = image.point(lambda level: 255 - level)  # Pillow undid an inversion that did not exist
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def _from_16_bits(values: NDArray[np.uint32]) -> NDArray[np.uint8]:
-    return ((values + 128) // 257).astype(np.uint8)  # 65535 = 255 · 257
+ToLevels = Callable[[NDArray[Any]], NDArray[np.uint8]]
 
 
-def _from_integers(values: NDArray[np.int32]) -> NDArray[np.uint8]:
-    if values.min() >= 0 and values.max() <= 65535:
-        return _from_16_bits(values.astype(np.uint32))
-    return _stretched(values.astype(np.float64))
+def _from_16_bits(values: NDArray[Any]) -> NDArray[np.uint8]:
+    return ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)  # 65535 = 255 · 257
 
 
-def _from_floats(values: NDArray[np.float32], key: str) -> NDArray[np.uint8]:
-    finite = np.isfinite(values)
-    if not finite.any():
-        raise BadImage(key, "the image has no finite value")
-    smallest, largest = values[finite].min(), values[finite].max()
-    filled = np.where(finite, values, smallest).astype(np.float64)
-    if smallest >= 0 and largest <= 255:
-        return np.rint(filled * 255 if largest <= 1 else filled).astype(np.uint8)
-    return _stretched(filled)
-
-
-def _stretched(values: NDArray[np.float64]) -> NDArray[np.uint8]:
+def _from_integers(values: NDArray[np.int32]) -> ToLevels:
+    """The rule that the values of the whole image call for."""
     smallest, largest = values.min(), values.max()
+    return _from_16_bits if smallest >= 0 and largest <= 65535 else _stretched(float(smallest), float(largest))
+
+
+def _from_floats(values: NDArray[np.float32], key: str) -> ToLevels:
+    """The rule that the values of the whole image call for."""
+    parts = (band[np.isfinite(band)] for band in (values[rows] for rows in _bands(*values.shape)))
+    ends = [(part.min(), part.max()) for part in parts if part.size]
+    if not ends:
+        raise BadImage(key, "the image has no finite value")
+    smallest, largest = float(min(low for low, _ in ends)), float(max(high for _, high in ends))
+    if not (smallest >= 0 and largest <= 255):
+        return _stretched(smallest, largest)
+    factor = 255 if largest <= 1 else 1
+
+    def as_they_are(band: NDArray[Any]) -> NDArray[np.uint8]:
+        return np.rint(_finite(band, smallest) * factor).astype(np.uint8)
+
+    return as_they_are
+
+
+def _stretched(smallest: float, largest: float) -> ToLevels:
     span = largest - smallest
-    return np.rint((values - smallest) * (255 / span if span > 0 else 0)).astype(np.uint8)
+    factor = 255 / span if span > 0 else 0
+
+    def stretch(band: NDArray[Any]) -> NDArray[np.uint8]:
+        return np.rint((_finite(band, smallest) - smallest) * factor).astype(np.uint8)
+
+    return stretch
+
+
+def _finite(values: NDArray[Any], otherwise: float) -> NDArray[np.float64]:
+    return np.where(np.isfinite(values), values, otherwise).astype(np.float64)
 
 
 def _orientation(image: Image.Image) -> int:

@@ -10,19 +10,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Int64, Integer
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
 from asterism.errors import UserError
 from asterism.images.bad_image import BadImage
-from asterism.images.decode import opened, read_regular
+from asterism.images.decode import opened, read_image_file
 from asterism.images.palette import palette
 
 VOID = 255  # unlabelled pixels, in masks that also have other objects; they are ignored
 _MOST_VALUES = 64  # more are shades from anti-aliased outlines, not objects
-_INDEX_MODES = ("P", "L", "1", "I", "I;16")
+_INDEX_MODES = ("P", "L", "1", "I", "I;16", "I;16B", "I;16L", "LA", "PA")
+_COLOUR_MODES = ("RGB", "RGBA", "RGBX", "CMYK", "YCbCr")
 
 
 def read_mask(path: Path) -> Int64[Tensor, "h w"]:
@@ -49,15 +50,24 @@ def read_labels(path: Path) -> NDArray[np.int64]:
 
 
 def read_values(path: Path) -> tuple[NDArray[np.int64], bool]:
-    """The indices of an image, or its colours as 0xRRGGBB; and whether they are colours."""
+    """The indices of an image, or its colours as 0xRRGGBB; and whether they are colours. Transparency is ignored."""
     try:
-        with opened(read_regular(path, str(path)), str(path)) as image:
+        with opened(read_image_file(path, str(path)), str(path)) as image:
             if image.mode in _INDEX_MODES:
-                return np.asarray(image).astype(np.int64), False
-            colours = np.asarray(image.convert("RGB")).astype(np.int64)
+                values = np.asarray(image)
+                return (values if values.ndim == 2 else values[:, :, 0]).astype(np.int64), False
+            if image.mode not in _COLOUR_MODES:
+                raise BadImage(
+                    str(path),
+                    f"its pixels are of the kind {image.mode!r}"
+                    f"{', floating-point numbers' if image.mode == 'F' else ''}; save it as PNG, with one whole number "
+                    "or colour per object",
+                )
+            colours = np.asarray(image.convert("RGB"))
     except BadImage as error:
         raise UserError(f"cannot read the mask {error}") from None
-    return (colours * np.array([1 << 16, 1 << 8, 1])).sum(axis=2), True
+    red, green, blue = (colours[:, :, channel].astype(np.int64) for channel in range(3))
+    return red << 16 | green << 8 | blue, True
 
 
 def white_as_object(mask: Int64[Tensor, "h w"], values: set[int]) -> Int64[Tensor, "h w"]:
@@ -65,7 +75,7 @@ def white_as_object(mask: Int64[Tensor, "h w"], values: set[int]) -> Int64[Tenso
     return torch.where(mask == VOID, 1, mask) if values <= {0, VOID} else mask
 
 
-def save_mask(mask: Int64[Tensor, "h w"], path: Path) -> None:
+def save_mask(mask: Integer[Tensor, "h w"], path: Path) -> None:
     """Save a palette PNG: its values are the numbers, its palette the colours of the overlays."""
     image = Image.fromarray(mask.cpu().numpy().astype(np.uint8))
     image.putpalette([level for colour in palette(256) for level in colour])

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from asterism.errors import UserError
 from asterism.images.bad_image import BadImage
-from asterism.images.decode import check_size, decode, from_pillow
+from asterism.images.decode import decode, from_pillow
+from asterism.images.limits import check_size
 from asterism.images.square import center_square
 
 Picture = str | os.PathLike[str] | Image.Image | NDArray[Any] | Tensor

@@ -38,7 +38,7 @@ from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor
 
 from asterism.methods.base import MethodConfig
@@ -66,6 +66,7 @@ from asterism.ops.object_means import ObjectBatch, gather_objects
 from asterism.ops.pixels import denormalise, normalise
 from asterism.ops.random import fold, fold_each
 from asterism.ops.schedules import ramp_per_epoch
+from asterism.ranges import AreaRange, CountFromTwo, CountFromZero, NonNegative, Pixels, Positive, Share, ShareBelowOne
 from asterism.types import Batch, Losses, Progress, Tokens, View, ViewSpec
 
 Named = dict[str, Float[Tensor, ""]]
@@ -79,9 +80,9 @@ class CriboConfig(ColorsConfig, PrototypeHeadConfig):
     name: Literal["cribo"] = "cribo"
 
     # Views (section 4, as DINO's without small crops)
-    view_size: int | None = Field(default=None, gt=0)  # None: the backbone's image size
-    scale: tuple[float, float] = (0.25, 1.0)  # share of the image's area
-    solarize: float = Field(default=0.2, ge=0, le=1)  # probability, of the second view
+    view_size: Pixels | None = None  # None: the backbone's image size
+    scale: AreaRange = (0.25, 1.0)  # share of the image's area
+    solarize: Share = 0.2  # probability, of the second view
 
     # Objects (section 3.2.1) and their neighbours (section 3.2.2)
     objects: ClusteringConfig = ClusteringConfig()
@@ -93,20 +94,20 @@ class CriboConfig(ColorsConfig, PrototypeHeadConfig):
     # of all processes: with objects.cost_range = image, the same result for any number of processes
 
     # Terms (section 3.2.3; table 5 leaves some out); the paper adds them unweighted
-    image_weight: float = Field(default=1.0, ge=0)
-    object_weight: float = Field(default=1.0, ge=0)
-    neighbour_weight: float = Field(default=1.0, ge=0)
-    neighbour_start: int = Field(default=1, ge=0)  # first epoch that uses neighbours: initially they are random
+    image_weight: NonNegative = 1.0
+    object_weight: NonNegative = 1.0
+    neighbour_weight: NonNegative = 1.0
+    neighbour_start: CountFromZero = 1  # first epoch that uses neighbours: initially they are random
     neighbour_counts: Counts = "own"  # divide by Z_1 and Z_2 (eq. 8), or first: both by Z_1, as published
 
     # Levels of the head: prototypes, centres and temperatures
-    out_dim: int = Field(default=65536, gt=1)  # prototypes of images
-    object_out_dim: int = Field(default=65536, gt=1)  # prototypes of objects
-    center_momentum: float = Field(default=0.9, ge=0, lt=1)
-    object_center_momentum: float = Field(default=0.9, ge=0, lt=1)
-    object_student_temp: float | None = Field(default=None, gt=0)  # None: student_temp; likewise the other two
-    object_warmup_teacher_temp: float | None = Field(default=None, gt=0)
-    object_teacher_temp: float | None = Field(default=None, gt=0)
+    out_dim: CountFromTwo = 65536  # prototypes of images
+    object_out_dim: CountFromTwo = 65536  # prototypes of objects
+    center_momentum: ShareBelowOne = 0.9
+    object_center_momentum: ShareBelowOne = 0.9
+    object_student_temp: Positive | None = None  # None: student_temp; likewise the other two
+    object_warmup_teacher_temp: Positive | None = None
+    object_teacher_temp: Positive | None = None
 
     @model_validator(mode="after")
     def _something_to_learn(self) -> CriboConfig:

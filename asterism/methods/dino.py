@@ -18,8 +18,6 @@ from __future__ import annotations
 import math
 from typing import ClassVar, Literal
 
-from pydantic import Field
-
 from asterism.methods.base import MethodConfig
 from asterism.methods.parts.multi_crop import GLOBAL_VIEWS, MultiCropConfig, multi_crop_views
 from asterism.methods.parts.self_distillation import (
@@ -33,6 +31,7 @@ from asterism.nn.center import Center
 from asterism.nn.heads import PrototypeHead, image_tokens
 from asterism.ops.losses import cross_view_loss, soft_targets
 from asterism.ops.random import fold_each
+from asterism.ranges import CountFromTwo, ShareBelowOne
 from asterism.types import Batch, Losses, Progress, ViewSpec
 
 
@@ -41,8 +40,8 @@ class DinoConfig(MultiCropConfig, PrototypeHeadConfig):
 
     name: Literal["dino"] = "dino"
 
-    out_dim: int = Field(default=65536, gt=1)  # prototypes K (section 3.1, "Network architecture", and appendix C)
-    center_momentum: float = Field(default=0.9, ge=0, lt=1)  # section 3.1, "Avoiding collapse"
+    out_dim: CountFromTwo = 65536  # prototypes K (section 3.1, "Network architecture", and appendix C)
+    center_momentum: ShareBelowOne = 0.9  # section 3.1, "Avoiding collapse"
 
 
 class Dino(PrototypeDistillation[DinoConfig, PrototypeHead]):

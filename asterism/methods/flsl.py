@@ -32,7 +32,7 @@ from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor
 
 from asterism.methods.base import MethodConfig
@@ -50,6 +50,18 @@ from asterism.ops.mean_shift import mean_shift, mode_distance, take
 from asterism.ops.random import fold_each
 from asterism.ops.soft_clusters import Agreement, Assignments, agreement, balancing_offset, divergence
 from asterism.ops.window_sampling import WindowMode, sample_windows
+from asterism.ranges import (
+    AreaRange,
+    Count,
+    CountFromTwo,
+    CountFromZero,
+    Few,
+    FewFromZero,
+    NonNegative,
+    Pixels,
+    Positive,
+    Share,
+)
 from asterism.types import Batch, CropGeometry, Losses, Progress, ViewSpec
 
 _QUERIES = 0x0F  # separates the draw of queries from other uses of the same key
@@ -62,33 +74,33 @@ class FlslConfig(ColorsConfig, PrototypeHeadConfig):
 
     # Views (appendix E.3)
     crops: Literal["nested", "symmetric"] = "nested"  # symmetric: two crops, each for both networks (collapses, E.3)
-    view_size: int | None = Field(default=None, gt=0)  # of teacher and student crops; None: the backbone's image size
-    teacher_scale: tuple[float, float] = (0.8, 1.0)  # share of the image's area
-    student_scale: tuple[float, float] = (0.5, 1.0)  # share of the teacher crop's area; of the image's, if symmetric
-    local_views: int = Field(default=0, ge=0)  # small student crops, alternately inside the two large ones
-    local_size: int | None = Field(default=None, gt=0)  # None: 3/7 of the view size (96 of 224), in whole patches
-    local_scale: tuple[float, float] = (0.1, 0.4)  # share of the large crop's area
-    solarize: float = Field(default=0.2, ge=0, le=1)  # probability
+    view_size: Pixels | None = None  # of teacher and student crops; None: the backbone's image size
+    teacher_scale: AreaRange = (0.8, 1.0)  # share of the image's area
+    student_scale: AreaRange = (0.5, 1.0)  # share of the teacher crop's area; of the image's, if symmetric
+    local_views: FewFromZero = 0  # small student crops, alternately inside the two large ones
+    local_size: Pixels | None = None  # None: 3/7 of the view size (96 of 224), in whole patches
+    local_scale: AreaRange = (0.1, 0.4)  # share of the large crop's area
+    solarize: Share = 0.2  # probability
 
     # Queries (section 5, "grid random sampling", and appendix I.2)
-    window: int = Field(default=2, ge=1)  # patches per side of a window, from which one query is taken
-    local_window: int = Field(default=2, ge=1)  # the same in local views
+    window: Count = 2  # patches per side of a window, from which one query is taken
+    local_window: Count = 2  # the same in local views
     sampling: WindowMode = "random"  # any patch of the window, or always its first
 
     # Mean-shift (sections 4.1 and 4.2); inverse temperatures in units of 1/√d
-    intra_scale: float = Field(default=0.1, gt=0)
-    inter_scale: float = Field(default=0.2, gt=0)
-    steps: int = Field(default=1, ge=1)  # of mean-shift inside a view
-    projected_epochs: int = Field(default=0, ge=0)  # first epochs, with positives at the same position (section 4.2)
+    intra_scale: Positive = 0.1
+    inter_scale: Positive = 0.2
+    steps: Few = 1  # of mean-shift inside a view
+    projected_epochs: CountFromZero = 0  # first epochs, with positives at the same position (section 4.2)
 
     # Objective (eq. 13)
-    intra_weight: float = Field(default=0.03, ge=0)  # υ
-    inter_weight: float = Field(default=1.0, ge=0)  # η
-    volume_weight: float = Field(default=5.0, ge=0)  # γ
+    intra_weight: NonNegative = 0.03  # υ
+    inter_weight: NonNegative = 1.0  # η
+    volume_weight: NonNegative = 5.0  # γ
     prior: Prior = None  # π: K shares that sum to 1, or a rule; None: all equal
     targets: Literal["softmax", "sinkhorn"] = "softmax"  # sinkhorn: clusters compete for the batch (appendix I.4)
 
-    out_dim: int = Field(default=4096, gt=1)  # clusters K (appendix I.3); the rest of head and teacher: appendix E.2
+    out_dim: CountFromTwo = 4096  # clusters K (appendix I.3); the rest of head and teacher: appendix E.2
 
     @model_validator(mode="after")
     def _prior_is_a_distribution(self) -> FlslConfig:

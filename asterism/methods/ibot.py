@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor
 
 from asterism.methods.base import MethodConfig
@@ -37,6 +37,7 @@ from asterism.ops.block_masks import MaskConfig
 from asterism.ops.losses import cross_entropy, cross_view_loss, masked_rows_mean, soft_targets
 from asterism.ops.random import fold_each
 from asterism.ops.schedules import ramp
+from asterism.ranges import CountFromTwo, NonNegative, Positive, ShareBelowOne
 from asterism.types import Batch, Losses, Progress, Tokens, ViewSpec
 
 _MASKS = 0x1B  # separates the draw of masks from other uses of an image's key
@@ -49,21 +50,21 @@ class IbotConfig(MultiCropConfig, PrototypeHeadConfig):
 
     # Masked image modelling (section 3.1 and appendix E)
     mask: MaskConfig = MaskConfig()
-    cls_weight: float = Field(default=1.0, ge=0)  # λ1; 0 leaves the term out
-    patch_weight: float = Field(default=1.0, ge=0)  # λ2; 0 leaves out the term and the masks
+    cls_weight: NonNegative = 1.0  # λ1; 0 leaves the term out
+    patch_weight: NonNegative = 1.0  # λ2; 0 leaves out the term and the masks
 
     # Head (section 3.2; sharing prototypes: table 9)
-    out_dim: int = Field(default=8192, gt=1)  # prototypes of images
-    patch_out_dim: int | None = Field(default=None, gt=1)  # prototypes of patches; None: the same as for images
+    out_dim: CountFromTwo = 8192  # prototypes of images
+    patch_out_dim: CountFromTwo | None = None  # prototypes of patches; None: the same as for images
     teacher_prototypes: Literal["as-student", "image"] = "as-student"
     # image: the teacher uses its image prototypes for patches even if the student has separate ones, which then have
     # no counterpart in the teacher (default of the published script; the published runs share all prototypes)
 
     # Teacher (appendix E)
-    center_momentum: float = Field(default=0.9, ge=0, lt=1)
-    patch_center_momentum: float = Field(default=0.9, ge=0, lt=1)
-    warmup_teacher_patch_temp: float = Field(default=0.04, gt=0)  # of patches; same warm-up length as for images
-    teacher_patch_temp: float = Field(default=0.07, gt=0)
+    center_momentum: ShareBelowOne = 0.9
+    patch_center_momentum: ShareBelowOne = 0.9
+    warmup_teacher_patch_temp: Positive = 0.04  # of patches; same warm-up length as for images
+    teacher_patch_temp: Positive = 0.07
 
     @model_validator(mode="after")
     def _something_to_learn(self) -> IbotConfig:

@@ -14,7 +14,6 @@ from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field
 from torch import Tensor
 
 from asterism.errors import UserError
@@ -29,6 +28,7 @@ from asterism.ops.masking import keep_count, mask_from_keep, random_keep
 from asterism.ops.patches import patchify, standardize, unpatchify
 from asterism.ops.precision import at_least_float32
 from asterism.ops.random import fold, fold_each
+from asterism.ranges import AreaRange, Count, Few, InnerShare, Pixels
 from asterism.types import Batch, Losses, Progress, ViewSpec
 
 _MASK = 0x3A  # separates the draw of the mask from other uses of an image's key
@@ -39,13 +39,13 @@ class MaeConfig(MethodConfig):
 
     name: Literal["mae"] = "mae"
 
-    image_size: int | None = Field(default=None, gt=0)  # pixels; None: the backbone's image size
-    scale: tuple[float, float] = (0.2, 1.0)  # area of the crop as a share of the image (section 4)
-    mask_ratio: float = Field(default=0.75, gt=0, lt=1)  # share of patches removed (figure 5)
+    image_size: Pixels | None = None  # pixels; None: the backbone's image size
+    scale: AreaRange = (0.2, 1.0)  # area of the crop as a share of the image (section 4)
+    mask_ratio: InnerShare = 0.75  # share of patches removed (figure 5)
     target: Literal["normalised", "pixels"] = "normalised"  # section 3, "Reconstruction target"
-    decoder_dim: int = Field(default=512, gt=0)  # table 1b
-    decoder_depth: int = Field(default=8, gt=0)  # blocks, table 1a
-    decoder_heads: int = Field(default=16, gt=0)
+    decoder_dim: Count = 512  # table 1b
+    decoder_depth: Few = 8  # blocks, table 1a
+    decoder_heads: Few = 16
 
 
 class Mae(Method):

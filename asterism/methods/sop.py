@@ -31,7 +31,7 @@ from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor
 
 from asterism.errors import UserError
@@ -47,6 +47,7 @@ from asterism.ops.losses import entropy, masked_rows_mean
 from asterism.ops.prototypes import Prototypes, grouped_cross_entropy, log_probabilities
 from asterism.ops.random import fold_each, uniform
 from asterism.ops.schedules import ramp_per_step
+from asterism.ranges import Count, NonNegative, Positive, Share
 from asterism.types import Batch, Losses, Progress, Tokens, ViewSpec
 
 _MASKS, _STORED_PATCH = 0x50, 0x51  # separate the draws that use an image's key
@@ -61,17 +62,17 @@ class SopConfig(MultiCropConfig, TeacherConfig):
     # Tasks (table 7: either may be left out)
     images: PrototypesConfig | None = PrototypesConfig()
     patches: PatchPrototypesConfig | None = PatchPrototypesConfig()
-    cls_weight: float = Field(default=1.0, ge=0)  # λ1
-    patch_weight: float = Field(default=1.0, ge=0)  # λ2
-    koleo_weight: float | None = Field(default=None, gt=0)  # of MaSSL's optional term; None: off
+    cls_weight: NonNegative = 1.0  # λ1
+    patch_weight: NonNegative = 1.0  # λ2
+    koleo_weight: Positive | None = None  # of MaSSL's optional term; None: off
     mask: MaskConfig = MaskConfig()  # of the student's large views, if there is a patch task (appendix C.3)
     global_token: Literal["cls", "mean-patch"] = "cls"  # what represents an image (table C.2)
 
     # Projection (appendix A)
-    hidden_dim: int = Field(default=2048, gt=0)
-    embedding_dim: int = Field(default=256, gt=0)  # d
+    hidden_dim: Count = 2048
+    embedding_dim: Count = 256  # d
 
-    momentum: float = Field(default=0.994, ge=0, le=1)  # m at the start; a cosine takes it to 1 (table C.4)
+    momentum: Share = 0.994  # m at the start; a cosine takes it to 1 (table C.4)
 
     @model_validator(mode="after")
     def _something_to_learn(self) -> SopConfig:

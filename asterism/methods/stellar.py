@@ -36,7 +36,6 @@ from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field
 from torch import Tensor
 
 from asterism.config import Config
@@ -67,6 +66,7 @@ from asterism.ops.koleo import koleo
 from asterism.ops.masking import FocusConfig, MaskDraw, draw_focus
 from asterism.ops.pixels import denormalise
 from asterism.ops.random import fold_each, uniform
+from asterism.ranges import AreaRange, Count, FewFromZero, InnerShare, Pixels, PositiveShare, Share
 from asterism.types import Batch, Losses, Progress, Tokens, ViewSpec
 
 Terms = dict[str, Float[Tensor, ""]]
@@ -77,9 +77,9 @@ _NOISE, _FOCUS = 0x51, 0x52  # separate the draws of masks from other uses of an
 class WarmupConfig(Config):
     """Training from scratch starts with targets from a momentum encoder (appendix B.1)."""
 
-    share: float = Field(default=2 / 3, gt=0, le=1)  # of the run's steps: 150 of 225 epochs
-    momentum: float = Field(default=0.996, ge=0, le=1)
-    mask_ratio: float = Field(default=0.6, gt=0, lt=1)
+    share: PositiveShare = 2 / 3  # of the run's steps: 150 of 225 epochs
+    momentum: Share = 0.996
+    mask_ratio: InnerShare = 0.6
 
 
 class StellarConfig(ColorsConfig):
@@ -87,7 +87,7 @@ class StellarConfig(ColorsConfig):
 
     name: Literal["stellar"] = "stellar"
 
-    tokens: int = Field(default=16, gt=0)  # r, concepts per image
+    tokens: Count = 16  # r, concepts per image
     localization: LocalizationConfig = LocalizationConfig()
     reconstruction: ReconstructionConfig | None = ReconstructionConfig()  # None: concepts have no locations either
     vocabulary: VocabularyConfig = VocabularyConfig()
@@ -97,14 +97,14 @@ class StellarConfig(ColorsConfig):
     warmup: WarmupConfig | None = None  # None: the published default, a backbone that starts from MAE
 
     # Views: sizes in pixels, scales as shares of the image's area
-    global_size: int | None = Field(default=None, gt=0)  # None: the backbone's image size
-    global_scale: tuple[float, float] = (0.36, 1.0)
-    masked_views: int = Field(default=8, ge=0)
-    mask_ratio: float = Field(default=0.8, gt=0, lt=1)  # share of patches removed from masked views
+    global_size: Pixels | None = None  # None: the backbone's image size
+    global_scale: AreaRange = (0.36, 1.0)
+    masked_views: FewFromZero = 8
+    mask_ratio: InnerShare = 0.8  # share of patches removed from masked views
     focus: FocusConfig | None = FocusConfig()
-    local_views: int = Field(default=8, ge=0)  # only their class tokens are used
-    local_size: int | None = Field(default=None, gt=0)  # None: 3/7 of the global size (96 of 224), in whole patches
-    local_scale: tuple[float, float] = (0.06, 0.36)
+    local_views: FewFromZero = 8  # only their class tokens are used
+    local_size: Pixels | None = None  # None: 3/7 of the global size (96 of 224), in whole patches
+    local_scale: AreaRange = (0.06, 0.36)
 
     @property
     def needs_whole_batch(self) -> str | None:

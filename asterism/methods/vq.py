@@ -16,7 +16,6 @@ from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -28,6 +27,7 @@ from asterism.nn.tokenizers.patches import PatchCodes, PatchTokenizer
 from asterism.nn.tokenizers.saved import FILE_NAME, save_tokenizer
 from asterism.ops.pixels import denormalise, normalise
 from asterism.ops.random import fold_each
+from asterism.ranges import AreaRange, Count, CountFromTwo, Few, NonNegative, Pixels, ShareBelowOne
 from asterism.types import Batch, Losses, Progress, ViewSpec
 
 _SPARE = 0x7E  # separates the choice of replacements for unused codes from other uses of an image's key
@@ -38,16 +38,16 @@ class VqConfig(MethodConfig):
 
     name: Literal["vq"] = "vq"
 
-    image_size: int | None = Field(default=None, gt=0)  # pixels; None: the backbone's image size
-    scale: tuple[float, float] = (0.36, 1.0)  # area of the crop as a share of the image
-    vocabulary: int = Field(default=1024, gt=1)  # K
-    code_dim: int = Field(default=16, gt=1)  # few dimensions use more of the codes
-    commitment: float = Field(default=0.25, ge=0)  # β
-    momentum: float = Field(default=0.99, ge=0, lt=1)  # of the running means, per step
-    revive_below: float = Field(default=0.05, ge=0)  # a code with fewer latents per step, on average, is replaced
-    decoder_dim: int = Field(default=256, gt=0)
-    decoder_depth: int = Field(default=4, gt=0)
-    decoder_heads: int = Field(default=4, gt=0)
+    image_size: Pixels | None = None  # pixels; None: the backbone's image size
+    scale: AreaRange = (0.36, 1.0)  # area of the crop as a share of the image
+    vocabulary: CountFromTwo = 1024  # K
+    code_dim: CountFromTwo = 16  # few dimensions use more of the codes
+    commitment: NonNegative = 0.25  # β
+    momentum: ShareBelowOne = 0.99  # of the running means, per step
+    revive_below: NonNegative = 0.05  # a code with fewer latents per step, on average, is replaced
+    decoder_dim: Count = 256
+    decoder_depth: Few = 4
+    decoder_heads: Few = 4
 
 
 class Vq(Method):

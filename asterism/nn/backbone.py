@@ -13,13 +13,13 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
-from pydantic import Field
 from torch import Tensor, nn
 
 from asterism.config import Config
 from asterism.errors import UserError
 from asterism.nn.initialisation import Init, choose_init, initialise
 from asterism.nn.positions import Grid, Positions, Resampling
+from asterism.ranges import Count, CountFromZero, Few, Pixels, Positive, ShareBelowOne
 from asterism.types import Tokens
 
 
@@ -27,27 +27,21 @@ class BackboneConfig(Config):
     """A timm network and our changes to it. `None` keeps the named model's value."""
 
     name: str = "vit_small_patch16_224"  # a timm ViT (`vit_*`, `deit_*`) or Swin (`swin_*`)
-    image_size: int | None = Field(
-        default=None, gt=0
-    )  # pixels per side of a training view; position tables are made for this size
-    patch_size: int | None = Field(default=None, gt=0)  # pixels per side of one output token
-    dim: int | None = Field(default=None, gt=0)  # channels of the output tokens
-    depth: int | None = Field(default=None, gt=0)  # blocks
-    heads: int | None = Field(
-        default=None, gt=0
-    )  # if only dim is given: heads of 64 channels, or of 32 if dim is not a multiple of 64
-    mlp_ratio: float | None = Field(default=None, gt=0)  # hidden width of a block's MLP over dim
-    window: int | None = Field(default=None, gt=0)  # side of a Swin's attention windows, in patches of their stage
+    image_size: Pixels | None = None  # pixels per side of a training view; position tables are made for this size
+    patch_size: Pixels | None = None  # pixels per side of one output token
+    dim: Count | None = None  # channels of the output tokens
+    depth: Few | None = None  # blocks
+    heads: Few | None = None  # if only dim is given: heads of 64 channels, or of 32 if dim is not a multiple of 64
+    mlp_ratio: Positive | None = None  # hidden width of a block's MLP over dim
+    window: Count | None = None  # side of a Swin's attention windows, in patches of their stage
     class_token: bool | None = None
     class_position: bool | None = None  # whether the class token has a position; None: only without registers
-    registers: int | None = Field(default=None, ge=0)  # extra latent tokens without position
+    registers: CountFromZero | None = None  # extra latent tokens without position
     positions: Positions = "learned"  # sincos tables are fixed
     resampling: Resampling = "antialiased"  # of learned positions, for views of another size; offset: as in DINO
-    layer_norm_eps: float | None = Field(default=None, gt=0)
+    layer_norm_eps: Positive | None = None
     init: Init | Literal["auto"] = "auto"  # of fresh weights, see nn/initialisation.py; auto: by method and width
-    drop_path: float = Field(
-        default=0.0, ge=0, lt=1
-    )  # rate at the last block, linear in depth; drawn from `drop_keys` only
+    drop_path: ShareBelowOne = 0.0  # rate at the last block, linear in depth; drawn from `drop_keys` only
     mask_token: bool = False  # a learned token that replaces masked patches, initially zero
     checkpointing: bool = False  # recompute blocks in the backward pass: less memory, a third more time
     pretrained: bool = False  # start from the weights timm publishes under this name

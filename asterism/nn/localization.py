@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asterism.config import Config
+from asterism.ranges import Positive
 
 _FLOOR = 1e-7  # smallest norm
 
@@ -15,7 +15,7 @@ _FLOOR = 1e-7  # smallest norm
 class LocalizationConfig(Config):
     """How sharply patches are divided among concepts."""
 
-    temperature: float = Field(default=0.06, gt=0)  # t, divides cosines
+    temperature: Positive = 0.06  # t, divides cosines
 
 
 class Localization(nn.Module):

@@ -7,13 +7,13 @@ from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
-from pydantic import Field
 from torch import Tensor, nn
 
 from asterism.config import Config
 from asterism.errors import UserError
 from asterism.ops.collectives import all_gather_ragged_rows, world_size
 from asterism.ops.row_search import most_similar_row, reciprocal_lengths
+from asterism.ranges import Count
 
 VIEWS = 2
 
@@ -21,7 +21,7 @@ VIEWS = 2
 class BankConfig(Config):
     """What is stored, and what a search may return; section 3.2.2."""
 
-    images: int = Field(default=25000, ge=1)  # S; each with a slot for every cluster
+    images: Count = 25000  # S; each with a slot for every cluster
     precision: Literal["half", "full"] = "half"
     own_image: Literal["excluded", "allowed"] = "excluded"
     # whether an image may find its own objects of an earlier epoch: easy, uninformative matches; published: allowed

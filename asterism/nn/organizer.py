@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -25,27 +25,28 @@ from asterism.ops.prototypes import (
     supports_outside_anchors,
 )
 from asterism.ops.random import fold, generator
+from asterism.ranges import Count, CountFromTwo, CountFromZero, Few, PositiveShare, ShareBelowOne
 from asterism.types import Progress
 
 
 class PrototypesConfig(Config):
     """How image prototypes are formed; section 2.2 and appendix A."""
 
-    memory: int = Field(default=65536, gt=1)  # rows N_C (table C.5)
-    count: int = Field(default=4096, gt=1)  # anchors K of a task (table 10)
-    kept: float = Field(default=1.0, gt=0, le=1)
+    memory: CountFromTwo = 65536  # rows N_C (table C.5)
+    count: CountFromTwo = 4096  # anchors K of a task (table 10)
+    kept: PositiveShare = 1.0
     # share of the anchors, chosen at random, that become prototypes: all in the paper, half in the published code,
     # where the others are still excluded as neighbours
-    neighbours: int = Field(default=8, ge=0)  # support embeddings k per anchor (table 8)
-    tasks: int | None = Field(default=None, ge=1)  # draws of prototypes per step (table C.1); None: 4, or all blocks
+    neighbours: CountFromZero = 8  # support embeddings k per anchor (table 8)
+    tasks: Few | None = None  # draws of prototypes per step (table C.1); None: 4, or all blocks
     anchors: Literal["random", "partition", "fixed", "fixed-places"] = "random"
     # random: new rows at every step; partition: blocks of a random order of the whole memory (MaSSL); fixed: vectors
     # drawn once (collapses, table C.7); fixed-places: the same rows of the memory, with their current contents
     search: Literal["non-anchors", "whole-memory"] = "non-anchors"
     # non-anchors: k rows that are not anchors, and the anchor; whole-memory: k rows, the first of which is the anchor
     contribution: Contribution = "similarity"  # weight of a support's vote (table 9)
-    smoothing: float = Field(default=0.1, ge=0, lt=1)  # share of the anchor's vote that goes to other prototypes
-    neighbour_lists: int | Literal["auto"] | None = "auto"
+    smoothing: ShareBelowOne = 0.1  # share of the anchor's vote that goes to other prototypes
+    neighbour_lists: Count | Literal["auto"] | None = "auto"
     # entries per row of an incrementally updated list, at least `neighbours`; auto: four times as many, at least 32;
     # None: full search for every task. The prototypes are the same
 
@@ -98,9 +99,9 @@ class PrototypesConfig(Config):
 class PatchPrototypesConfig(PrototypesConfig):
     """How patch prototypes are formed; section 2.3."""
 
-    memory: int = Field(default=8192, gt=1)  # rows N_p (table C.6)
-    count: int = Field(default=512, gt=1)  # table C.3
-    neighbours: int = Field(default=0, ge=0)  # table 8: neighbours do not help patches
+    memory: CountFromTwo = 8192  # rows N_p (table C.6)
+    count: CountFromTwo = 512  # table C.3
+    neighbours: CountFromZero = 0  # table 8: neighbours do not help patches
 
     default_tasks: ClassVar[int] = 1
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -17,6 +17,7 @@ from asterism.config import Config
 from asterism.errors import UserError
 from asterism.nn.positions import Grid
 from asterism.nn.tokenizers.base import Tokenizer
+from asterism.ranges import Count, Few, NonNegative, Pixels, Positive
 
 
 class ReconstructionConfig(Config):
@@ -24,12 +25,12 @@ class ReconstructionConfig(Config):
 
     target: Literal["pixels", "codes"] = "pixels"
     tokenizer: str | None = None  # for codes: a `vq` run, or the file of a MaskGIT-VQGAN
-    image_size: int | None = Field(default=None, gt=0)  # pixels per side of the tokenizer's input; None: the view's
-    weight: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"  # auto: 10 for pixels, 0.05 for codes
-    decoder_dim: int = Field(default=512, gt=0)
-    decoder_depth: int = Field(default=6, gt=0)  # blocks
-    decoder_heads: int = Field(default=8, gt=0)
-    decoder_mlp_ratio: float = Field(default=4.0, gt=0)  # hidden width of a block's MLP over decoder_dim
+    image_size: Pixels | None = None  # pixels per side of the tokenizer's input; None: the view's
+    weight: NonNegative | Literal["auto"] = "auto"  # auto: 10 for pixels, 0.05 for codes
+    decoder_dim: Count = 512
+    decoder_depth: Few = 6  # blocks
+    decoder_heads: Few = 8
+    decoder_mlp_ratio: Positive = 4.0  # hidden width of a block's MLP over decoder_dim
 
     @model_validator(mode="after")
     def _tokenizer_for_codes(self) -> ReconstructionConfig:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import torch
-from pydantic import Field
 from torch import nn
 
 from asterism.config import Config
 from asterism.nn.heads import ProjectionHead
+from asterism.ranges import Count, CountFromTwo
 
 
 class VocabularyConfig(Config):
     """Projector and prototypes of one kind of token (section 3.2)."""
 
-    prototypes: int = Field(default=16384, gt=1)  # K
-    hidden_dim: int = Field(default=2048, gt=0)
-    bottleneck_dim: int = Field(default=256, gt=0)
+    prototypes: CountFromTwo = 16384  # K
+    hidden_dim: Count = 2048
+    bottleneck_dim: Count = 256
 
 
 class Vocabulary(ProjectionHead):

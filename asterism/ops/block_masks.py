@@ -12,11 +12,12 @@ from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float64, Int
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor
 
 from asterism.config import Config
 from asterism.ops.random import fold_each, uniform
+from asterism.ranges import CountFromZero, Share
 
 _TRIES = 10  # consecutive rectangles that may fail before a mask is left as it is
 _ASPECT = (0.3, 1 / 0.3)  # height over width, uniform in the logarithm
@@ -26,9 +27,9 @@ class MaskConfig(Config):
     """Which patches of the student's large views are masked. Ratios are shares of an image's patches."""
 
     shape: Literal["block", "random"] = "block"
-    ratios: tuple[float, ...] | None = None  # one is drawn per view; None: (0, 0.3) for blocks, 0.7 for random patches
-    spreads: tuple[float, ...] | None = None  # drawn ratios vary by ± this; None: (0, 0.2) for blocks, 0 for random
-    start_epoch: int = Field(default=0, ge=0)  # nothing is masked before it; 50 in iBOT's Swin run
+    ratios: tuple[Share, ...] | None = None  # one is drawn per view; None: (0, 0.3) for blocks, 0.7 for random patches
+    spreads: tuple[Share, ...] | None = None  # drawn ratios vary by ± this; None: (0, 0.2) for blocks, 0 for random
+    start_epoch: CountFromZero = 0  # nothing is masked before it; 50 in iBOT's Swin run
 
     @model_validator(mode="after")
     def _ranges_are_shares(self) -> MaskConfig:

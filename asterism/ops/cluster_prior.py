@@ -12,19 +12,19 @@ import math
 
 import torch
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor
 
 from asterism.config import Config
+from asterism.ranges import NonNegative, Share
 
 
 class PowerLaw(Config):
     """A prior whose k-th cluster has a share proportional to k^(−exponent): few large clusters, many small ones."""
 
-    exponent: float = Field(default=0.25, ge=0)
+    exponent: NonNegative = 0.25
 
 
-Prior = tuple[float, ...] | PowerLaw | None  # K shares that sum to 1, or a rule; None: all equal
+Prior = tuple[Share, ...] | PowerLaw | None  # K shares that sum to 1, or a rule; None: all equal
 
 
 def check_prior(prior: Prior, clusters: int) -> None:

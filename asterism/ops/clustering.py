@@ -32,7 +32,6 @@ from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -40,6 +39,7 @@ from asterism.config import Config
 from asterism.errors import UserError
 from asterism.ops.random import uniform
 from asterism.ops.schedules import ramp_per_epoch
+from asterism.ranges import Count, Few, NonNegative, Positive
 from asterism.types import Progress
 
 _TINY = 1e-12  # avoids division by zero when all costs are equal
@@ -50,16 +50,16 @@ class ClusteringConfig(Config):
 
     algorithm: Literal["sinkhorn", "kmeans", "segments"] = "sinkhorn"
     # kmeans: by cosine alone (table 12); segments: the labelled regions of the data instead of clusters (table 11)
-    clusters: int = Field(default=32, ge=1)  # K; more of them than there are objects works best (table 4)
-    position_weight: float = Field(default=1.0, ge=0)  # λ_pos
-    final_position_weight: float | None = Field(default=None, ge=0)
+    clusters: Count = 32  # K; more of them than there are objects works best (table 4)
+    position_weight: NonNegative = 1.0  # λ_pos
+    final_position_weight: NonNegative | None = None
     # λ_pos of the last epoch, reached linearly in steps of one epoch; None: constant
-    rounds: int = Field(default=5, ge=1)  # assignments, each followed by new centroids
-    sharpness: float = Field(default=20.0, gt=0)  # λ: inverse weight of the entropy
-    sinkhorn_iterations: int = Field(default=5, ge=1)
+    rounds: Few = 5  # assignments, each followed by new centroids
+    sharpness: Positive = 20.0  # λ: inverse weight of the entropy
+    sinkhorn_iterations: Few = 5
     marginals: Literal["estimated", "uniform"] = "estimated"
     # column marginals after the first round: current cluster sizes, as in the published code, or 1/K (eq. 14)
-    marginal_offset: float = Field(default=0.01, gt=0)  # tokens added to each size, so that empty clusters can recover
+    marginal_offset: Positive = 0.01  # tokens added to each size, so that empty clusters can recover
     cost_range: Literal["image", "batch"] = "image"
     # costs are scaled to [0, 1] over each image, or over a process's whole (micro-)batch, as in the published code
 

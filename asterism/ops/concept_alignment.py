@@ -18,24 +18,24 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field
 from torch import Tensor
 
 from asterism.config import Config
 from asterism.ops import assignment
 from asterism.ops.losses import entropy
 from asterism.ops.prototype_alignment import prototype_cross_entropy
+from asterism.ranges import Few, Positive
 
 
 class AlignmentConfig(Config):
     """Temperatures divide logits. Targets are sharper than predictions, although the paper prints τ̃ > τ."""
 
-    target_temp: float = Field(default=0.06, gt=0)  # τ̃
-    prediction_temp: float = Field(default=0.12, gt=0)  # τ
-    sinkhorn_iterations: int = Field(default=3, gt=0)
+    target_temp: Positive = 0.06  # τ̃
+    prediction_temp: Positive = 0.12  # τ
+    sinkhorn_iterations: Few = 3
     matching: Literal["transport", "hungarian"] = "transport"  # entropic and parallel, or exact and slow (table 12)
-    match_epsilon: float = Field(default=0.1, gt=0)  # ε
-    match_iterations: int = Field(default=5, gt=0)
+    match_epsilon: Positive = 0.1  # ε
+    match_iterations: Few = 5
 
 
 @dataclass(frozen=True)

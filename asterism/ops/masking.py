@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor
 
 from asterism.config import Config
 from asterism.ops.random import uniform
+from asterism.ranges import PositiveRange, Share
 
 
 def keep_count(patches: int, ratio: float) -> int:
@@ -43,8 +44,8 @@ def mask_from_keep(keep: Int[Tensor, "b m"], patches: int) -> Bool[Tensor, "b {p
 class FocusConfig(Config):
     """Masks that are more likely to leave neighbouring patches visible."""
 
-    probability: float = Field(default=0.5, ge=0, le=1)
-    sigma: tuple[float, float] = (0.1, 0.5)  # width of the Gaussian as a share of the grid's longer side
+    probability: Share = 0.5
+    sigma: PositiveRange = (0.1, 0.5)  # width of the Gaussian as a share of the grid's longer side
 
     @model_validator(mode="after")
     def _a_range(self) -> FocusConfig:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 import torch
-from jaxtyping import Float, Int, Integer
+from jaxtyping import Float, Int, Integer, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -87,6 +87,27 @@ def hard_labels(
     stretched = torch.where(high > low, (smooth - low) / (high - low).clamp_min(1e-30), smooth)
     labels = stretched.argmax(dim=0)
     return labels if output in (None, size) else resize_labels(labels, output)
+
+
+def largest_upsampled(
+    shares: Float[Tensor, "c h w"], size: tuple[int, int], numbers_at_once: int = _SIMILARITIES
+) -> UInt8[Tensor, "H W"]:
+    """The class with the largest share at every pixel, after bilinear upsampling; at most 256 classes.
+
+    Shares of all classes at full size would take gigabytes for a large photograph, so rows are upsampled in bands.
+    """
+    classes, height, _ = shares.shape
+    band = max(1, numbers_at_once // (classes * size[1]))
+    result = torch.empty(size, dtype=torch.uint8, device=shares.device)
+    for top in range(0, size[0], band):
+        rows = torch.arange(top, min(size[0], top + band), device=shares.device)
+        place = ((rows + 0.5) * (height / size[0]) - 0.5).clamp(0, height - 1)  # as F.interpolate, without corners
+        above = place.long()
+        below, weight = (above + 1).clamp(max=height - 1), (place - above)[:, None].to(shares.dtype)
+        lines = shares[:, above] * (1 - weight) + shares[:, below] * weight
+        wide = F.interpolate(lines[None], (len(rows), size[1]), mode="bilinear", align_corners=False)[0]
+        result[rows] = wide.argmax(dim=0).to(torch.uint8)
+    return result
 
 
 def resize_labels(labels: Integer[Tensor, "h w"], size: tuple[int, int]) -> Integer[Tensor, "H W"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,12 @@ def check_folder(path: Path, overwrite: bool) -> Path:
     if path.is_dir() and any(path.iterdir()) and not overwrite:
         raise UserError(f"{path} already exists; replace its files with --overwrite, or choose another --out")
     return path
+
+
+def file_names(paths: Sequence[Path]) -> list[str]:
+    """A name for the results of each file: without its extension, or with it where files differ in nothing else."""
+    shared = Counter(path.stem for path in paths)
+    return [path.stem if shared[path.stem] == 1 else path.name for path in paths]
 
 
 def image_names(images: Sequence[Picture]) -> list[str]:

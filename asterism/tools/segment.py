@@ -14,14 +14,12 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Float, Int64, UInt8
-from pydantic import Field
 from torch import Tensor
-from torch.nn import functional as F
 
 from asterism.data.sources.davis import list_frames
 from asterism.data.sources.own_masks import find_pairs, own_classes
 from asterism.errors import UserError
-from asterism.features.mask_tracking import FrameSize, input_size, patch_features
+from asterism.features.mask_tracking import FrameSize, TooManyPatches, input_size, patch_features
 from asterism.images.bad_image import BadImage
 from asterism.images.decode import decode
 from asterism.images.masks import VOID, save_mask
@@ -29,16 +27,20 @@ from asterism.images.pictures import read_picture
 from asterism.images.write import save_picture
 from asterism.nn.encoder import Encoder
 from asterism.ops.neighbours import nearest
-from asterism.ops.propagation import class_shares
+from asterism.ops.propagation import class_shares, largest_upsampled
+from asterism.ranges import Count, Positive
+from asterism.tools.output_folder import file_names
 from asterism.viz.bar import Bar
 from asterism.viz.mask_overlay import overlay
+
+_ROWS_AT_ONCE = 256
 
 
 class Segmenting(FrameSize):
     """Settings of in-context segmentation."""
 
-    k: int = Field(30, ge=1)  # nearest patches of the examples that vote
-    temperature: float = Field(0.07, gt=0)
+    k: Count = 30  # nearest patches of the examples that vote
+    temperature: Positive = 0.07
 
 
 @dataclass(frozen=True)
@@ -71,15 +73,18 @@ def segment_images(encoder: Encoder, examples: Path, images: Path, out: Path, co
         folder.mkdir(parents=True, exist_ok=True)
     skipped = []
     with Bar(images.name, len(new)) as bar:
-        for path in new:
+        for path, name in zip(new, file_names(new), strict=True):
             try:
                 image = decode(path, str(path))
+                mask = segment(encoder, image, memory, config)
             except BadImage as error:
                 skipped.append(error)
                 continue
-            mask = segment(encoder, image, memory, config)
-            save_mask(mask, masks / f"{path.stem}.png")
-            save_picture(overlay(image, mask), overlays / f"{path.stem}.jpg")
+            except TooManyPatches as error:
+                skipped.append(BadImage(str(path), str(error)))
+                continue
+            save_mask(mask, masks / f"{name}.png")
+            save_picture(overlay(image, mask), overlays / f"{name}.jpg")
             bar.advance(1)
     if len(skipped) == len(new):
         raise UserError(f"none of the {len(new)} images in {images} can be read; the first error: {skipped[0]}")
@@ -134,12 +139,14 @@ def _matching(path: Path, file: Path, mask: Int64[Tensor, "h w"]) -> UInt8[Tenso
 
 def segment(
     encoder: Encoder, image: UInt8[Tensor, "3 h w"], memory: LabelledPatches, config: Segmenting
-) -> Int64[Tensor, "h w"]:
+) -> UInt8[Tensor, "h w"]:
     """The class of every pixel, as numbered in the masks of the examples."""
     size = (image.shape[1], image.shape[2])
     tokens, grid = patch_features(encoder, image, input_size(size, encoder, config))
     similarity, index = nearest(tokens.float(), memory.features, min(config.k, len(memory.features)))
     weights = torch.softmax(similarity / config.temperature, dim=1)
     soft = torch.einsum("qk,qkc->cq", weights, memory.labels[index]).reshape(-1, *grid)
-    smooth = F.interpolate(soft[None], size, mode="bilinear", align_corners=False)[0]
-    return memory.classes[smooth.argmax(dim=0).cpu()]
+    labels, numbers = largest_upsampled(soft, size).cpu(), memory.classes.to(torch.uint8)
+    for rows in labels.split(_ROWS_AT_ONCE):
+        rows.copy_(numbers[rows.long()])
+    return labels

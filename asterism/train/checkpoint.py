@@ -24,6 +24,7 @@ from asterism.config import Config
 from asterism.errors import UserError
 from asterism.files import flush, replacing
 from asterism.ops.sharding import placed_like, whole
+from asterism.ranges import Count, Few, NonNegative
 
 _NAME = re.compile(r"step-(\d+)")
 
@@ -31,10 +32,10 @@ _NAME = re.compile(r"step-(\d+)")
 class CheckpointConfig(Config):
     """How often to save, and which checkpoints to keep."""
 
-    every_steps: int | None = None  # None: once per epoch
-    every_minutes: float | None = 30.0  # also when the last one is older than this
-    keep_last: int = 2
-    keep_every: int | None = None  # checkpoints at multiples of this many steps are kept permanently
+    every_steps: Count | None = None  # None: once per epoch
+    every_minutes: NonNegative | None = 30.0  # also when the last one is older than this
+    keep_last: Few = 2
+    keep_every: Count | None = None  # checkpoints at multiples of this many steps are kept permanently
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from torch import Tensor
 from asterism.config import Config
 from asterism.ops.collectives import all_reduce_sum, world_size
 from asterism.ops.spread import SpreadWindow
+from asterism.ranges import Count
 from asterism.train.collapse import CollapseWatch
 from asterism.train.metrics import MetricsLog
 from asterism.train.online_knn import OnlineKnnConfig
@@ -28,7 +29,7 @@ _RANK_ROWS = 256  # embeddings that the rank is measured on, from several batche
 class MonitorConfig(Config):
     """How often metrics are logged, and what is measured besides the loss."""
 
-    log_every: int = 10  # optimiser steps between records
+    log_every: Count = 10  # optimiser steps between records
     tensorboard: bool | Literal["auto"] = "auto"  # auto: when the package is installed
     knn: OnlineKnnConfig | None = OnlineKnnConfig()  # None: no online k-NN
 

@@ -12,17 +12,18 @@ from asterism.errors import UserError
 from asterism.nn.encoder import Encoder
 from asterism.ops.neighbours import knn_accuracy
 from asterism.ops.random import fold, generator
+from asterism.ranges import Count, Positive, VoteTemperature
 
 
 class OnlineKnnConfig(Config):
     """Weighted k-NN on a labelled subset; without labels, how often a view retrieves the other view of its image."""
 
     data: str | None = None  # a labelled source; None: the training data, when it has labels
-    every_epochs: float | None = None  # None: ten times in a run
-    bank: int = 2000  # labelled images the neighbours come from
-    queries: int = 1000  # images to classify, from the same split: the test set is not for monitoring and tuning
-    k: int = 20
-    temperature: float = 0.07
+    every_epochs: Positive | None = None  # None: ten times in a run
+    bank: Count = 2000  # labelled images the neighbours come from
+    queries: Count = 1000  # images to classify, from the same split: the test set is not for monitoring and tuning
+    k: Count = 20
+    temperature: VoteTemperature = 0.07
 
 
 class OnlineKnn:

@@ -6,30 +6,30 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from asterism.config import Config
 from asterism.ops.schedules import cosine, warmup_cosine
 from asterism.ops.sharding import whole
+from asterism.ranges import NonNegative, Share, ShareBelowOne
 from asterism.types import Progress
 
 
 class OptimConfig(Config):
     """AdamW: linear warm-up, then cosine, per step. The defaults are those of DINO and its successors."""
 
-    lr: float = 5e-4  # peak; for a global batch of 256 images if scaled
+    lr: NonNegative = 5e-4  # peak; for a global batch of 256 images if scaled
     lr_scaling: Literal["linear", "none"] = "linear"  # peak = lr · global batch / 256, or lr itself
-    min_lr: float = 1e-6  # at the end, absolute
+    min_lr: NonNegative = 1e-6  # at the end, absolute
     schedule: Literal["cosine", "constant"] = "cosine"  # after the warm-up: down to min_lr, or peak throughout
-    warmup_epochs: float = 10.0
-    warmup_share: float | None = Field(default=None, ge=0, le=1)  # as a share of all steps, instead of warmup_epochs
+    warmup_epochs: NonNegative = 10.0
+    warmup_share: Share | None = None  # as a share of all steps, instead of warmup_epochs
     warmup_peak: Literal["last", "next"] = "last"  # first step at the peak: the last of the warm-up, or (MAE) the next
     decay: Literal["matrices", "all"] = "matrices"  # biases and 1-D parameters are not decayed, or (STELLAR) all are
-    weight_decay: float = 0.04
-    weight_decay_end: float = 0.4  # reached along a cosine
-    betas: tuple[float, float] = (0.9, 0.999)
-    clip: float = 0.0  # largest gradient norm; 0: no clipping
+    weight_decay: NonNegative = 0.04
+    weight_decay_end: NonNegative = 0.4  # reached along a cosine
+    betas: tuple[ShareBelowOne, ShareBelowOne] = (0.9, 0.999)
+    clip: NonNegative = 0.0  # largest gradient norm; 0: no clipping
     clip_by: Literal["tensor", "global"] = "tensor"  # norm of each parameter's gradient, or of all together
 
     def peak_lr(self, batch_size: int) -> float:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from asterism.train.units import duration
+from asterism.viz.console import plain_console
 
 _PLAIN_SECONDS = 15.0  # between lines when the output is not a terminal
 _SPEED_SECONDS = 600.0  # the time left is estimated over this period, so that slow runs average a few steps too
@@ -18,7 +19,7 @@ class ProgressDisplay:
     """Step, loss, images/s, share of time waiting for data, time left, online k-NN."""
 
     def __init__(self, start_step: int, steps: int) -> None:
-        self._console = Console()
+        self._console = plain_console()
         self._steps = steps
         self._step = start_step
         self._values: dict[str, float] = {}
@@ -52,10 +53,10 @@ class ProgressDisplay:
         due = time.monotonic() - self._last_line > _PLAIN_SECONDS or self._step == self._steps
         if not self._console.is_terminal and due:
             self._last_line = time.monotonic()
-            self._console.print(f"step {self._step}/{self._steps}  {self._numbers()}{self._left()}", highlight=False)
+            self._console.print(f"step {self._step}/{self._steps}  {self._numbers()}{self._left()}")
 
     def print(self, message: RenderableType) -> None:
-        self._console.print(message, highlight=False)
+        self._console.print(message)
 
     def _left(self) -> str:
         remaining = self._bar.tasks[0].time_remaining

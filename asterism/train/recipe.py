@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import Field, SerializeAsAny, field_validator, model_validator
+from pydantic import SerializeAsAny, field_validator, model_validator
 
 from asterism.config import Config, read_yaml, with_overrides
 from asterism.data.loader import DataConfig
@@ -16,6 +16,7 @@ from asterism.errors import UserError, unknown
 from asterism.methods import method_class, method_names
 from asterism.methods.base import MethodConfig
 from asterism.nn.backbone import BackboneConfig
+from asterism.ranges import Count, Few, Positive, Seed
 from asterism.train.checkpoint import CheckpointConfig
 from asterism.train.monitor import MonitorConfig
 from asterism.train.optim import OptimConfig
@@ -26,19 +27,17 @@ _LENGTHS = ("epochs", "steps", "minutes")  # a run has one of them
 class TrainerConfig(Config):
     """Length, devices and precision. "auto" values are resolved and printed when training starts."""
 
-    epochs: float | Literal["auto"] = "auto"  # passes over the data; auto: 100, or more when that is under 10 000 steps
-    steps: int | None = Field(default=None, ge=1)  # optimiser steps, instead of epochs
-    minutes: float | None = Field(
-        default=None, gt=0
-    )  # of training, instead of epochs or steps: a few steps are timed first
-    batch_size: int | Literal["auto"] = "auto"  # global: over all devices and micro-batches
-    accumulate: int = Field(default=1, ge=1)  # micro-batches per optimiser step and device
+    epochs: Positive | Literal["auto"] = "auto"  # passes over the data; auto: 100, and at least 10 000 steps
+    steps: Count | None = None  # optimiser steps, instead of epochs
+    minutes: Positive | None = None  # of training, instead of epochs or steps: a few steps are timed first
+    batch_size: Count | Literal["auto"] = "auto"  # global: over all devices and micro-batches
+    accumulate: Few = 1  # micro-batches per optimiser step and device
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    devices: int | Literal["auto"] = "auto"
-    nodes: int = Field(default=1, ge=1)
+    devices: Few | Literal["auto"] = "auto"
+    nodes: Few = 1
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
     precision: Literal["auto", "32", "bf16"] = "auto"  # auto: bf16 autocast on GPUs that support it
-    seed: int = 0
+    seed: Seed = 0
 
     @model_validator(mode="after")
     def _one_length(self) -> TrainerConfig:
@@ -68,9 +67,11 @@ class Recipe(Config):
         if isinstance(value, str):
             value = {"name": value}
         if isinstance(value, Mapping):
-            if "name" not in value:
-                raise UserError(f"method.name is required; choose from: {', '.join(method_names())}")
-            return method_class(value["name"]).Config.parse(value, section="method")
+            name = value.get("name")
+            if not isinstance(name, str):
+                given = "is required" if name is None else f"= {name!r} must be text"
+                raise UserError(f"method.name {given}; choose from: {', '.join(method_names())}")
+            return method_class(name).Config.parse(value, section="method")
         return value
 
 
@@ -81,16 +82,24 @@ def load_recipe(name: str, overrides: Sequence[str] = (), values: Mapping[str, A
     length that the user gives replaces the one of that section.
     """
     written = read_yaml(find_recipe(name))
-    small = written.pop("on_cpu", {})
+    small = _section(written.pop("on_cpu", {}), "on_cpu")
     if takes_small_form(name, overrides, values):
-        given = with_overrides(values or {}, overrides).get("trainer") or {}
+        given = _section(with_overrides(values or {}, overrides).get("trainer"), "trainer")
         if any(length in given for length in _LENGTHS):
-            small = small | {"trainer": {k: v for k, v in small.get("trainer", {}).items() if k not in _LENGTHS}}
+            trainer = _section(small.get("trainer"), "on_cpu.trainer")
+            small = {**small, "trainer": {k: v for k, v in trainer.items() if k not in _LENGTHS}}
         written = _merge(written, small)
     merged = with_overrides(_merge(written, values or {}), overrides)
-    if "path" not in merged.get("data", {}):
+    if "path" not in _section(merged.get("data"), "data"):
         raise UserError(f"the recipe {name!r} does not specify any images: give --data FOLDER (or data.path)")
     return Recipe.parse(merged)
+
+
+def _section(value: Any, name: str) -> Mapping[str, Any]:
+    """A part of a recipe, which may be missing."""
+    if value is not None and not isinstance(value, Mapping):
+        raise UserError(f"{name} = {value!r} must be a group of settings, such as {name}.key=value")
+    return value or {}
 
 
 def takes_small_form(name: str, overrides: Sequence[str] = (), values: Mapping[str, Any] | None = None) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from asterism.ops.collectives import rank
+from asterism.viz.console import plain_console
 
 _QUIET_SECONDS = 2.0  # a bar appears when the work takes longer than this
 
@@ -16,7 +16,7 @@ class Bar:
     """A progress bar for `total` items, of which `done` are already done."""
 
     def __init__(self, title: str, total: int, done: int = 0) -> None:
-        self._console = Console(stderr=True)
+        self._console = plain_console(stderr=True)
         self._title, self._total, self._done = title, total, done
         self._start = time.monotonic()
         self._bar: Progress | None = None
@@ -31,7 +31,12 @@ class Bar:
     def advance(self, count: int) -> None:
         self._done += count
         if self._bar is None and self._is_due():
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            columns = (
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+            )
             self._bar = Progress(*columns, console=self._console, transient=True)
             self._bar.add_task(self._title, total=self._total)
             self._bar.start()

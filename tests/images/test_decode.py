@@ -11,7 +11,8 @@ from PIL import Image
 
 from asterism.images import decode as module
 from asterism.images.bad_image import BadImage
-from asterism.images.decode import MAX_PIXELS, MIN_SIDE, SUFFIXES, decode, from_pillow
+from asterism.images.decode import SUFFIXES, decode, from_pillow
+from asterism.images.limits import MAX_PIXELS, MIN_SIDE
 
 HEIGHT, WIDTH = 24, 40
 

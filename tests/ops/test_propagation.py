@@ -5,9 +5,17 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from asterism.ops import propagation
-from asterism.ops.propagation import carry_mask, class_shares, hard_labels, propagate, resize_labels
+from asterism.ops.propagation import (
+    carry_mask,
+    class_shares,
+    hard_labels,
+    largest_upsampled,
+    propagate,
+    resize_labels,
+)
 from asterism.ops.random import generator
 
 SETTINGS = {"topk": 4, "radius": 1, "temperature": 0.2}
@@ -83,3 +91,11 @@ def test_labels_take_the_nearest_centre() -> None:
 def test_small_objects_keep_their_share_of_a_cell() -> None:
     labels = torch.tensor([[0, 1, 9, 9], [0, 0, 9, 9]])
     assert class_shares(labels, 2, (1, 2)).tolist() == [[[0.75, 0.0]], [[0.25, 0.0]]]
+
+
+def test_upsampling_in_bands_equals_upsampling_at_once() -> None:
+    shares = torch.rand(5, 7, 9, generator=torch.Generator().manual_seed(0))
+    for size in [(61, 83), (7, 9), (5, 200), (14, 3)]:
+        whole = F.interpolate(shares[None], size, mode="bilinear", align_corners=False)[0].argmax(0)
+        for numbers in (1, 5 * size[1] * 3, 1 << 24):
+            assert torch.equal(largest_upsampled(shares, size, numbers).long(), whole)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,16 +35,14 @@ def user_cache_file(kind: str, identity: bytes) -> Path:
 
 
 def read_index(path: Path) -> Arrays | None:
+    """The arrays of an index; None if there is none or it is damaged."""
+    if not path.is_file():
+        return None
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
+    except Exception:  # numpy and zipfile raise almost anything for damaged files, and the index is then built again
         return None
-
-
-def may_write(folder: Path) -> bool:
-    """Whether files may be written to a folder. A folder without any write permission is respected even for root."""
-    return bool(folder.stat().st_mode & 0o222) and os.access(folder, os.W_OK)
 
 
 def write_index(path: Path, arrays: Mapping[str, NDArray[np.generic]]) -> None:

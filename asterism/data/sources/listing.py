@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from asterism.data.sources.index_cache import read_index, settled, user_cache_file, write_index
+from asterism.data.sources.index_cache import Arrays, read_index, settled, user_cache_file, write_index
 from asterism.data.sources.names import Names
 from asterism.images.decode import SUFFIXES
 
@@ -179,18 +179,27 @@ def _remember(cache: Path, place: bytes, listing: Listing, stamps: NDArray[np.in
 
 
 def _recall(cache: Path, place: bytes) -> Listing | None:
-    arrays = read_index(cache) if cache.exists() else None
-    if arrays is None or str(arrays.get("version")) != _VERSION or arrays["place"].tobytes() != place:
+    arrays = read_index(cache)
+    if arrays is None or not _is_whole(arrays, place):
         return None
     folders, files, visited = (Names(arrays[name].tobytes()) for name in ("folders", "files", "visited"))
-    for index, expected in enumerate(arrays["stamps"].tolist()):
+    first, stamps = arrays["first"].astype(np.int64), arrays["stamps"]
+    if first.shape != (len(folders) + 1,) or first[-1] != len(files) or stamps.shape != (len(visited), 3):
+        return None
+    for index, expected in enumerate(stamps.tolist()):
         try:
             status = os.stat(place + b"/" + visited[index])  # noqa: PTH116  (bytes)
         except OSError:
             return None
         if list(_stamp(status)) != expected:
             return None
-    return Listing(folders, arrays["first"].astype(np.int64), files, visited)
+    return Listing(folders, first, files, visited)
+
+
+def _is_whole(arrays: Arrays, place: bytes) -> bool:
+    """Whether a cached listing has all its parts, in this version, for this folder."""
+    parts = {"version", "place", "folders", "first", "files", "visited", "stamps"}
+    return parts <= arrays.keys() and str(arrays["version"]) == _VERSION and arrays["place"].tobytes() == place
 
 
 def _array(data: bytes) -> NDArray[np.uint8]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from asterism.errors import UserError
 from asterism.images.decode import SUFFIXES
 from asterism.images.masks import VOID, read_values
+from asterism.inputs import read_text
 
 CLASSES_FILE = "classes.txt"
 
@@ -44,7 +45,14 @@ def paired(images: Path, masks: Path) -> list[tuple[Path, Path]]:
         for path in sorted(images.iterdir())
         if path.suffix.lower() in SUFFIXES and (images != masks or path.suffix.lower() != ".png")
     ]
-    return [(path, found[path.stem]) for path in pictures if path.stem in found]
+    pairs = [(path, found[path.stem]) for path in pictures if path.stem in found]
+    images_of: dict[Path, Path] = {}
+    for image, mask in pairs:
+        if images_of.setdefault(mask, image) != image:
+            raise UserError(
+                f"{mask} may be the mask of {images_of[mask].name} or of {image.name}; give each image its own name"
+            )
+    return pairs
 
 
 @dataclass(frozen=True)
@@ -101,7 +109,7 @@ def class_names(root: Path) -> tuple[str, ...] | None:
     file = root / CLASSES_FILE
     if not file.is_file():
         return None
-    return tuple(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
+    return tuple(line.strip() for line in read_text(file).splitlines() if line.strip())
 
 
 def _of_colours(found: set[int], names: Sequence[str] | None) -> OwnClasses:

@@ -1,8 +1,8 @@
 """Tar files in WebDataset layout, with random access through an index of offsets.
 
 Members with the same name up to the first dot form a sample: an image and, in `.cls`, its class number. The index is
-built once and stored next to the data if that folder is writable, else in the user's cache. It is rebuilt when the size
-or the time stamp of a tar file changes. `classes.txt` next to the tar files names the classes, one per line.
+built once and stored in the user's cache; nothing is ever written next to the data. It is rebuilt when the size or the
+time stamp of a tar file changes. `classes.txt` next to the tar files names the classes, one per line.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asterism.data.sources import splits
-from asterism.data.sources.index_cache import Arrays, may_write, read_index, settled, user_cache_file, write_index
+from asterism.data.sources.index_cache import Arrays, read_index, settled, user_cache_file, write_index
 from asterism.data.sources.names import Names
 from asterism.data.sources.source import Sample
 from asterism.data.sources.tar_index import Member, members
 from asterism.errors import UserError
 from asterism.images.bad_image import BadImage
 from asterism.images.decode import SUFFIXES, decode
+from asterism.images.limits import check_bytes
+from asterism.inputs import read_text
 
 _VERSION = "1"
 _UNLABELLED = -1
+_LARGEST_CLASS = 999_999  # numbers are positions in a list of class names, which is as long as the largest
 
 
 class Shards:
@@ -135,16 +138,15 @@ def _index(files: list[Path]) -> _Index:
     checked_at = time.time_ns()
     stamps = np.array([(status.st_size, status.st_mtime_ns) for status in (file.stat() for file in files)], np.int64)
     identity = "\0".join([_VERSION, *(str(file.resolve()) for file in files)]).encode()
-    next_to_data = files[0].parent / f".asterism-{hashlib.blake2b(identity, digest_size=8).hexdigest()}.npz"
-    in_user_cache = user_cache_file("shards", identity)
-    for cache in (next_to_data, in_user_cache):
-        arrays = read_index(cache) if cache.exists() else None
-        if arrays is not None and np.array_equal(arrays.get("stamps", ()), stamps):
-            return _unpack(arrays)
+    cache = user_cache_file("shards", identity)
+    arrays = read_index(cache)
+    if arrays is not None and np.array_equal(arrays.get("stamps", ()), stamps):
+        known = _unpack(arrays, stamps[:, 0])
+        if known is not None:
+            return known
     index = _build(files)
     if settled(stamps[:, 1], checked_at):
-        arrays = _pack(index, stamps)
-        write_index(next_to_data if may_write(next_to_data.parent) else in_user_cache, arrays)
+        write_index(cache, _pack(index, stamps))
     return index
 
 
@@ -159,14 +161,19 @@ def _pack(index: _Index, stamps: NDArray[np.int64]) -> Arrays:
     }
 
 
-def _unpack(arrays: Arrays) -> _Index:
-    return _Index(
-        Names(arrays["keys"].tobytes()),
-        arrays["shard"].astype(np.int32),
-        arrays["offset"].astype(np.int64),
-        arrays["size"].astype(np.int64),
-        arrays["label"].astype(np.int64),
-    )
+def _unpack(arrays: Arrays, file_sizes: NDArray[np.int64]) -> _Index | None:
+    """The stored index; None if it is damaged."""
+    try:
+        keys = Names(arrays["keys"].astype(np.uint8).tobytes())
+        shard, offset, size, label = (arrays[name].astype(np.int64) for name in ("shard", "offset", "size", "label"))
+    except (KeyError, ValueError, TypeError):
+        return None
+    if any(column.shape != (len(keys),) for column in (shard, offset, size, label)):
+        return None
+    in_range = (shard >= 0) & (shard < len(file_sizes)) & (offset >= 0) & (size >= 0) & (label >= _UNLABELLED)
+    if not in_range.all() or (label > _LARGEST_CLASS).any() or (offset + size > file_sizes[shard]).any():
+        return None
+    return _Index(keys, shard.astype(np.int32), offset, size, label)
 
 
 def _build(files: list[Path]) -> _Index:
@@ -194,7 +201,7 @@ def _samples(path: Path, file: BinaryIO) -> Iterator[tuple[str, Member, int]]:
             if kind[kind.rfind(".") :] in SUFFIXES and (image is None or kind.count(".") < image[1]):
                 image = member, kind.count(".")
             elif kind in (".cls", ".cls.txt"):
-                label = _class_number(file, member)
+                label = _class_number(path, file, member)
         if image is not None:
             yield name, image[0], label
 
@@ -204,10 +211,15 @@ def _stem(name: str) -> str:
     return folder + slash + base.partition(".")[0]
 
 
-def _class_number(file: BinaryIO, member: Member) -> int:
+def _class_number(path: Path, file: BinaryIO, member: Member) -> int:
     file.seek(member.offset)
     text = file.read(min(member.size, 32)).strip()
-    return int(text) if text.isdigit() else _UNLABELLED
+    number = int(text) if text.isdigit() else _UNLABELLED
+    if number > _LARGEST_CLASS:
+        raise UserError(
+            f"{path}: {member.name} holds the class {number}; number the classes from 0 to {_LARGEST_CLASS:,} at most"
+        )
+    return number
 
 
 def _class_names(folder: Path, labels: NDArray[np.int64]) -> list[str] | None:
@@ -217,7 +229,7 @@ def _class_names(folder: Path, labels: NDArray[np.int64]) -> list[str] | None:
     count = int(labels.max()) + 1
     for file in (folder / "classes.txt", folder.parent / "classes.txt"):
         if file.is_file():
-            lines = [line.rpartition("\t")[2].strip() for line in file.read_text(encoding="utf-8").splitlines()]
+            lines = [line.rpartition("\t")[2].strip() for line in read_text(file).splitlines()]
             names = [line for line in lines if line]
             if len(names) < count:
                 raise UserError(f"{file} names {len(names)} classes, but class numbers go up to {count - 1}")
@@ -234,6 +246,7 @@ class _Handles:
         self._open: OrderedDict[Path, int] = OrderedDict()
 
     def read(self, path: Path, offset: int, size: int, key: str) -> bytes:
+        check_bytes(size, key)
         try:
             data = os.pread(self._handle(path), size, offset)
         except OSError as error:

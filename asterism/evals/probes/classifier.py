@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field, field_validator
+from pydantic import field_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -22,6 +22,7 @@ from asterism.evals.probes.heads import best, train_heads
 from asterism.features.extract import Extracted
 from asterism.ops.random import fold
 from asterism.ops.schedules import cosine
+from asterism.ranges import Count, InnerShare, Positive
 
 _ROWS = 4096  # scored at a time
 
@@ -29,9 +30,9 @@ _ROWS = 4096  # scored at a time
 class GridConfig(ProtocolConfig):
     """The learning rates of the grid, and the share of images to choose among them."""
 
-    learning_rates: tuple[float, ...]
-    epochs: int = Field(100, ge=1)
-    chosen_on: float = Field(0.1, gt=0, lt=1)  # share of the training images held out to choose the learning rate
+    learning_rates: tuple[Positive, ...]
+    epochs: Count = 100
+    chosen_on: InnerShare = 0.1  # share of the training images held out to choose the learning rate
 
     @field_validator("learning_rates")
     @classmethod

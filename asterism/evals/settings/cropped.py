@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
 from asterism.data import Source
 from asterism.evals.base import ProtocolConfig
 from asterism.features.extract import Extracted, Feature, extract, pooled
 from asterism.images.square import usual_resize
 from asterism.nn.encoder import Encoder
+from asterism.ranges import AtLeastOne
 
 
 class CroppedConfig(ProtocolConfig):
     """How images are resized and cropped."""
 
-    resize: float | None = Field(
-        default=None, ge=1
-    )  # shorter side before the centre crop, relative to the crop; None: `usual_resize`
+    resize: AtLeastOne | None = None  # shorter side before the centre crop, relative to the crop; None: `usual_resize`
 
     def pixels(self, encoder: Encoder) -> dict[str, int]:
         """The shorter side after resizing and the side of the centre crop, in pixels."""

@@ -10,19 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from asterism.data import Source, Subset
 from asterism.data.evaluation.labelled import class_balanced, labels_of
 from asterism.errors import UserError
 from asterism.evals.base import ProtocolConfig
 from asterism.images.decode import SUFFIXES
+from asterism.ranges import PositiveShare
 
 
 class FewLabelsConfig(ProtocolConfig):
     """Which training images to use."""
 
-    label_share: float = Field(1.0, gt=0, le=1)  # class-balanced share of the training images
+    label_share: PositiveShare = 1.0  # class-balanced share of the training images
     label_list: str | None = None  # instead of a share: a text file with the names of the images
 
     @model_validator(mode="after")

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import field_validator
 
 from asterism.evals.base import ProtocolConfig
+from asterism.ranges import Count, VoteTemperature
 
 
 class VotingConfig(ProtocolConfig):
     """The number of voting neighbours, and the temperature of their weights."""
 
-    k: tuple[int, ...] = (10, 20, 100, 200)  # neighbours that vote; every value is reported
-    temperature: float = Field(0.07, ge=0.02)  # of the votes; below 0.02 single precision overflows
+    k: tuple[Count, ...] = (10, 20, 100, 200)  # neighbours that vote; every value is reported
+    temperature: VoteTemperature = 0.07  # of the votes; below 0.02 single precision overflows
 
     @field_validator("k", mode="before")
     @classmethod

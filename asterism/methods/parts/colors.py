@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
 from asterism.methods.base import MethodConfig
+from asterism.ranges import PositiveRange, Share
 from asterism.types import ColorJitter, ViewSpec
 
 
@@ -12,8 +11,8 @@ class ColorsConfig(MethodConfig):
     """Colours that differ between views are uninformative, so the network learns to rely on other cues."""
 
     jitter: ColorJitter | None = ColorJitter()  # None if colours are informative, or images are grey
-    grayscale: float = Field(default=0.2, ge=0, le=1)  # probability
-    blur_sigma: tuple[float, float] = (0.1, 2.0)  # in pixels of the view: lower it for views much below 224
+    grayscale: Share = 0.2  # probability
+    blur_sigma: PositiveRange = (0.1, 2.0)  # in pixels of the view: lower it for views much below 224
 
     def colored(self, view: ViewSpec) -> ViewSpec:
         changes = {"jitter": self.jitter, "grayscale": self.grayscale, "blur_sigma": self.blur_sigma}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from jaxtyping import Bool
-from pydantic import Field
 from torch import Tensor
 
 from asterism.errors import UserError
@@ -11,6 +10,7 @@ from asterism.methods.parts.colors import ColorsConfig
 from asterism.nn.backbone import Backbone
 from asterism.ops.block_masks import MaskConfig, draw_masks
 from asterism.ops.random import fold_each
+from asterism.ranges import AreaRange, FewFromZero, Pixels, Share
 from asterism.types import Batch, Progress, ViewSpec
 
 GLOBAL_VIEWS = 2
@@ -19,12 +19,12 @@ GLOBAL_VIEWS = 2
 class MultiCropConfig(ColorsConfig):
     """Sizes are in pixels, scales are shares of the image's area."""
 
-    global_size: int | None = Field(default=None, gt=0)  # None: the backbone's image size
-    global_scale: tuple[float, float] = (0.25, 1.0)
-    local_views: int = Field(default=10, ge=0)
-    local_size: int | None = Field(default=None, gt=0)  # None: 3/7 of the global size (96 of 224), in whole patches
-    local_scale: tuple[float, float] = (0.05, 0.25)
-    solarize: float = Field(default=0.2, ge=0, le=1)  # probability, of the second large view
+    global_size: Pixels | None = None  # None: the backbone's image size
+    global_scale: AreaRange = (0.25, 1.0)
+    local_views: FewFromZero = 10
+    local_size: Pixels | None = None  # None: 3/7 of the global size (96 of 224), in whole patches
+    local_scale: AreaRange = (0.05, 0.25)
+    solarize: Share = 0.2  # probability, of the second large view
 
 
 def usual_local_size(global_size: int, patch_size: int) -> int:

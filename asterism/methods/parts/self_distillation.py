@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor, nn
 
 from asterism.methods.base import Method, MethodConfig
@@ -21,26 +20,27 @@ from asterism.nn.teacher import Teacher
 from asterism.ops.losses import entropy
 from asterism.ops.precision import at_least_float32
 from asterism.ops.schedules import cosine, ramp_per_epoch
+from asterism.ranges import Count, CountFromZero, Positive, Share
 from asterism.types import Progress
 
 
 class TeacherConfig(MethodConfig):
     """How the teacher follows, and how sharp targets and predictions are. Temperatures divide logits."""
 
-    momentum: float = Field(default=0.996, ge=0, le=1)  # of the teacher at the start; a cosine takes it to 1
-    student_temp: float = Field(default=0.1, gt=0)
-    warmup_teacher_temp: float = Field(default=0.04, gt=0)  # the teacher's at the start
-    teacher_temp: float = Field(default=0.07, gt=0)  # the teacher's after the warm-up
-    warmup_teacher_temp_epochs: int = Field(default=30, ge=0)
+    momentum: Share = 0.996  # of the teacher at the start; a cosine takes it to 1
+    student_temp: Positive = 0.1
+    warmup_teacher_temp: Positive = 0.04  # the teacher's at the start
+    teacher_temp: Positive = 0.07  # the teacher's after the warm-up
+    warmup_teacher_temp_epochs: CountFromZero = 30
 
 
 class PrototypeHeadConfig(TeacherConfig):
     """A head with learned prototypes: layers, normalisation to unit length, and cosines with each prototype."""
 
-    hidden_dim: int = Field(default=2048, gt=0)
-    bottleneck_dim: int = Field(default=256, gt=0)
+    hidden_dim: Count = 2048
+    bottleneck_dim: Count = 256
     norm_last_layer: bool = True  # prototype gains fixed to 1: more stable, slightly less accurate
-    freeze_last_layer: int = Field(default=1, ge=0)  # epochs in which the prototypes are frozen
+    freeze_last_layer: CountFromZero = 1  # epochs in which the prototypes are frozen
 
 
 C = TypeVar("C", bound=TeacherConfig)

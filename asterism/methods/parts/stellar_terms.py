@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pydantic import Field
-
 from asterism.config import Config
+from asterism.ranges import NonNegative
 
 if TYPE_CHECKING:
     from asterism.methods.stellar import StellarConfig
@@ -16,13 +15,13 @@ if TYPE_CHECKING:
 class Weights(Config):
     """Weights of the loss terms; 0 leaves a term out. The reconstruction's weight is in its own settings."""
 
-    cluster: float = Field(default=1.0, ge=0)
-    align: float = Field(default=1.0, ge=0)
-    cls_cluster: float = Field(default=1.0, ge=0)
-    cls_masked: float = Field(default=1.0, ge=0)
-    cls_local: float = Field(default=1.0, ge=0)
-    koleo: float = Field(default=0.1, ge=0)  # of the clean view's concepts
-    koleo_masked: float = Field(default=0.1, ge=0)
+    cluster: NonNegative = 1.0
+    align: NonNegative = 1.0
+    cls_cluster: NonNegative = 1.0
+    cls_masked: NonNegative = 1.0
+    cls_local: NonNegative = 1.0
+    koleo: NonNegative = 0.1  # of the clean view's concepts
+    koleo_masked: NonNegative = 0.1
 
 
 @dataclass(frozen=True)

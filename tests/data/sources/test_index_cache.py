@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asterism.data.sources.index_cache import may_write, read_index, settled, user_cache, user_cache_file, write_index
+from asterism.data.sources.index_cache import read_index, settled, user_cache, user_cache_file, write_index
 
 SECOND = 1_000_000_000
 
@@ -37,15 +37,6 @@ def test_pickles_are_not_loaded(tmp_path: Path) -> None:
 def test_an_unwritable_folder_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     write_index(tmp_path / "file" / "index.npz", {"a": np.arange(3)})
-
-
-def test_a_read_only_folder_is_not_written_to(tmp_path: Path) -> None:
-    assert may_write(tmp_path)
-    tmp_path.chmod(0o555)
-    try:
-        assert not may_write(tmp_path)
-    finally:
-        tmp_path.chmod(0o755)
 
 
 def test_location_of_the_user_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

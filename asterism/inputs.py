@@ -1,0 +1,77 @@
+"""Reading files that a user names: regular files of a bounded size only, so that nothing blocks and nothing is endless.
+
+A pipe would wait for its writer, a device has no end, and a file of many gigabytes does not fit into memory. Images
+have their own limits (`asterism.images.limits`), text and JSON those of this file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from asterism.errors import UserError, reason_of
+
+MAX_TEXT = 64 << 20  # bytes of lists, recipes and class names
+MAX_JSON = 4 << 30  # bytes; the largest annotation files of COCO have 0.5 GB
+
+
+class Unreadable(Exception):
+    """A file that is not read, and why."""
+
+
+def user_path(text: str | os.PathLike[str]) -> Path:
+    """The path a user wrote, with `~` and `~user` replaced by home folders."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise UserError(f"{os.fspath(text)}: there is no such user; write the path of the folder itself") from None
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """The content of a regular file of at most `most` bytes."""
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # else opening a pipe waits for its writer
+        try:
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
+                kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe or a device"
+                raise Unreadable(f"it is {kind}, not a regular file")
+            if status.st_size > most:
+                raise Unreadable(f"it has {status.st_size:,} bytes, more than the limit of {most:,}")
+            with open(handle, "rb", closefd=False) as file:
+                return file.read(most + 1)
+        finally:
+            os.close(handle)
+    except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
+        raise Unreadable(f"the file cannot be read: {reason_of(error)}") from None
+
+
+def read_text(path: Path, most: int = MAX_TEXT) -> str:
+    """The text of a UTF-8 file."""
+    try:
+        return read_regular(path, most).decode("utf-8-sig")
+    except Unreadable as error:
+        raise UserError(f"cannot read {path}: {error}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"cannot read {path}: it is not UTF-8 text (byte {error.start:,}); save it with this encoding"
+        ) from None
+
+
+def read_json(path: Path, most: int = MAX_JSON) -> Any:
+    """The content of a JSON file."""
+    try:
+        return parse_json(read_text(path, most))
+    except ValueError as error:
+        raise UserError(f"cannot read {path}: it is not valid JSON: {error}") from None
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text; every flaw is a ValueError, also one that Python reports in another way."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
