@@ -140,9 +140,22 @@ def test_a_damaged_checkpoint_is_skipped_and_named(tmp_path, damage):
         checkpoint.read(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "null", "{", '{"step": 1}', '{"step": "1", "steps": 9, "images": 7, "batch_size": 2}',
-    '{"step": 1, "steps": -9, "images": 7, "batch_size": 2}', '{"step": 1, "steps": 9, "images": 7, "batch_size": 2, "more": 1}',
-    "[" * 100_000, "\ud800"])  # fmt: skip
+_VALID = {"step": 1, "steps": 9, "images": 7, "batch_size": 2}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "null",
+        "{",
+        '{"step": 1}',
+        "[" * 100_000,
+        "\ud800",
+        *(json.dumps(_VALID | change) for change in ({"step": "1"}, {"steps": -9}, {"images": 1.5}, {"more": 1})),
+    ],
+)
 def test_a_state_with_wrong_values_is_named(tmp_path, text):
     (path,) = saved(tmp_path, 1)
     (path / "checksums.txt").unlink()
