@@ -371,7 +371,7 @@ def _concept_encoder(
             )
         return subject.encoder.eval(), subject.model.name
     if subject.run is not None:
-        kind = f"a run of {open_run(subject.run).config['method']['name']}"
+        kind = f"a run of {open_run(subject.run).recipe.method.name}"
     else:
         kind = subject.encoder.backbone.architecture.name
     raise UserError(
@@ -390,7 +390,7 @@ def _data_of(subject: _Subject, data: PathLike | None) -> str:
         return os.fspath(data)
     if subject.run is None:
         raise UserError("no data given: use --data with a folder, shards, or a name from `asterism list datasets`")
-    return str(open_run(subject.run).config["data"]["path"])
+    return open_run(subject.run).recipe.data.path
 
 
 def _everything(path: str) -> tuple[Source, str | None]:

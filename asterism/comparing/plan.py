@@ -111,7 +111,7 @@ def is_finished(place: Place, trial: str) -> bool:
     """Whether training has finished all its steps."""
     run = Run(place.run(trial))
     done = checkpoint.steps(run.checkpoints)
-    return bool(done) and done[-1] >= run.config["trainer"]["steps"]
+    return bool(done) and done[-1] >= (run.recipe.trainer.steps or 0)
 
 
 def is_evaluated(trial: Trial, place: Place, part: EvaluationConfig) -> bool:

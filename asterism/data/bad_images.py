@@ -65,9 +65,11 @@ class BadImageLog:
             content = file.read()
         end = content.rfind(b"\n") + 1
         for line in content[:end].splitlines():
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # a line truncated when the process was killed
+            with contextlib.suppress(
+                ValueError, KeyError, TypeError, RecursionError
+            ):  # a line truncated when the process was killed
                 record = json.loads(line)
-                self._reasons[record["key"]] = record["reason"]
+                self._reasons[str(record["key"])] = str(record["reason"])
         self._position += end
         return end < len(content)
 

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from asterism.data import Source
 from asterism.errors import UserError
@@ -17,6 +19,8 @@ from asterism.files import write_text
 from asterism.types import Model
 
 _PACKAGES = ("asterism", "torch", "torchvision", "timm")
+
+_Number = Annotated[float, Field(strict=True)]
 
 
 @dataclass(frozen=True)
@@ -33,13 +37,15 @@ class Result:
     """The outcome of one protocol for one encoder on one data set."""
 
     protocol: str
-    values: Mapping[str, float]
+    values: Annotated[Mapping[str, _Number], Field(min_length=1)]
     constants: Mapping[str, Any]
     model: Model
     train: DataUsed
     test: DataUsed
-    seconds: float
-    baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # same protocol and data, other encoders
+    seconds: _Number
+    baselines: Mapping[str, Mapping[str, _Number]] = field(
+        default_factory=dict
+    )  # same protocol and data, other encoders
     notes: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=lambda: _versions())
     path: Path | None = None  # where it was written
@@ -72,16 +78,20 @@ def read_results(folder: Path) -> list[Result]:
 
 
 def _read(path: Path) -> Result:
+    """A result; every value is checked, because the file may have been edited or damaged."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        parts = {name: DataUsed(**content[name]) for name in ("train", "test")}
-        records = parts | {"model": Model(**content["model"]), "notes": tuple(content["notes"]), "path": path}
-        return Result(**content | records)
-    except (ValueError, TypeError, KeyError) as error:
-        raise UserError(
-            f"{path} is not a result of `asterism evaluate` ({error}); delete it and evaluate again"
-        ) from None
+        return replace(_RESULT.validate_python(content), path=path)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    except (OSError, ValueError, RecursionError) as error:
+        reason = str(error)
+    raise UserError(f"{path} is not a result of `asterism evaluate` ({reason}); delete it and evaluate again")
 
 
 def _versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: metadata.version(name) for name in _PACKAGES}}
+
+
+_RESULT = TypeAdapter(Result)

@@ -20,6 +20,7 @@ from asterism.errors import MissingExtra, UserError
 from asterism.features.fingerprint import encoder_fingerprint
 from asterism.nn.encoder import Encoder
 
+FORMAT = 1  # of the columns and their metadata; older files have none, and the same columns
 _BYTES = 16 << 20  # of a column in memory at a time
 
 
@@ -34,6 +35,7 @@ def open_index(path: Path, encoder: Encoder) -> Index:
         index = Index(path, kinds[path.suffix](path))
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise UserError(f"{path} cannot be read as an index: {error}; make it again with `asterism embed`") from None
+    index.check_format()
     index.check_encoder(encoder)
     return index
 
@@ -67,6 +69,14 @@ class Index:
     def maps(self, images: Sequence[int]) -> dict[int, Float[Tensor, "r h w"]]:
         """The maps of some images, by their row."""
         return {row: torch.from_numpy(values.copy()) for row, values in self._file.rows("where", sorted(set(images)))}
+
+    def check_format(self) -> None:
+        written = self.facts.get("format", FORMAT)
+        if not isinstance(written, int) or written > FORMAT:
+            raise UserError(
+                f"{self.path} was written by a newer version of Asterism ({self.facts.get('version')}, format "
+                f"{written}); this version reads up to format {FORMAT}. Update Asterism, or embed the images again"
+            )
 
     def check_encoder(self, encoder: Encoder) -> None:
         if self.facts.get("encoder") == encoder_fingerprint(encoder):

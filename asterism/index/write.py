@@ -24,6 +24,8 @@ from asterism.features.extract import Encoded, stream
 from asterism.features.fingerprint import encoder_fingerprint
 from asterism.files import replacing, scratch_folder, write_text
 from asterism.images.bad_image import BadImage
+from asterism.index.read import FORMAT
+from asterism.lock import check_unowned, file_lock, owned
 from asterism.nn.encoder import Encoder
 from asterism.types import Model
 
@@ -50,6 +52,7 @@ def check_target(path: Path, overwrite: bool) -> Path:
     """Check that the file can and may be written, before any work is done."""
     if path.suffix not in _SUFFIXES:
         raise UserError(f"cannot write {path}: the name must end in {' or '.join(_SUFFIXES)}")
+    check_unowned(file_lock(path), path)
     if path.is_dir() or (path.exists() and not overwrite):
         raise UserError(f"{path} exists already; replace it with --overwrite, or choose another --out")
     if path.suffix == ".parquet":
@@ -72,7 +75,8 @@ def write_embeddings(
     opened: the path and the split that open the source again, so that a reader of the index can show the images.
     """
     bad: list[BadImage] = []
-    with replacing(target) as temporary, scratch_folder(target) as scratch:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with owned(file_lock(target), target), replacing(target) as temporary, scratch_folder(target) as scratch:
         file: _Rows = (_Parquet if target.suffix == ".parquet" else _Npz)(temporary, scratch)
         facts = _describe(source, model, encoder, opened)
         for batch in stream(encoder.eval(), source, resize=encoder.image_size, batch_size=batch_size):
@@ -99,6 +103,7 @@ def _describe(source: Source, model: Model, encoder: Encoder, opened: tuple[str,
     """Everything needed to use the vectors and to reproduce them."""
     path, split = opened or (None, None)
     return {
+        "format": FORMAT,
         "model": model.name,
         "step": model.step,
         "encoder": encoder_fingerprint(encoder),

@@ -118,7 +118,5 @@ class TokenizingEncoder(Encoder):
         super().__init__(tokenizer.backbone, tokenizer.mean, tokenizer.std)
         self.tokenizer = tokenizer
 
-    def save(self, path: str | Path, step: int | None = None) -> Path:
-        path = super().save(path, step)
+    def save_parts(self, path: Path) -> None:
         save_tokenizer(self.tokenizer, path.with_name(FILE_NAME))
-        return path

@@ -64,8 +64,7 @@ class ConceptEncoder(Encoder):
             raise UserError("this encoder has no decoder; reconstruct with a run that trained one")
         return self.reconstruction(where.flatten(2).mT @ sparse, (where.shape[2], where.shape[3]))
 
-    def save(self, path: str | Path, step: int | None = None) -> Path:
-        path = super().save(path, step)
+    def save_parts(self, path: Path) -> None:
         reconstruction = None if self.reconstruction is None else self.reconstruction.describe()
         temperature = None if self.localization is None else self.localization.temperature
         description = {"temperature": temperature, "reconstruction": reconstruction}
@@ -73,7 +72,6 @@ class ConceptEncoder(Encoder):
         tensors = {f"{part}.{n}": t for part, m in parts.items() if m is not None for n, t in m.state_dict().items()}
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         write_safetensors(concepts_file(path), tensors, {METADATA_KEY: json.dumps(description)})
-        return path
 
 
 def concepts_file(encoder_file: Path) -> Path:

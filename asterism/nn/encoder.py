@@ -120,10 +120,15 @@ class Encoder(nn.Module):
             "image_size": self.image_size,
             "step": self.step if step is None else step,
         }
+        self.save_parts(path)
         network = self.backbone.network
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
         write_safetensors(path, tensors, {METADATA_KEY: json.dumps(description)})
         return path
+
+    def save_parts(self, path: Path) -> None:
+        """Write what a plain timm network has no place for next to the file `path`; before that file, so that an
+        encoder of some step never has older parts."""
 
 
 def features_of(tokens: Tokens) -> Features:
@@ -133,6 +138,11 @@ def features_of(tokens: Tokens) -> Features:
 
 
 def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """Write the file atomically; an older one stays until the new one is complete."""
+    """Write the file atomically; an older one stays until the new one is complete. Weights that are NaN are refused."""
+    broken = next(
+        (name for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.isnan().any()), None
+    )
+    if broken is not None:
+        raise UserError(f"{broken} is not a number (NaN), so {path} is not written: a network with it is useless")
     with replacing(path) as temporary:
         save_file(tensors, temporary, metadata)

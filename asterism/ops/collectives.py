@@ -6,7 +6,9 @@ The only code that talks to `torch.distributed`. A collective must be called by 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -17,6 +19,10 @@ from torch import Tensor
 from asterism.errors import UserError
 
 T = TypeVar("T")
+
+_INTERFACE = "GLOO_SOCKET_IFNAME"  # the network interface that gloo listens on
+_MEETING = timedelta(seconds=60)  # for processes that have already started
+_LOST = ("gloo", "Gloo", "Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL")
 
 
 def world_size() -> int:
@@ -121,6 +127,29 @@ def join_processes() -> None:
         dist.init_process_group("gloo")
 
 
+def join_local_processes(rank: int, size: int, port: int, listener: int | None) -> None:
+    """Join `size` processes on this machine, which meet at `port` on the loopback interface and nowhere else.
+
+    listener: in the first process, the descriptor of a socket that already listens at that port.
+    """
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        "127.0.0.1", port, size, rank == 0, timeout=_MEETING, wait_for_workers=False, master_listen_fd=listener
+    )
+    before = os.environ.get(_INTERFACE)
+    os.environ[_INTERFACE] = _loopback()
+    try:
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    finally:
+        os.environ.pop(_INTERFACE)
+        if before is not None:
+            os.environ[_INTERFACE] = before
+
+
+def lost_connection(error: BaseException) -> bool:
+    """Whether a collective failed because another process ended, or did not answer in time."""
+    return isinstance(error, dist.DistError) or any(word in str(error) for word in _LOST)
+
+
 def leave_processes() -> bool:
     """Leave the process group; no collective communicates afterwards. Returns whether there was a group to leave."""
     joined = _distributed()
@@ -133,6 +162,11 @@ def barrier() -> None:
     """Wait until every process has reached this point."""
     if world_size() > 1:
         dist.barrier()
+
+
+def _loopback() -> str:
+    names = [name for _, name in socket.if_nameindex()]
+    return next((name for name in ("lo", "lo0") if name in names), names[0])
 
 
 def _distributed() -> bool:

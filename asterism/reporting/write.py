@@ -54,7 +54,7 @@ def write_report(paths: Sequence[Path]) -> Path:
 
 
 def _single(run: Run) -> str:
-    recipe, metrics, results = Recipe.parse(run.config), run.metrics(), read_results(run.path / "eval")
+    recipe, metrics, results = run.recipe, run.metrics(), read_results(run.path / "eval")
     return page.page(
         run.path.resolve().name,
         f"{recipe.method.name} with {recipe.backbone.name} on {recipe.data.path}",
@@ -70,7 +70,7 @@ def _single(run: Run) -> str:
 
 
 def _comparison(runs: Mapping[str, Run]) -> str:
-    recipes = {name: Recipe.parse(run.config) for name, run in runs.items()}
+    recipes = {name: run.recipe for name, run in runs.items()}
     metrics = {name: run.metrics() for name, run in runs.items()}
     first = next(iter(recipes.values()))
     return page.page(
@@ -206,8 +206,7 @@ def _differences(settings: Mapping[str, Mapping[str, object]]) -> str:
 
 
 def _provenance(run: Run, recipe: Recipe) -> str:
-    environment = run.path / "environment.json"
-    known = json.dumps(json.loads(environment.read_text()), indent=2) if environment.exists() else ""
+    known = "" if run.environment is None else json.dumps(run.environment, indent=2)
     return (
         page.heading("config.yaml")
         + page.text(write_yaml(recipe))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
 
 from asterism.methods import method_class
@@ -26,7 +28,11 @@ def build_method(recipe: Recipe) -> Method:
 
 def load_method(run: Run) -> Method:
     """The method at the last checkpoint, for pictures that need more than the encoder (reconstructions, matches)."""
-    recipe = Recipe.parse(run.config)
-    method = build_method(recipe)
-    method.load_state_dict(checkpoint.read(run.checkpoints).method)
+    method = build_method(run.recipe)
+    path, problems = checkpoint.newest_intact(run.checkpoints)
+    for problem in problems:
+        print(f"{problem}; used {path.name} instead", file=sys.stderr)
+    state = checkpoint.load(path)
+    checkpoint.check_fit(state.method, method.state_dict())
+    method.load_state_dict(state.method)
     return method.eval()

@@ -1,32 +1,39 @@
-"""Checkpoints that stay valid when the process is killed at any moment.
+"""Checkpoints that stay valid when the process is killed at any moment, and that show when they are damaged.
 
 A checkpoint is a folder `checkpoints/step-*` with safetensors for tensors and JSON for the rest. It is written under
 a temporary name, flushed to disk and renamed, so a folder with its final name is always complete. `checkpoints/last`
-is a link to the newest one and is replaced atomically.
+is a link to the newest one and is replaced atomically. `checksums.txt` has the SHA-256 of the other files, in the
+format of `sha256sum --check`; a checkpoint that does not match it is skipped in favour of the one before.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from asterism.config import Config
 from asterism.errors import UserError
-from asterism.files import flush, replacing
+from asterism.files import flush, replacing, write_text
 from asterism.ops.sharding import placed_like, whole
 from asterism.ranges import Count, Few, NonNegative
 
-_NAME = re.compile(r"step-(\d+)")
+_NAME = re.compile(r"step-(\d{8,18})")
+_FORMAT = 1  # 0: without checksums and recipe, in the first development versions
+_METHOD, _OPTIMIZER, _STATE, _CHECKSUMS = "method.safetensors", "optimizer.safetensors", "state.json", "checksums.txt"
 
 
 class CheckpointConfig(Config):
@@ -38,6 +45,25 @@ class CheckpointConfig(Config):
     keep_every: Count | None = None  # checkpoints at multiples of this many steps are kept permanently
 
 
+class Facts(Config):
+    """What a checkpoint knows about its run. None of it may change on resume, except settings that cannot affect the
+    result (`asterism.train.resuming`)."""
+
+    steps: int = Field(ge=1, strict=True)  # of the whole run
+    images: int = Field(ge=1, strict=True)
+    batch_size: int = Field(ge=1, strict=True)
+    data: str | None = None  # fingerprint of the images; None in format 0
+    recipe: dict[str, Any] | None = None  # as resolved; None in format 0
+
+
+class _StateFile(Facts):
+    """The content of `state.json`."""
+
+    format: int = Field(default=0, ge=0, strict=True)
+    version: str | None = None  # of Asterism
+    step: int = Field(ge=0, strict=True)
+
+
 @dataclass(frozen=True)
 class State:
     """Everything that training needs to resume, as plain tensors and numbers."""
@@ -45,10 +71,14 @@ class State:
     step: int
     method: dict[str, Tensor]
     optimizer: dict[str, Tensor]
-    facts: dict[str, Any]  # steps, images and batch size of the run: these must not change on resume
+    facts: Facts
 
 
-def capture(method: nn.Module, optimizer: torch.optim.Optimizer, step: int, facts: dict[str, Any]) -> State:
+class Damaged(Exception):
+    """A checkpoint that cannot be used; the message says what is wrong with it."""
+
+
+def capture(method: nn.Module, optimizer: torch.optim.Optimizer, step: int, facts: Facts) -> State:
     """Collect the state. With sharded parameters every process must call this, and each gets the full state."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in method.named_parameters()}
     moments = {
@@ -63,15 +93,9 @@ def capture(method: nn.Module, optimizer: torch.optim.Optimizer, step: int, fact
 def restore(state: State, method: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Restore a captured state exactly."""
     targets = method.state_dict()
-    _check_names(set(state.method), set(targets))
+    check_fit(state.method, targets)
     for name, target in targets.items():
-        value = state.method[name]
-        if value.shape != target.shape:
-            raise UserError(
-                f"the checkpoint's {name} has shape {list(value.shape)}, but this configuration needs "
-                f"{list(target.shape)}; resume with the configuration of the run, or start a new run with --init"
-            )
-        target.copy_(placed_like(value, target))
+        target.copy_(placed_like(state.method[name], target))
     moments: dict[str, dict[str, Tensor]] = {}
     for name, value in state.optimizer.items():
         owner, _, key = name.rpartition(".")
@@ -84,52 +108,168 @@ def restore(state: State, method: nn.Module, optimizer: torch.optim.Optimizer) -
             }
 
 
+def not_finite(state: State, parameters: set[str]) -> list[str]:
+    """The tensors that must not be saved. Buffers and moments may be infinite (an empty memory bank is), but not NaN.
+
+    parameters: the names of the method's parameters.
+    """
+    broken = [name for name, value in state.method.items() if not _is_sound(value, finite=name in parameters)]
+    return broken + [name for name, value in state.optimizer.items() if not _is_sound(value, finite=False)]
+
+
 def write(state: State, folder: Path, config: CheckpointConfig) -> Path:
-    """Write `folder/step-*`, point `folder/last` at it, and remove checkpoints that are not to be kept."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write `folder/step-*`, point `folder/last` at it, and remove checkpoints that are not to be kept.
+
+    After an error, such as a full disk, the earlier checkpoints are unchanged.
+    """
     final = folder / f"step-{state.step:08d}"
     if final.exists():
         return final
     temporary = folder / f".{final.name}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    for name, tensors in (("method", state.method), ("optimizer", state.optimizer)):
-        with replacing(temporary / f"{name}.safetensors") as path:
-            save_file({key: value.contiguous() for key, value in tensors.items()}, path)
-    with replacing(temporary / "state.json") as path:
-        path.write_text(json.dumps({"step": state.step, **state.facts}, indent=2))
-    flush(temporary)
-    temporary.rename(final)
-    _point(folder / "last", final.name)
-    flush(folder)
-    _prune(folder, config)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        _fill(temporary, state)
+        temporary.rename(final)
+        _point(folder / "last", final.name)
+        flush(folder)
+        _prune(folder, config)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        before = steps(folder)
+        kept = f"the checkpoint of step {before[-1]} is intact" if before else "there is no earlier checkpoint"
+        raise UserError(f"cannot write the checkpoint of step {state.step} to {folder}: {error}; {kept}") from None
     return final
 
 
 def read(folder: Path) -> State:
-    """The newest complete checkpoint in `folder`, or `folder` itself if it is a checkpoint."""
-    path = folder if (folder / "state.json").exists() else latest(folder)
-    if path is None:
-        raise UserError(f"no checkpoint in {folder}; the run has not saved one yet")
+    """The newest intact checkpoint in `folder`, or `folder` itself if it is a checkpoint."""
+    if _NAME.fullmatch(folder.name):
+        try:
+            verify(folder)
+            return load(folder)
+        except Damaged as error:
+            raise UserError(f"cannot read the checkpoint {folder}: {error}") from None
+    path, _ = newest_intact(folder)
+    return load(path)
+
+
+def newest_intact(folder: Path) -> tuple[Path, list[str]]:
+    """The newest intact checkpoint, and a sentence about every newer one that is damaged.
+
+    By name: a process that was killed may not have updated `last`.
+    """
+    problems: list[str] = []
+    for step in reversed(steps(folder)):
+        path = folder / f"step-{step:08d}"
+        try:
+            verify(path)
+            return path, problems
+        except Damaged as error:
+            problems.append(f"{path} is damaged: {error}")
+    if problems:
+        raise UserError("; ".join(problems) + "; there is no intact checkpoint. Start a new run")
+    raise UserError(
+        f"no checkpoint in {folder}; the run has not saved one yet. Start it again: the same command with --overwrite"
+    )
+
+
+def verify(path: Path) -> None:
+    """Raise `Damaged` unless all files of a checkpoint are as they were written."""
+    has_checksums = (path / _CHECKSUMS).exists()
+    if has_checksums:
+        _compare_checksums(path)
+    known = _state_file(path)
+    if path.name != f"step-{known.step:08d}":
+        raise Damaged(f"its {_STATE} is that of step {known.step}")
+    if known.format == 0:
+        broken = not_finite(load(path), set())
+        if broken:
+            raise Damaged(f"{broken[0]} is not a number (NaN)")
+    elif not has_checksums:
+        raise Damaged(f"{_CHECKSUMS} is missing")
+
+
+def load(path: Path) -> State:
+    """A checkpoint's content; raises `Damaged` if it cannot be read. Bit flips are found by `verify`."""
+    known = _state_file(path)
+    facts = Facts(**{name: getattr(known, name) for name in Facts.model_fields})
     try:
-        facts = json.loads((path / "state.json").read_text())
-        method = load_file(path / "method.safetensors")
-        optimizer = load_file(path / "optimizer.safetensors")
+        return State(known.step, load_file(path / _METHOD), load_file(path / _OPTIMIZER), facts)
     except (OSError, ValueError, SafetensorError) as error:
-        raise UserError(f"cannot read the checkpoint {path}: {error}") from None
-    return State(facts.pop("step"), method, optimizer, facts)
+        raise Damaged(_reason(error)) from None
 
 
-def latest(folder: Path) -> Path | None:
-    """The newest complete checkpoint, by name: a killed process may not have updated `last`."""
-    found = steps(folder)
-    return folder / f"step-{found[-1]:08d}" if found else None
+def set_aside(path: Path) -> Path:
+    """Rename a damaged checkpoint, so that training can write this step again."""
+    names = (f"damaged-{path.name}{suffix}" for suffix in ("", *(f"-{number}" for number in range(2, 1000))))
+    target = next(path.with_name(name) for name in names if not path.with_name(name).exists())
+    return path.rename(target)
 
 
 def steps(folder: Path) -> list[int]:
     """Steps of the complete checkpoints, ascending."""
     names = (_NAME.fullmatch(path.name) for path in folder.iterdir()) if folder.is_dir() else ()
     return sorted(int(name[1]) for name in names if name)
+
+
+def _fill(folder: Path, state: State) -> None:
+    for name, tensors in ((_METHOD, state.method), (_OPTIMIZER, state.optimizer)):
+        with replacing(folder / name) as path:
+            save_file({key: value.contiguous() for key, value in tensors.items()}, path)
+    content = {"format": _FORMAT, "version": metadata.version("asterism"), "step": state.step}
+    write_text(folder / _STATE, json.dumps(content | state.facts.model_dump(mode="json"), indent=2) + "\n")
+    sums = [f"{_digest(folder / name)}  {name}\n" for name in (_METHOD, _OPTIMIZER, _STATE)]
+    write_text(folder / _CHECKSUMS, "".join(sums))
+    flush(folder)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _compare_checksums(path: Path) -> None:
+    try:
+        text = (path / _CHECKSUMS).read_text(encoding="utf-8")
+        expected = {name: digest for digest, _, name in (line.partition("  ") for line in text.splitlines())}
+        for name in (_METHOD, _OPTIMIZER, _STATE):
+            if expected.get(name) != _digest(path / name):
+                raise Damaged(f"{name} does not match its checksum")
+    except (OSError, ValueError) as error:
+        raise Damaged(_reason(error)) from None
+
+
+def _state_file(path: Path) -> _StateFile:
+    try:
+        values = json.loads((path / _STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise Damaged(_reason(error)) from None
+    if not isinstance(values, dict):
+        raise Damaged(f"{_STATE} contains a {type(values).__name__} instead of names and values")
+    written = values.get("format")
+    if isinstance(written, int) and written > _FORMAT:
+        raise UserError(
+            f"{path} was written by a newer version of Asterism ({values.get('version')}, format {written}); this "
+            f"version, {metadata.version('asterism')}, reads up to format {_FORMAT}. Update Asterism"
+        )
+    try:
+        return _StateFile.parse(values)
+    except UserError as error:
+        raise Damaged(f"{_STATE} has wrong values ({'; '.join(str(error).splitlines())})") from None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror is not None:
+        return f"{Path(str(error.filename)).name}: {error.strerror}"
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _is_sound(value: Tensor, *, finite: bool) -> bool:
+    if not value.is_floating_point():
+        return True
+    return bool(value.isfinite().all()) if finite else not bool(value.isnan().any())
 
 
 def _point(link: Path, target: str) -> None:
@@ -148,14 +288,21 @@ def _prune(folder: Path, config: CheckpointConfig) -> None:
             shutil.rmtree(leftover)
 
 
-def _check_names(saved: set[str], expected: set[str]) -> None:
-    if saved != expected:
-        missing, extra = sorted(expected - saved)[:3], sorted(saved - expected)[:3]
+def check_fit(saved: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Refuse tensors of another configuration: all names and shapes must be equal."""
+    if saved.keys() != expected.keys():
+        missing, extra = sorted(expected.keys() - saved.keys())[:3], sorted(saved.keys() - expected.keys())[:3]
         raise UserError(
             "the checkpoint belongs to another configuration"
             + (f"; it lacks {', '.join(missing)}" if missing else "")
             + (f"; it has {', '.join(extra)} that this one does not" if extra else "")
         )
+    for name, value in expected.items():
+        if saved[name].shape != value.shape:
+            raise UserError(
+                f"the checkpoint's {name} has shape {list(saved[name].shape)}, but this configuration needs "
+                f"{list(value.shape)}; resume with the configuration of the run, or start a new run with --init"
+            )
 
 
 def _gather(value: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from lightning_fabric.strategies.strategy import Strategy
 from torch.nn.parallel import DistributedDataParallel
 
 from asterism.errors import UserError
+from asterism.ops import collectives
 from asterism.ops.sharding import shard
 from asterism.train.processes import Place
 from asterism.train.recipe import TrainerConfig
@@ -28,6 +29,7 @@ def launch(config: TrainerConfig, place: Place | None = None) -> Fabric:
     _check_accelerator(config)
     if place is not None:
         logging.getLogger("lightning_fabric.utilities.distributed").setLevel(logging.WARNING)  # it logs each process
+        collectives.join_local_processes(place.rank, place.size, place.port, place.listener)
         strategy = _data_parallel(cluster_environment=place, process_group_backend="gloo")
         fabric = Fabric(accelerator="cpu", devices=place.size, strategy=strategy)
         fabric.launch()

@@ -7,7 +7,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import cast
 
 import torch
@@ -20,9 +19,11 @@ from asterism.methods.base import Method
 from asterism.nn.encoder import Encoder
 from asterism.ops import collectives
 from asterism.ops.random import fold
+from asterism.ops.sharding import whole
 from asterism.train import checkpoint
-from asterism.train.building import build_method, trained_parameters
+from asterism.train.building import trained_parameters
 from asterism.train.cores import allowed_cores, thread_count
+from asterism.train.exporting import export
 from asterism.train.monitor import Monitor
 from asterism.train.optim import build_optimizer, clip_gradients, set_schedules
 from asterism.train.pace import Pace
@@ -40,7 +41,7 @@ _WARMING_UP = 3  # first steps, which are not timed
 
 
 class Training:
-    """A run, as one process sees it."""
+    """A run, as one process sees it. Its folder need not exist before `train`."""
 
     def __init__(self, fabric: Fabric, recipe: Recipe, source: Source, method: Method, run: Run) -> None:
         trainer = recipe.trainer
@@ -48,6 +49,7 @@ class Training:
         assert isinstance(trainer.batch_size, int)
         self.fabric, self.recipe, self.source, self.run = fabric, recipe, source, run
         self.method = method
+        self._probe: Probe | None = None
         self.steps, self.batch_size = trainer.steps, trainer.batch_size
         self.steps_per_epoch = len(source) // trainer.batch_size
         self.objective = _Objective(method, trainer.precision)
@@ -70,8 +72,7 @@ class Training:
 
     def train(self, start: int) -> Run:
         """Train from step `start` to the end; saves regularly, at the end, and when a signal stops the run."""
-        first = self.fabric.is_global_zero
-        probe = self._open_probe() if first else None
+        first, probe = self.fabric.is_global_zero, self._probe
         pace = Pace(start, self.steps)
         saving = _SaveSchedule(self.recipe.checkpoint, self.steps, self.steps_per_epoch)
         monitor = Monitor(
@@ -104,10 +105,11 @@ class Training:
             monitor.print(summary)
         return self.run
 
-    def _open_probe(self) -> Probe | None:
+    def open_probe(self) -> None:
+        """Prepare what the first process measures while it trains; only that process calls this, before `train`."""
         view = self.method.views[0]
         knn, data = self.recipe.monitor.knn, self.recipe.data
-        return open_probe(knn, data, self.source, view, self.steps, self.steps_per_epoch)
+        self._probe = open_probe(knn, data, self.source, view, self.steps, self.steps_per_epoch)
 
     def _measure(self, monitor: Monitor, step: int, measure: Callable[[Encoder], dict[str, float]]) -> None:
         """Runs on the first process while the others wait; so on a CPU it uses all cores."""
@@ -149,8 +151,29 @@ class Training:
         agreed = collectives.all_reduce_max(torch.cat([(~values.isfinite()).any()[None].long(), requests]))
         broken, signal_number, late_number = agreed.tolist()
         if broken:
-            raise _not_finite(micro_batches, progress)
+            raise self._not_finite(micro_batches, progress)
         return signal_number, bool(late_number)
+
+    def _not_finite(self, micro_batches: list[_MicroBatch], progress: Progress) -> UserError:
+        """The error, with the terms of the first micro-batch whose loss is not finite."""
+        named = [
+            ", ".join(f"{name} = {float(value)}" for name, value in part.terms.items() if not value.isfinite())
+            for part in micro_batches
+        ]
+        terms = next(filter(None, named), "a term of another process")
+        sound = all(bool(whole(parameter).isfinite().all()) for parameter in self.method.parameters())
+        cause = "This step did not change the weights" if sound else "An earlier step made the weights not finite"
+        return UserError(
+            f"the loss is not finite at step {progress.step}: {terms}. {cause}; {self._last_checkpoint()}. Try a lower "
+            "optim.lr, a longer optim.warmup_epochs, optim.clip=3 or trainer.precision=32"
+        )
+
+    def _check_gradient(self, norm: Tensor, progress: Progress) -> None:
+        if not norm.isfinite():
+            raise UserError(
+                f"the gradient is not finite at step {progress.step} although the loss is. This step did not change "
+                f"the weights; {self._last_checkpoint()}. Try trainer.precision=32 or a lower optim.lr"
+            )
 
     def _update(self, progress: Progress, waited: float, monitor: Monitor) -> None:
         """Clip the gradients, update the weights and the method's other state, and report the step."""
@@ -159,7 +182,7 @@ class Training:
         for parameter in frozen:
             parameter.grad = None
         norm = clip_gradients(self.method.parameters(), self.recipe.optim)
-        _check_gradient(norm, progress)
+        self._check_gradient(norm, progress)
         self.stepper.step()
         self.stepper.zero_grad()
         self.method.after_update(progress)
@@ -209,12 +232,32 @@ class Training:
             torch.set_num_threads(before)
 
     def _save(self, step: int) -> None:
-        facts = {"steps": self.steps, "images": len(self.source), "batch_size": self.batch_size}
-        state = checkpoint.capture(self.method, self.optimizer, step, facts)
-        if self.fabric.is_global_zero:
+        state = checkpoint.capture(self.method, self.optimizer, step, self._facts())
+        broken = checkpoint.not_finite(state, {name for name, _ in self.method.named_parameters()})
+        if broken:
+            raise UserError(
+                f"the weights are not finite after step {step}: {', '.join(broken[:3])}. They were not saved; "
+                f"{self._last_checkpoint()}. Try a lower optim.lr, a longer optim.warmup_epochs or optim.clip=3"
+            )
+
+        def write() -> None:
             checkpoint.write(state, self.run.checkpoints, self.recipe.checkpoint)
-            _export(self.recipe, state, self.run.weights)
-        collectives.barrier()
+            export(self.recipe, state, self.run.weights)
+
+        collectives.on_first_process(write)
+
+    def _facts(self) -> checkpoint.Facts:
+        return checkpoint.Facts(
+            steps=self.steps,
+            images=len(self.source),
+            batch_size=self.batch_size,
+            data=self.source.fingerprint,
+            recipe=self.recipe.model_dump(mode="json"),
+        )
+
+    def _last_checkpoint(self) -> str:
+        saved = checkpoint.steps(self.run.checkpoints)
+        return f"the last checkpoint, of step {saved[-1]}, is good" if saved else "there is no checkpoint yet"
 
     def _progress(self, step: int) -> Progress:
         return Progress(step, self.steps, self.steps_per_epoch, self.recipe.trainer.seed)
@@ -266,31 +309,3 @@ class _SaveSchedule:
         if due:
             self._last = time.monotonic()
         return due
-
-
-def _export(recipe: Recipe, state: checkpoint.State, path: Path) -> None:
-    """Write `encoder.safetensors` from the full state, which works for sharded parameters too."""
-    method = build_method(recipe)
-    method.load_state_dict(state.method)
-    method.encoder().save(path, step=state.step)
-
-
-def _not_finite(micro_batches: list[_MicroBatch], progress: Progress) -> UserError:
-    """The error, with the terms of the first micro-batch whose loss is not finite."""
-    named = [
-        ", ".join(f"{name} = {float(value)}" for name, value in part.terms.items() if not value.isfinite())
-        for part in micro_batches
-    ]
-    return UserError(
-        f"the loss is not finite at step {progress.step}: {next(filter(None, named), 'a term of another process')}. "
-        "This step did not change the weights; the last checkpoint is valid. Try a lower optim.lr, a longer "
-        "optim.warmup_epochs, optim.clip=3 or trainer.precision=32"
-    )
-
-
-def _check_gradient(norm: Tensor, progress: Progress) -> None:
-    if not norm.isfinite():
-        raise UserError(
-            f"the gradient is not finite at step {progress.step} although the loss is. This step did not change the "
-            "weights; the last checkpoint is valid. Try trainer.precision=32 or a lower optim.lr"
-        )

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from asterism.errors import MissingExtra
+from asterism.errors import MissingExtra, UserError
 from asterism.files import replacing
+
+_LARGEST = 1e300  # of a logged number; infinities and NaN are not drawn
 
 
 class MetricsLog:
@@ -38,26 +40,54 @@ class MetricsLog:
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """All complete records of a run's metrics; a line truncated by a crash is skipped."""
-    path = run / "metrics.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return [record for line in lines if (record := _parse(line))]
+    """The records of a run's metrics. Damaged lines, such as one truncated by a crash, and values that are not finite
+    numbers are left out."""
+    return [record for _, record in _records(run / "metrics.jsonl")]
 
 
 def _keep_until(path: Path, step: int) -> None:
     if not path.exists():
         return
-    kept = [line for line in path.read_text(encoding="utf-8").splitlines() if (r := _parse(line)) and r["step"] <= step]
+    kept = [line for line, record in _records(path) if record["step"] <= step]
     with replacing(path) as temporary:
-        temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+        temporary.write_bytes(b"".join(line + b"\n" for line in kept))
 
 
-def _parse(line: str) -> dict[str, Any] | None:
+def _records(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
+    """Every valid line, as written and as read; steps never decrease."""
+    if not path.exists():
+        return []
+    if not path.is_file():
+        raise UserError(f"{path} is not a file; move it away")
+    found: list[tuple[bytes, dict[str, Any]]] = []
+    for line in path.read_bytes().split(b"\n"):
+        record = _parse(line)
+        if record is not None and (not found or found[-1][1]["step"] <= record["step"]):
+            found.append((line, record))
+    return found
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
     try:
-        record = json.loads(line)
-    except ValueError:
+        record = json.loads(line.decode("utf-8"))
+    except (ValueError, RecursionError):
         return None
-    return record if isinstance(record, dict) and "step" in record else None
+    if not isinstance(record, dict) or not _is_step(record.get("step")):
+        return None
+    return {name: value for name, value in record.items() if _is_valid(name, value)}
+
+
+def _is_step(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+
+
+def _is_valid(name: str, value: object) -> bool:
+    if name == "warning":
+        return isinstance(value, str)
+    if name == "images_per_second" and not (isinstance(value, float | int) and value > 0):
+        return False
+    number = isinstance(value, float | int) and not isinstance(value, bool)
+    return number and abs(value) < _LARGEST  # type: ignore[arg-type]
 
 
 def _summary_writer(run: Path, start_step: int, enabled: bool | Literal["auto"]) -> Any:

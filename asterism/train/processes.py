@@ -5,7 +5,9 @@ a batch synchronise once per step, to average their gradients (`benchmarks/threa
 those of a single process, up to the order of summation.
 
 The first process is the one that the user started: a command, a script or a notebook. The others run
-`python -m asterism.train.processes`, read their task from standard input, and end when the first one ends.
+`python -m asterism.train.processes`, read their task from standard input, and end when the first one ends. Each of them
+sends a heartbeat through a pipe. The first process ends one that is silent, because all would wait for it; a process
+whose heartbeat is not received any more knows that the first one is gone.
 """
 
 from __future__ import annotations
@@ -13,20 +15,29 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
 
 from asterism.errors import Interrupted, UserError
 from asterism.ops import collectives
+from asterism.train import checkpoint
 
 _PATIENCE = 10.0  # seconds that the other processes get to exit before they are killed
+_BEAT = 1.0  # seconds between heartbeats
+_SILENCE = 30.0  # seconds without a heartbeat after which a process is ended
+_USER_ERROR = 2  # exit code
+_GOOD = "The last checkpoint is good; resume with: asterism pretrain --resume"
 
 
 @dataclass(frozen=True)
@@ -47,6 +58,7 @@ class Place(ClusterEnvironment):
     rank: int
     size: int
     port: int
+    listener: int | None = None  # in the first process: the descriptor of the socket that listens at the port
 
     @property
     def creates_processes_externally(self) -> bool:
@@ -83,71 +95,207 @@ class Place(ClusterEnvironment):
         return 0
 
 
+@dataclass
+class _Other:
+    """Another process, and the end of the pipe at which its heartbeats arrive."""
+
+    rank: int
+    process: subprocess.Popen[bytes]
+    heartbeats: int
+    last: float | None = None  # time of the last heartbeat; None before the first
+    silent: bool = False  # sent no heartbeat, and was ended for it
+
+
 @contextlib.contextmanager
 def started_processes(task: Task, size: int) -> Iterator[Place]:
     """Start the other `size - 1` processes, give the place of this one, and end the others on exit."""
-    port = _free_port()
-    others = [_start(task, Place(rank, size, port)) for rank in range(1, size)]
+    with socket.socket() as meeting:
+        meeting.bind(("127.0.0.1", 0))
+        meeting.listen(size)
+        port = int(meeting.getsockname()[1])
+        others = [_start(task, Place(rank, size, port)) for rank in range(1, size)]
+        watch = _Watch(others)
+        try:
+            watch.wait_until_ready()
+            watch.start()
+            yield Place(0, size, port, os.dup(meeting.fileno()))
+        except RuntimeError as error:
+            reason = _exit_reason(others)
+            if reason is None:
+                raise
+            raise UserError(f"{reason}. {_resumable(task)}") from error
+        finally:
+            had_joined = collectives.leave_processes()
+            watch.stop()
+            _end(others, _PATIENCE if had_joined else 0.0)
+
+
+@contextlib.contextmanager
+def explained_loss_of_processes() -> Iterator[None]:
+    """For processes started by torchrun or SLURM: a sentence instead of a traceback when another one has died."""
     try:
-        yield Place(0, size, port)
+        yield
     except RuntimeError as error:
-        if exit_reason := _exit_reason(others):
-            raise UserError(
-                f"a training process died ({exit_reason}), most likely because memory ran out. Set trainer.devices=1, "
-                "a smaller trainer.batch_size or a larger trainer.accumulate; the last checkpoint is valid"
-            ) from error
-        raise
-    finally:
-        had_joined = collectives.leave_processes()
-        _end(others, _PATIENCE if had_joined else 0.0)
+        if collectives.world_size() == 1 or not collectives.lost_connection(error):
+            raise
+        raise UserError(
+            "lost the connection to another training process: it was killed, or its machine failed. The last "
+            "checkpoint is good; resume with --resume"
+        ) from error
 
 
-def _start(task: Task, place: Place) -> subprocess.Popen[bytes]:
+def _resumable(task: Task) -> str:
+    return f"{_GOOD} {task.out}" if task.resume or _has_checkpoint(task) else "No checkpoint had been saved"
+
+
+def _has_checkpoint(task: Task) -> bool:
+    return bool(checkpoint.steps(Path(task.out) / "checkpoints"))
+
+
+def _start(task: Task, place: Place) -> _Other:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
+    receiver, sender = os.pipe()
     process = subprocess.Popen(
-        [sys.executable, "-m", "asterism.train.processes"], stdin=subprocess.PIPE, env=environment
+        [sys.executable, "-m", "asterism.train.processes"],
+        stdin=subprocess.PIPE,
+        env=environment,
+        pass_fds=(sender,),
     )
+    os.close(sender)
+    os.set_blocking(receiver, False)
     assert process.stdin is not None
-    process.stdin.write(json.dumps({"task": asdict(task), "place": asdict(place)}).encode())
-    process.stdin.close()
-    return process
+    with contextlib.suppress(BrokenPipeError):  # it died at once, which is noticed where its first heartbeat is awaited
+        process.stdin.write(json.dumps({"task": asdict(task), "place": asdict(place), "heartbeats": sender}).encode())
+        process.stdin.close()
+    return _Other(place.rank, process, receiver)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+class _Watch:
+    """A thread of the first process that reads the heartbeats of the others."""
+
+    def __init__(self, others: Sequence[_Other]) -> None:
+        self._others = others
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="heartbeats")
+
+    def wait_until_ready(self) -> None:
+        """Wait for the first heartbeat of every process; raises if one dies before."""
+        while any(other.last is None for other in self._others):
+            select.select([other.heartbeats for other in self._others if other.last is None], [], [], 0.2)
+            self._read()
+            if any(other.process.poll() is not None for other in self._others):
+                raise RuntimeError("a process ended before it was ready")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        before = time.monotonic()
+        while not self._stopped.wait(_BEAT):
+            now = time.monotonic()
+            self._read()
+            for other in self._others:
+                if now - before > 5 * _BEAT:  # this process was suspended itself
+                    other.last = now
+                elif other.last is not None and now - other.last > _SILENCE and other.process.poll() is None:
+                    other.silent = True
+                    other.process.kill()
+            before = now
+
+    def _read(self) -> None:
+        for other in self._others:
+            with contextlib.suppress(BlockingIOError):
+                if os.read(other.heartbeats, 4096):
+                    other.last = time.monotonic()
 
 
-def _exit_reason(others: list[subprocess.Popen[bytes]]) -> str | None:
+def _exit_reason(others: Sequence[_Other]) -> str | None:
     """Why one of the processes died, if one did. Waits, because a connection may close before its process exits."""
-    for process in others:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            code = process.wait(timeout=1.0)
+    deadline = time.monotonic() + 3 * _BEAT
+    while time.monotonic() < deadline:
+        for other in others:
+            if other.silent:
+                return (
+                    f"training process {other.rank} did not respond for {_SILENCE:.0f} seconds and was ended: it was "
+                    "stopped, or the machine is overloaded"
+                )
+            code = other.process.poll()
             if code:
-                return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+                return _death(code)
+        time.sleep(0.05)
     return None
 
 
-def _end(others: list[subprocess.Popen[bytes]], patience: float) -> None:
-    for process in others:
+def _death(code: int) -> str:
+    if code > 0:
+        return f"a training process ended with exit code {code}; its message is above"
+    return (
+        f"a training process died (killed by {signal.Signals(-code).name}), most likely because memory ran out. Set "
+        "trainer.devices=1, a smaller trainer.batch_size or a larger trainer.accumulate"
+    )
+
+
+def _end(others: Sequence[_Other], patience: float) -> None:
+    for other in others:
         try:
-            process.wait(timeout=patience)
+            other.process.wait(timeout=patience)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            other.process.kill()
+            other.process.wait()
+        os.close(other.heartbeats)
+
+
+class _Heart:
+    """A thread of another process that sends heartbeats, and ends the process when the first one is gone."""
+
+    def __init__(self, pipe: int, task: Task) -> None:
+        self._pipe, self._task = pipe, task
+        self._parent = os.getppid()
+        self._last_words = threading.Lock()
+        threading.Thread(target=self._run, daemon=True, name="heartbeats").start()
+
+    def end_if_alone(self) -> None:
+        """If the first process has ended, say so and end this one."""
+        if os.getppid() == self._parent:
+            return
+        with self._last_words:
+            message = f"The first training process has ended, so this one ends too. {_resumable(self._task)}"
+            print(f"Error: {message}", file=sys.stderr, flush=True)
+            os._exit(_USER_ERROR)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                os.write(self._pipe, b".")
+            except OSError:  # nobody reads any more
+                self.end_if_alone()
+                return
+            time.sleep(_BEAT)
 
 
 def _main() -> None:
-    """One of the other processes. It prints no errors, because the first process does."""
+    """One of the other processes. It prints no errors, because the first process does, unless that one is gone."""
     from asterism.train.start import run_task
 
     values = json.load(sys.stdin)
     task, place = Task(**values["task"]), Place(**values["place"])
+    heart = _Heart(values["heartbeats"], task)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one decides for all
-    with contextlib.suppress(UserError, Interrupted, KeyboardInterrupt):
-        run_task(task, place)
-    collectives.leave_processes()
+    try:
+        with contextlib.suppress(UserError, Interrupted, KeyboardInterrupt):
+            run_task(task, place)
+        collectives.leave_processes()
+    except RuntimeError as error:
+        if not collectives.lost_connection(error):
+            raise
+        time.sleep(_BEAT)  # a connection may close before its process has ended
+        heart.end_if_alone()
+        sys.exit(_USER_ERROR)  # the first process says why
 
 
 if __name__ == "__main__":

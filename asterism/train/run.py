@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -16,13 +17,18 @@ import torch
 
 from asterism.config import read_yaml, write_yaml
 from asterism.errors import UserError
+from asterism.files import write_text
+from asterism.lock import LOCK_NAME
 from asterism.nn.weights.load import load_encoder
+from asterism.train.checkpoint import steps
 from asterism.train.metrics import read_metrics
 
 if TYPE_CHECKING:
     from asterism.nn.encoder import Encoder
     from asterism.train.recipe import Recipe
 
+_ENVIRONMENT, _CONFIG = "environment.json", "config.yaml"
+_FILES = (_CONFIG, _ENVIRONMENT, "metrics.jsonl", "bad_images.jsonl", "encoder.safetensors")  # that training writes
 _PACKAGES = ("asterism", "torch", "torchvision", "timm", "lightning-fabric", "numpy", "pillow", "safetensors")
 
 
@@ -42,12 +48,48 @@ class Run:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The resolved recipe, as a mapping."""
-        return read_yaml(self.path / "config.yaml")
+        """The resolved recipe, as a mapping whose values are valid."""
+        return self.recipe.model_dump(mode="json")
+
+    @property
+    def recipe(self) -> Recipe:
+        """The resolved recipe."""
+        from asterism.train.recipe import Recipe
+
+        path = self.path / _CONFIG
+        try:
+            recipe = Recipe.parse(read_yaml(path))
+        except UserError as error:
+            raise UserError(
+                f"{path} does not fit Asterism {_version('asterism')} (the run was made by {self._made_by()}): {error}"
+            ) from None
+        if recipe.trainer.steps is None or recipe.trainer.batch_size == "auto":
+            raise UserError(f"{path} lacks trainer.steps or trainer.batch_size, which every run records; restore them")
+        return recipe
+
+    @property
+    def environment(self) -> dict[str, Any] | None:
+        """Versions and hardware; None if the file is missing or damaged, because nothing depends on it."""
+        try:
+            values = json.loads((self.path / _ENVIRONMENT).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return None
+        return values if isinstance(values, dict) else None
 
     def metrics(self) -> list[dict[str, Any]]:
         """The logged metrics, one record per logged step."""
         return read_metrics(self.path)
+
+    def check_files(self) -> None:
+        """Refuse a run with folders in place of files, before hours of training fail to write one of them."""
+        for name in _FILES:
+            if (self.path / name).is_dir():
+                raise UserError(f"{self.path / name} is a folder, expected a file; move it away")
+        if self.checkpoints.exists() and not self.checkpoints.is_dir():
+            raise UserError(f"{self.checkpoints} is a file, expected a folder; move it away")
+        last = self.checkpoints / "last"
+        if last.exists() and not last.is_symlink():
+            raise UserError(f"{last} is not a link to the newest checkpoint; move it away")
 
     def has_results(self) -> bool:
         """Whether it contains more than the files that every new run writes."""
@@ -55,6 +97,11 @@ class Run:
 
     def encoder(self) -> Encoder:
         return load_encoder(self.path)
+
+    def _made_by(self) -> str:
+        packages = (self.environment or {}).get("packages")
+        version = packages.get("asterism") if isinstance(packages, dict) else None
+        return f"version {version}" if isinstance(version, str) else "an unknown version"
 
 
 def open_run(path: Path | str) -> Run:
@@ -68,25 +115,35 @@ def open_run(path: Path | str) -> Run:
 
 def check_free(out: Path, overwrite: bool) -> None:
     """Refuse to overwrite anything; with `overwrite`, anything but an existing run or an empty folder."""
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+    if not out.exists() or (out.is_dir() and not any(_contents(out))):
         return
     if not overwrite:
-        raise UserError(
-            f"{out} already exists; resume it with --resume {out}, replace it with --overwrite, or choose another --out"
-        )
-    if not (out / "config.yaml").is_file():
+        resuming = f"resume it with --resume {out}, " if steps(out / "checkpoints") else ""
+        raise UserError(f"{out} already exists; {resuming}replace it with --overwrite, or choose another --out")
+    if not (out / _CONFIG).is_file():
         raise UserError(f"{out} exists and is not a run folder, so --overwrite cannot replace it; choose another --out")
 
 
 def create_run(out: Path, recipe: Recipe, overwrite: bool) -> Run:
-    """A new run folder with its resolved configuration."""
+    """A new run in the folder `out`, which this process has locked, with its resolved configuration."""
     check_free(out, overwrite)
-    if out.exists():
-        shutil.rmtree(out)
-    out.mkdir(parents=True)
-    (out / "environment.json").write_text(json.dumps(_environment(), indent=2) + "\n")
-    (out / "config.yaml").write_text(write_yaml(recipe), encoding="utf-8")
+    empty(out)
+    write_text(out / _ENVIRONMENT, json.dumps(_environment(), indent=2) + "\n")
+    write_text(out / _CONFIG, write_yaml(recipe))
     return Run(out)
+
+
+def empty(folder: Path) -> None:
+    """Delete the content of a run folder, except for its lock; last the file that makes it a run."""
+    for path in sorted(_contents(folder), key=lambda path: path.name == _CONFIG):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _contents(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.iterdir() if path.name != LOCK_NAME)
 
 
 def _environment() -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ from asterism.data import Source, open_source
 from asterism.data.sources.segmented_layouts import open_segmented
 from asterism.errors import UserError
 from asterism.files import scratch_folder
+from asterism.lock import check_unowned, folder_lock, owned
 from asterism.methods.base import Method
 from asterism.nn.weights.load import load_weights_into
 from asterism.ops import collectives
@@ -20,13 +22,15 @@ from asterism.train import checkpoint
 from asterism.train.building import build_method, trained_parameters
 from asterism.train.cores import process_count, starts_processes
 from asterism.train.cost import step_cost
+from asterism.train.exporting import export_if_stale
 from asterism.train.launch import launch
 from asterism.train.loop import Training
 from asterism.train.plan import Plan
-from asterism.train.processes import Place, Task, started_processes
+from asterism.train.processes import Place, Task, explained_loss_of_processes, started_processes
 from asterism.train.recipe import Recipe
 from asterism.train.resolve import limited_to, resolve
-from asterism.train.run import Run, check_free, create_run, open_run
+from asterism.train.resuming import check_data, check_overrides, check_recipe
+from asterism.train.run import Run, check_free, create_run, empty, open_run
 
 _TRIAL_STEPS = 8  # timed before a run whose length is given in minutes
 
@@ -39,7 +43,7 @@ def pretrain(recipe: Recipe, out: Path, *, init: str | None = None, overwrite: b
 def resume(path: Path, overrides: tuple[str, ...] = ()) -> Run:
     """Resume a run from its last checkpoint; the result is the same as without the interruption."""
     run = open_run(path)
-    _check_resumable(overrides)
+    check_overrides(overrides)
     recipe = Recipe.parse(with_overrides(run.config, overrides))
     return _on_all_cores(Task(recipe.model_dump(mode="json"), str(path), resume=True))
 
@@ -47,9 +51,9 @@ def resume(path: Path, overrides: tuple[str, ...] = ()) -> Run:
 def _on_all_cores(task: Task) -> Run:
     recipe = Recipe.parse(task.recipe)
     if not starts_processes(recipe.trainer):
-        return run_task(task)
-    if not task.resume:
-        check_free(Path(task.out), task.overwrite)
+        with explained_loss_of_processes():
+            return run_task(task)
+    _check_place(task)
     count = process_count(recipe.trainer, trained_parameters(build_method(recipe)))
     if count == 1:
         return run_task(task)
@@ -57,17 +61,26 @@ def _on_all_cores(task: Task) -> Run:
         return run_task(task, place)
 
 
+def _check_place(task: Task) -> None:
+    """Refuse a folder that another process writes, or that must not be overwritten, before anything takes time."""
+    out = Path(task.out)
+    check_unowned(folder_lock(out), out)
+    if not task.resume:
+        check_free(out, task.overwrite)
+
+
 def run_task(task: Task, place: Place | None = None) -> Run:
     """Run a task in this process. place: its rank among the processes that were started for the task."""
     recipe = Recipe.parse(task.recipe)
     fabric = launch(recipe.trainer, place)
+    collectives.on_first_process(lambda: _check_place(task))
     if task.resume:
         return _resume(fabric, recipe, Path(task.out))
     return _pretrain(fabric, recipe, Path(task.out), task.init, task.overwrite)
 
 
 def _pretrain(fabric: Fabric, recipe: Recipe, out: Path, init: str | None, overwrite: bool) -> Run:
-    collectives.on_first_process(lambda: check_free(out, overwrite))
+    """Everything that can fail is done before the folder is created."""
     method = build_method(recipe)
     source = _open_data(recipe, method)
     recipe = resolve(recipe, len(source), fabric.device, fabric.world_size, method.backbone.architecture.init)
@@ -77,31 +90,83 @@ def _pretrain(fabric: Fabric, recipe: Recipe, out: Path, init: str | None, overw
         loaded = load_weights_into(method.backbone, init)
         method.backbone_was_loaded()
         fabric.print(f"Started from {init}: {loaded}")
-    run = collectives.on_first_process(lambda: create_run(out, recipe, overwrite))
-    try:
-        return Training(fabric, recipe, source, method, run).train(0)
-    except UserError:
-        if not run.has_results():
-            shutil.rmtree(run.path, ignore_errors=True)
-        raise
+    training = Training(fabric, recipe, source, method, Run(out))
+    collectives.on_first_process(training.open_probe)
+    with _new_folder(out):
+        collectives.on_first_process(lambda: create_run(out, recipe, overwrite))
+        try:
+            return training.train(0)
+        except BaseException:
+            if fabric.is_global_zero and not Run(out).has_results():
+                empty(out)
+            raise
 
 
 def _resume(fabric: Fabric, recipe: Recipe, path: Path) -> Run:
-    run = open_run(path)
-    state = checkpoint.read(run.checkpoints)
-    method = build_method(recipe)
-    source = _open_data(recipe, method)
-    if len(source) != state.facts["images"]:
-        raise UserError(
-            f"{recipe.data.path} has {len(source)} images, but the run was started on {state.facts['images']}; "
-            f"start a new run from its weights: --init {path}"
-        )
-    if state.step >= state.facts["steps"]:
-        fabric.print(f"{path} is finished: all {state.step} steps are done")
-        return run
-    training = Training(fabric, recipe, source, method, run)
-    checkpoint.restore(state, training.method, training.optimizer)
-    return training.train(state.step)
+    with _lock(path):
+        run = open_run(path)
+        collectives.on_first_process(run.check_files)
+        state = _last_intact(fabric, run)
+        method = build_method(recipe)
+        source = _open_data(recipe, method)
+        check_data(source, recipe.data.path, state.facts, path)
+        check_recipe(recipe, state.facts, path / "config.yaml")
+        recipe = resolve(recipe, len(source), fabric.device, fabric.world_size, method.backbone.architecture.init)
+        checkpoint.check_fit(state.method, method.state_dict())
+        if collectives.on_first_process(lambda: export_if_stale(run, recipe, state)):
+            fabric.print(f"Exported encoder.safetensors again, from the checkpoint of step {state.step}")
+        if state.step >= state.facts.steps:
+            fabric.print(f"{path} is finished: all {state.step} steps are done")
+            return run
+        training = Training(fabric, recipe, source, method, run)
+        collectives.on_first_process(training.open_probe)
+        checkpoint.restore(state, training.method, training.optimizer)
+        return training.train(state.step)
+
+
+def _last_intact(fabric: Fabric, run: Run) -> checkpoint.State:
+    """The last intact checkpoint. Damaged ones are renamed: their steps are about to be trained again."""
+
+    def choose() -> tuple[str, list[str]]:
+        path, problems = checkpoint.newest_intact(run.checkpoints)
+        for step in [step for step in checkpoint.steps(run.checkpoints) if f"step-{step:08d}" > path.name]:
+            checkpoint.set_aside(run.checkpoints / f"step-{step:08d}")
+        return path.name, problems
+
+    name, problems = collectives.on_first_process(choose)
+    for problem in problems:
+        fabric.print(f"{problem}. It was renamed to damaged-step-*; resuming from {name}")
+    try:
+        return checkpoint.load(run.checkpoints / name)
+    except checkpoint.Damaged as error:
+        raise UserError(f"cannot read the checkpoint {run.checkpoints / name}: {error}") from None
+
+
+@contextlib.contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """The first process owns the folder; if it cannot, all processes raise."""
+    with contextlib.ExitStack() as stack:
+
+        def take() -> None:
+            stack.enter_context(owned(folder_lock(folder), folder))
+
+        collectives.on_first_process(take)
+        yield
+
+
+@contextlib.contextmanager
+def _new_folder(folder: Path) -> Iterator[None]:
+    """Create the folder and own it; it is removed if it is empty in the end."""
+    first = collectives.rank() == 0
+    if first:
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with _lock(folder):
+            yield
+    finally:
+        if first:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 def plan(recipe: Recipe) -> Plan:
@@ -135,24 +200,3 @@ def _open_data(recipe: Recipe, method: Method) -> Source:
     """The images; with masks only if a view needs them, because reading masks takes time."""
     labelled = any(view.segments for view in method.views)
     return (open_segmented if labelled else open_source)(recipe.data.path, recipe.data.split)
-
-
-_RESUMABLE = (
-    "trainer.accelerator",
-    "trainer.devices",
-    "trainer.nodes",
-    "trainer.strategy",
-    "data.path",
-    "data.workers",
-)
-
-
-def _check_resumable(overrides: tuple[str, ...]) -> None:
-    """Allow only changes that do not affect the result of a resumed run."""
-    for override in overrides:
-        key = override.partition("=")[0]
-        if key not in _RESUMABLE and not key.startswith(("checkpoint.", "monitor.")):
-            raise UserError(
-                f"{key} cannot change when a run is resumed; allowed are {', '.join(_RESUMABLE)}, checkpoint.* and "
-                "monitor.*. For other changes start a new run from its weights with --init"
-            )

@@ -77,3 +77,32 @@ def test_a_foreign_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "knn.json").write_text("{}")
     with pytest.raises(UserError, match=r"knn\.json is not a result"):
         read_results(tmp_path)
+
+
+def test_wrong_values_are_named(tmp_path: Path) -> None:
+    path = result().write(tmp_path).path
+    assert path is not None
+    content = json.loads(path.read_text())
+    for name, wrong in [
+        ("values", {}),
+        ("values", {"top1_k20": "high"}),
+        ("values", {"top1_k20": None}),
+        ("values", [1]),
+        ("model", "dino"),
+        ("model", {"name": 5}),
+        ("test", {"name": "set", "images": "many", "fingerprint": "cd"}),
+        ("baselines", {"pixels": 3}),
+        ("notes", 7),
+        ("seconds", [1]),
+    ]:
+        path.write_text(json.dumps(content | {name: wrong}))
+        with pytest.raises(UserError, match=rf"is not a result of `asterism evaluate` \({name}.*delete it"):
+            read_results(tmp_path)
+    for text in (b"", b"[]", b"\xff\xfe", b"[" * 100_000):
+        path.write_bytes(text)
+        with pytest.raises(UserError, match="delete it and evaluate again"):
+            read_results(tmp_path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(UserError, match="delete it and evaluate again"):
+        read_results(tmp_path)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,14 @@ from safetensors.torch import load_file
 
 from asterism.config import write_yaml
 from asterism.errors import UserError
-from asterism.train import loop, processes, start
+from asterism.train import checkpoint, loop, processes, start
 from asterism.train.cores import SMALL, allowed_cores, process_count, starts_processes, thread_count
 from asterism.train.recipe import TrainerConfig
 from tests.train.tiny import tiny_recipe
 
 
 def trainer(**settings: object) -> TrainerConfig:
-    return TrainerConfig(**({"batch_size": 64, "steps": 1000, "accelerator": "cpu"} | settings))
+    return TrainerConfig(**({"batch_size": 64, "steps": 400, "accelerator": "cpu"} | settings))
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ def trainer(**settings: object) -> TrainerConfig:
         ({}, 10**6, 2, 2),
         ({}, SMALL + 1, 2, 1),  # large matrices keep several threads busy
         ({}, 10**6, 1, 1),
-        ({"steps": 100}, 10**6, 2, 1),  # finished before the second process has started
+        ({"steps": 40}, 10**6, 2, 1),  # finished before the second process has started
         ({"steps": None, "minutes": 0.5}, 10**6, 2, 1),
         ({"steps": None, "minutes": 30}, 10**6, 2, 2),
         ({"steps": None, "epochs": 3}, 10**6, 2, 2),
@@ -96,21 +97,97 @@ def test_two_processes_train_and_resume_the_same_run(tmp_path: Path) -> None:
     assert all(value.equal(whole[name]) for name, value in load_file(again.weights).items())
 
 
-@pytest.mark.slow
-def test_a_process_that_dies_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[subprocess.Popen[bytes]] = []
+def _signalled(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+    """Send a signal to the other process before the first update."""
+    started: list[processes._Other] = []
     start_process = processes._start
     monkeypatch.setattr(processes, "_start", lambda *values: started.append(start_process(*values)) or started[-1])
     update = loop.Training._update
 
-    def kill_the_other(self: loop.Training, *values: object) -> None:
-        started[0].send_signal(signal.SIGKILL)
-        started[0].wait()
+    def disturbed(self: loop.Training, *values: object) -> None:
+        started[0].process.send_signal(number)
         update(self, *values)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(loop.Training, "_update", kill_the_other)
-    with pytest.raises(UserError, match=r"a training process died \(killed by SIGKILL\)"):
+    monkeypatch.setattr(loop.Training, "_update", disturbed)
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _signalled(monkeypatch, signal.SIGKILL)
+    with pytest.raises(UserError, match=r"a training process died \(killed by SIGKILL\).*No checkpoint had been saved"):
         start.pretrain(tiny_recipe("dino", trainer={"devices": 2}), tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_a_process_that_hangs_is_ended_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_SILENCE", 4.0)
+    _signalled(monkeypatch, signal.SIGSTOP)
+    before = time.monotonic()
+    with pytest.raises(UserError, match=r"training process 1 did not respond for 4 seconds and was ended"):
+        start.pretrain(tiny_recipe("dino", trainer={"devices": 2}), tmp_path / "run")
+    assert time.monotonic() - before < 60
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/net").exists(), reason="reads sockets and children from /proc")
+def test_a_killed_first_process(tmp_path: Path) -> None:
+    """While two processes train: they listen on loopback only, and the run is locked. After the first is killed, the
+    other one says so and ends, and one process finishes the run."""
+    recipe = tiny_recipe("mae", trainer={"devices": 2, "steps": 40}, checkpoint={"every_steps": 1})
+    (tmp_path / "recipe.yaml").write_text(write_yaml(recipe))
+    out = tmp_path / "run"
+    call = [sys.executable, "-m", "asterism", "pretrain", str(tmp_path / "recipe.yaml"), "--out", str(out)]
+    with (tmp_path / "printed").open("wb") as file:
+        first = subprocess.Popen(call, stdout=file, stderr=file)
+    while not checkpoint.steps(out / "checkpoints"):
+        assert first.poll() is None, (tmp_path / "printed").read_text()
+        time.sleep(0.05)
+    (other,) = _children(first.pid)
+    assert {address for pid in (first.pid, other) for address in _listening(pid)} == {"0100007F"}
+    for again in (
+        lambda: start.resume(out),
+        lambda: start.pretrain(recipe, out),
+        lambda: start.pretrain(recipe, out, overwrite=True),
+    ):
+        with pytest.raises(UserError, match=rf"{out} is being written by process {first.pid} on .* since .*pretrain"):
+            again()
+    first.kill()
+    first.wait()
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{other}").exists():
+        assert time.monotonic() < deadline, "the other process is still there"
+        time.sleep(0.05)
+    printed = (tmp_path / "printed").read_text()
+    assert "The first training process has ended, so this one ends too." in printed
+    assert f"resume with: asterism pretrain --resume {out}" in printed
+    assert "Traceback" not in printed
+
+    done = checkpoint.steps(out / "checkpoints")[-1]
+    alone = start.pretrain(
+        tiny_recipe("mae", trainer={"steps": 40, "devices": 1}, checkpoint={"every_steps": 40}), tmp_path / "alone"
+    )
+    resumed = start.resume(out, ("trainer.devices=1", "checkpoint.every_steps=40"))
+    assert done < 40
+    expected, found = ([record["loss"] for record in run.metrics()] for run in (alone, resumed))
+    assert found[:done] == pytest.approx(expected[:done], rel=1e-3)
+    assert len(found) == 40
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _listening(pid: int) -> set[str]:
+    """The addresses, in hexadecimal, on which a process accepts connections."""
+    own = {
+        str(link.readlink()).removeprefix("socket:[").removesuffix("]")
+        for link in Path(f"/proc/{pid}/fd").iterdir()
+        if link.is_symlink()
+    }
+    rows = [
+        line.split() for kind in ("tcp", "tcp6") for line in Path(f"/proc/{pid}/net/{kind}").read_text().splitlines()
+    ]
+    return {row[1].partition(":")[0] for row in rows if row[3] == "0A" and row[9] in own}
 
 
 @pytest.mark.slow

@@ -58,7 +58,7 @@ def measure_matches(run: Run, data: str, *, batches: int = 16, batch_size: int =
     method = load_method(run)
     if not isinstance(method, Cribo):
         raise UserError(f"{run.path} is a run of {run.config['method']['name']}; only cribo has matches")
-    recipe = Recipe.parse(run.config)
+    recipe = run.recipe
     clusters = method.config.objects.clusters
     bank = ObjectBank(BankConfig(images=batches * batch_size, precision="full"), clusters, method.backbone.dim)
     found: list[Matches] = []

@@ -21,7 +21,6 @@ from asterism.ops.prototypes import log_probabilities
 from asterism.ops.purity import effective_count, group_counts, largest_share, purity
 from asterism.train import checkpoint
 from asterism.train.building import build_method, load_method
-from asterism.train.recipe import Recipe
 from asterism.train.run import Run
 from asterism.types import Progress
 
@@ -50,7 +49,7 @@ class PrototypeUse:
 
 def measure_use(run: Run, data: str | None = None, images: int = 1000) -> PrototypeUse:
     """Use of the teacher's prototypes, on labelled images of the run's own data or of `data`."""
-    method, recipe = load_method(run), Recipe.parse(run.config)
+    method, recipe = load_method(run), run.recipe
     source = open_source(data or recipe.data.path, None if data else recipe.data.split)
     labels_of(source)
     part = Subset(source, list(range(min(images, len(source)))))
@@ -86,7 +85,7 @@ def preferences(method: Method, tokens: Float[Tensor, "n d"]) -> Float[Tensor, "
 def measure_drift(run: Run) -> dict[str, float]:
     """How far learned prototypes moved between consecutive kept checkpoints: 1 − mean cosine, by the later step."""
     steps = checkpoint.steps(run.checkpoints)
-    recipe = Recipe.parse(run.config)
+    recipe = run.recipe
     if isinstance(build_method(recipe), Sop):
         raise UserError(f"{run.path}: prototypes of sop are drawn anew at every step, so they do not drift")
     found: list[Tensor] = []

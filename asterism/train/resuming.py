@@ -1,0 +1,75 @@
+"""What may change when a run is resumed: only settings that cannot affect its result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from asterism.data import Source
+from asterism.errors import UserError
+from asterism.train.checkpoint import Facts
+from asterism.train.recipe import Recipe
+
+_MAY_CHANGE = (
+    "trainer.accelerator",
+    "trainer.devices",
+    "trainer.nodes",
+    "trainer.strategy",
+    "data.path",
+    "data.workers",
+    "data.prefetch",
+    "data.keep_mb",
+    "data.max_bad_share",
+)
+_SECTIONS = ("checkpoint.", "monitor.")
+_ALLOWED = f"{', '.join(_MAY_CHANGE)}, {' and '.join(f'{section}*' for section in _SECTIONS)}"
+
+
+def check_overrides(overrides: Sequence[str]) -> None:
+    """Refuse changes on the command line that would make it another run."""
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        if not _may_change(key):
+            raise UserError(
+                f"{key} cannot change when a run is resumed; allowed are {_ALLOWED}. For other changes start a new run "
+                "from its weights with --init"
+            )
+
+
+def check_recipe(recipe: Recipe, facts: Facts, file: Path) -> None:
+    """Refuse a recipe that differs from the one in the checkpoint, for example because `file` was edited."""
+    now = dict(_leaves(recipe.model_dump(mode="json")))
+    before = {"trainer.steps": facts.steps, "trainer.batch_size": facts.batch_size}
+    if facts.recipe is not None:
+        try:
+            before |= _leaves(Recipe.parse(facts.recipe).model_dump(mode="json"))
+        except UserError as error:
+            raise UserError(f"the checkpoint's recipe does not fit this version of Asterism: {error}") from None
+    for key, value in before.items():
+        if not _may_change(key) and now.get(key) != value:
+            raise UserError(
+                f"{file} was changed since the last checkpoint: {key} is {now.get(key)!r}, but was {value!r}. A "
+                "resumed run has to be the same run: restore the value, or start a new run from its weights with --init"
+            )
+
+
+def check_data(source: Source, path: str, facts: Facts, run: Path) -> None:
+    """Refuse other images than those that the run was started on; their place may have changed."""
+    fix = f"start a new run from its weights: --init {run}"
+    if len(source) != facts.images:
+        raise UserError(f"{path} has {len(source)} images, but the run was started on {facts.images}; {fix}")
+    if facts.data is not None and source.fingerprint != facts.data:
+        raise UserError(f"{path} has {len(source)} images with other names than those the run was started on; {fix}")
+
+
+def _may_change(key: str) -> bool:
+    return key in _MAY_CHANGE or key.startswith(_SECTIONS)
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
