@@ -1,29 +1,36 @@
-"""Writing files safely: atomically, and by one process at a time."""
+"""Writing files safely: complete or not at all, private until complete, and by one process at a time.
+
+Everything temporary is next to its target, readable only by its owner, and has an unpredictable name that must be new:
+a link planted under the name is never followed. Its writer holds a lock on it. The next writer of the same target
+deletes what has no lock, which a killed process has left behind.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
 import os
+import secrets
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+_MARK = ".asterism-tmp"  # ends the name of everything temporary
+_LONGEST = 100  # bytes of the target's name in a temporary name; file systems allow 255 in all
+_SAFE = os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary file that replaces `path` atomically. After an error nothing has changed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
+    with _parents_of(path), _temporary(path, _new_file) as temporary:
         yield temporary
-        temporary.chmod(0o666 & ~_umask())  # temporary files are private; results get the usual permissions
+        temporary.chmod(0o666 & ~_UMASK)
         flush(temporary)
         temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -34,35 +41,43 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def filling(folder: Path) -> Iterator[Path]:
-    """A temporary folder whose files move to `folder` on success.
+    """A temporary folder whose content becomes that of `folder` on success; after an error nothing has changed.
 
-    Files of the same names are replaced; other files in `folder` stay.
+    A new folder appears with all its files at once. In a folder that exists, files of the same names are replaced, and
+    other files stay.
     """
-    with scratch_folder(folder) as temporary:
-        yield temporary
-        for file in sorted(temporary.rglob("*")):
-            target = folder / file.relative_to(temporary)
-            if file.is_file():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                file.replace(target)
+    if folder.is_dir():
+        with scratch_folder(folder / folder.name) as temporary:  # on its file system, which may not be its parent's
+            yield temporary
+            _move_files(temporary, folder)
+    else:
+        with scratch_folder(folder) as temporary:
+            yield temporary
+            temporary.chmod(0o777 & ~_UMASK)
+            temporary.rename(folder)
 
 
 @contextmanager
 def scratch_folder(near: Path) -> Iterator[Path]:
     """A private folder on the file system of `near`, deleted at the end."""
-    near.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{near.name[:100]}.", dir=near.parent) as name:
-        yield Path(name)
+    with _parents_of(near), _temporary(near, _new_folder) as folder:
+        yield folder
+
+
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    """A private folder for files that are not kept, where the system has its temporary files."""
+    with scratch_folder(Path(tempfile.gettempdir()) / "asterism") as folder:
+        yield folder
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock file `path`; other processes on this machine wait for it. A crash releases it too."""
-    fcntl = importlib.import_module("fcntl")
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = os.open(path, os.O_RDWR | os.O_CREAT)
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | _SAFE, 0o666)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        _flock(lock)
         yield
     finally:
         os.close(lock)
@@ -77,7 +92,105 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
+@contextmanager
+def _parents_of(path: Path) -> Iterator[None]:
+    """Create the folders above `path`. After an error, those that are still empty are removed again."""
+    missing = [folder for folder in path.parents if not folder.exists()]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for folder in missing:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+@contextmanager
+def _temporary(target: Path, create: Callable[[Path], int]) -> Iterator[Path]:
+    """A new temporary file or folder for a target, locked while it is used and deleted at the end."""
+    _delete_leftovers(target)
+    try:
+        path, lock = _new(target, create)
+        try:
+            yield path
+        finally:
+            _delete(path)
+            os.close(lock)
+    except OSError as error:
+        if isinstance(error.filename, str) and _MARK in error.filename:
+            error.filename = str(target) + error.filename.partition(_MARK)[2]  # the name that the user knows
+        raise
+
+
+def _new(target: Path, create: Callable[[Path], int]) -> tuple[Path, int]:
+    while True:
+        path = target.with_name(f"{_prefix(target)}{secrets.token_hex(8)}{_MARK}")
+        lock = create(path)
+        with contextlib.suppress(OSError):  # without locks, as on some network drives, leftovers stay
+            _flock(lock)
+        with contextlib.suppress(FileNotFoundError):  # another process saw it before it was locked, and deleted it
+            if os.path.samestat(os.fstat(lock), path.lstat()):
+                return path, lock
+        os.close(lock)
+
+
+def _new_file(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _SAFE, 0o600)
+
+
+def _new_folder(path: Path) -> int:
+    path.mkdir(mode=0o700)
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | _SAFE)
+
+
+def _prefix(target: Path) -> str:
+    return f".{os.fsencode(target.name)[:_LONGEST].decode('utf-8', 'ignore')}."
+
+
+def _delete_leftovers(target: Path) -> None:
+    """Delete what killed processes have left of the same target: everything temporary that is not locked."""
+    prefix = _prefix(target)
+    for entry in list(os.scandir(target.parent)):
+        if not (entry.name.startswith(prefix) and entry.name.endswith(_MARK)):
+            continue
+        with contextlib.suppress(OSError):  # locked, someone else's, or a link
+            found = os.open(entry.path, os.O_RDONLY | os.O_NONBLOCK | _SAFE)
+            try:
+                _flock(found, wait=False)
+                _delete(Path(entry.path))
+            finally:
+                os.close(found)
+
+
+def _delete(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _move_files(source: Path, target: Path) -> None:
+    moves = [(file, target / file.relative_to(source)) for file in sorted(source.rglob("*")) if file.is_file()]
+    for _, place in moves:
+        if place.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(place))
+        place.parent.mkdir(parents=True, exist_ok=True)
+    for file, place in moves:
+        file.replace(place)
+
+
+def _flock(handle: int, *, wait: bool = True) -> None:
+    """Lock an open file or folder until it is closed; BlockingIOError if another process has it and must not wait."""
+    fcntl = importlib.import_module("fcntl")
+    fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+_UMASK = _umask()  # read once: it can only be read by changing it, for all threads

@@ -388,7 +388,7 @@ def raising(error: BaseException) -> Callable[..., None]:
 
 def test_a_full_disk_is_explained(labelled: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = everything_here()
-    monkeypatch.setattr("asterism.index.write.np.savez", raising(OSError(28, "No space left on device")))
+    monkeypatch.setattr("asterism.index.write.zipfile.ZipFile", raising(OSError(28, "No space left on device")))
     said = refused(call("embed", weights, "--data", labelled, "--out", "vectors.npz"))
     assert said.startswith("Error: the disk is full")
     assert everything_here() == before

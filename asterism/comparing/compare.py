@@ -11,6 +11,7 @@ from asterism.comparing.launch import Machines, write_scripts
 from asterism.comparing.outcome import Outcome, read_outcome
 from asterism.comparing.page import study_page
 from asterism.comparing.plan import Place, Trial, as_text, evaluate_command, plan_trials, pretrain_command
+from asterism.comparing.records import check_specifications
 from asterism.comparing.runner import Report, run_trials, slots
 from asterism.comparing.study import StudyConfig, load_study
 from asterism.comparing.table import Row, comma_separated, markdown, rows_of
@@ -65,6 +66,7 @@ def run_study(planned: Planned, jobs: int | None, report: Report) -> Comparison:
     """Train and evaluate the trials that are not finished, and write the results."""
     study, place, trials = planned.study, planned.place, planned.trials
     check_data(study, trials, check_settings(study, trials))
+    check_specifications(trials, place)
     write_text(place.study, write_yaml(study))
     run_trials(study, trials, place, slots(jobs), report)
     return write_comparison(planned)
@@ -73,9 +75,7 @@ def run_study(planned: Planned, jobs: int | None, report: Report) -> Comparison:
 def write_launch_scripts(planned: Planned, machines: Machines) -> Path:
     """Write scripts instead of training; `run_study` collects their results later."""
     study, place, trials = planned.study, planned.place, planned.trials
-    start = write_scripts(study, trials, check_settings(study, trials), place, machines)
-    write_text(place.study, write_yaml(study))
-    return start
+    return write_scripts(study, trials, check_settings(study, trials), place, machines)
 
 
 def write_comparison(planned: Planned) -> Comparison:

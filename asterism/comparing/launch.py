@@ -22,6 +22,7 @@ from asterism.comparing.plan import (
 )
 from asterism.comparing.records import check_specifications, write_record
 from asterism.comparing.study import StudyConfig
+from asterism.config import write_yaml
 from asterism.errors import UserError
 from asterism.files import write_text
 from asterism.train.recipe import Recipe
@@ -42,7 +43,7 @@ class Machines:
 def write_scripts(
     study: StudyConfig, trials: Sequence[Trial], recipes: dict[str, Recipe], place: Place, machines: Machines
 ) -> Path:
-    """Write a script per trial, and one that starts them all in order; returns the latter."""
+    """Write the study, a script per trial, and one that starts them all in order; returns the last."""
     measured = [trial.name for trial in trials if trial.budget is not None and trial.budget.is_measured]
     if measured:
         raise UserError(
@@ -51,7 +52,10 @@ def write_scripts(
         )
     if machines.launcher == "torchrun" and machines.nodes > 1:
         raise UserError("--nodes needs --launch slurm; torchrun is started by hand on each node")
+    if any(character in str(place.folder) for character in "\n\r"):
+        raise UserError(f"--out {str(place.folder)!r} contains a line break, which would end a line of the scripts")
     check_specifications(trials, place)
+    write_text(place.study, write_yaml(study))  # first: a folder with scripts but no study is refused later
     for trial in trials:
         length = [] if trial.budget is None else trial.budget.overrides(recipes[trial.run])
         write_text(place.script(trial.name), _script(study, trial, length, place, machines))

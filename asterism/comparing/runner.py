@@ -29,7 +29,7 @@ from asterism.comparing.plan import (
     pretrain_command,
     resume_command,
 )
-from asterism.comparing.records import check_specifications, write_record
+from asterism.comparing.records import write_record
 from asterism.comparing.speed import measured_speed
 from asterism.comparing.study import StudyConfig
 from asterism.data.workers import cores
@@ -69,7 +69,6 @@ def run_trials(
     study: StudyConfig, trials: Sequence[Trial], place: Place, slots: Sequence[Slot], report: Report
 ) -> None:
     """Train and evaluate unfinished trials. The reason of a failure is recorded; other trials are not affected."""
-    check_specifications(trials, place)
     workers = _Workers(study, place, slots, report)
     with ThreadPoolExecutor(len(slots)) as pool, workers.stopped_on_signals(pool):
         tasks: dict[str, Future[None]] = {}

@@ -16,7 +16,6 @@ import itertools
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from typing import Any
 from asterism.data.sources.index_cache import user_cache
 from asterism.errors import UserError
 from asterism.features.rows import Block, RowFolder, Stored
-from asterism.files import locked
+from asterism.files import locked, private_folder
 from asterism.ops.collectives import on_every_process, on_first_process, rank, world_size
 
 WORTH_KEEPING = 256  # images
@@ -44,8 +43,8 @@ def stored(identity: Mapping[str, Any] | None, images: int, produce: Produce, *,
     Must be called by all processes of a run.
     """
     if identity is None or images < WORTH_KEEPING:
-        with tempfile.TemporaryDirectory(prefix="asterism-") as place:
-            part = RowFolder(Path(place) / "0")
+        with private_folder() as place:
+            part = RowFolder(place / "0")
             part.grow(produce(0, images))
             return part.read()  # a mapped file stays readable after it is deleted
     text = json.dumps({"format": _FORMAT, **identity}, sort_keys=True)

@@ -9,6 +9,8 @@ arrays of these shapes, and metadata.
 from __future__ import annotations
 
 import json
+import shutil
+import zipfile
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from importlib import import_module, metadata
@@ -30,6 +32,7 @@ from asterism.nn.encoder import Encoder
 from asterism.types import Model
 
 _ROW_GROUP_BYTES = 32 << 20
+_COPIED_BYTES = 16 << 20  # at a time
 _SUFFIXES = (".parquet", ".npz")
 _PLURAL = {"embedding": "embeddings", "label": "labels"}  # npz arrays hold all images, parquet columns one per row
 
@@ -179,7 +182,11 @@ class _Parquet(_Rows):
 
 
 class _Npz(_Rows):
-    """Arrays are appended to separate files and copied into the archive at the end, so memory use stays small."""
+    """Arrays are appended to separate files and copied into the archive at the end, so memory use stays small.
+
+    Nothing is mapped into memory: where a full or failing disk raises an error on a read or a write, a mapped page of
+    the same file kills the process.
+    """
 
     def __init__(self, path: Path, scratch: Path) -> None:
         super().__init__(path, scratch)
@@ -197,13 +204,23 @@ class _Npz(_Rows):
                     file.write(np.ascontiguousarray(values).tobytes())
 
     def finish(self) -> None:
-        arrays = {
-            _PLURAL.get(name, name): np.memmap(self.scratch / name, dtype, "r", shape=(self.images, *shape))
-            for name, (dtype, shape) in self._kinds.items()
-        }
-        keys, facts = np.array(self._keys), np.array(json.dumps(self._facts))
-        with self.path.open("wb") as file:
-            np.savez(file, allow_pickle=False, keys=keys, metadata=facts, **arrays)
+        small = {"keys": np.array(self._keys), "metadata": np.array(json.dumps(self._facts))}
+        with zipfile.ZipFile(self.path, "w") as archive:
+            for name, values in small.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                    np.lib.format.write_array(file, values, allow_pickle=False)
+            for name, (dtype, shape) in self._kinds.items():
+                kind = {
+                    "descr": np.lib.format.dtype_to_descr(dtype),
+                    "fortran_order": False,
+                    "shape": (self.images, *shape),
+                }
+                with (
+                    (self.scratch / name).open("rb") as rows,
+                    archive.open(f"{_PLURAL.get(name, name)}.npy", "w", force_zip64=True) as file,
+                ):
+                    np.lib.format.write_array_header_1_0(file, kind)
+                    shutil.copyfileobj(rows, file, _COPIED_BYTES)
 
 
 def _record(bad: list[BadImage], target: Path) -> Path | None:

@@ -20,6 +20,7 @@ from asterism.data.sources.davis import list_frames
 from asterism.data.sources.own_masks import find_pairs, own_classes
 from asterism.errors import UserError
 from asterism.features.mask_tracking import FrameSize, TooManyPatches, input_size, patch_features
+from asterism.files import filling
 from asterism.images.bad_image import BadImage
 from asterism.images.decode import decode
 from asterism.images.masks import VOID, save_mask
@@ -64,15 +65,14 @@ class LabelledPatches:
 
 
 def segment_images(encoder: Encoder, examples: Path, images: Path, out: Path, config: Segmenting) -> SegmentedFolder:
-    """Write masks/<name>.png and overlays/<name>.jpg for one image or every image of a folder."""
+    """Write masks/<name>.png and overlays/<name>.jpg for one image or every image of a folder; all of them or none."""
     pairs = find_pairs(examples)
     new = [images] if images.is_file() else list_frames(images)
     memory = remember(encoder.eval(), pairs, config)
-    masks, overlays = (out / name for name in ("masks", "overlays"))
-    for folder in (masks, overlays):
-        folder.mkdir(parents=True, exist_ok=True)
     skipped = []
-    with Bar(images.name, len(new)) as bar:
+    with filling(out) as folder, Bar(images.name, len(new)) as bar:
+        for name in ("masks", "overlays"):
+            (folder / name).mkdir()
         for path, name in zip(new, file_names(new), strict=True):
             try:
                 image = decode(path, str(path))
@@ -83,11 +83,11 @@ def segment_images(encoder: Encoder, examples: Path, images: Path, out: Path, co
             except TooManyPatches as error:
                 skipped.append(BadImage(str(path), str(error)))
                 continue
-            save_mask(mask, masks / f"{name}.png")
-            save_picture(overlay(image, mask), overlays / f"{name}.jpg")
+            save_mask(mask, folder / "masks" / f"{name}.png")
+            save_picture(overlay(image, mask), folder / "overlays" / f"{name}.jpg")
             bar.advance(1)
-    if len(skipped) == len(new):
-        raise UserError(f"none of the {len(new)} images in {images} can be read; the first error: {skipped[0]}")
+        if len(skipped) == len(new):
+            raise UserError(f"none of the {len(new)} images in {images} can be read; the first error: {skipped[0]}")
     return SegmentedFolder(out, len(new) - len(skipped), len(pairs), memory.classes.tolist(), skipped)
 
 

@@ -1,7 +1,7 @@
 """Tracks the objects of a first-frame mask through a video: `asterism track`.
 
-Writes masks/<frame>.png with the values of the first mask, overlays/<frame>.jpg, and the overlays as an animation.
-Frames are written one by one, and those written before an interruption are kept.
+Writes masks/<frame>.png with the values of the first mask, overlays/<frame>.jpg, and the overlays as an animation: all
+of them, or nothing if a frame cannot be read or written.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor
 from asterism.data.sources.davis import list_frames
 from asterism.errors import UserError
 from asterism.features.mask_tracking import Tracking, follow_masks
+from asterism.files import filling
 from asterism.images.masks import read_mask, save_mask, white_as_object
 from asterism.images.pictures import read_picture
 from asterism.images.write import save_picture, to_pillow
@@ -44,17 +45,16 @@ def track_video(encoder: Encoder, video: Path, mask: Path, out: Path, config: Tr
     """Propagate the mask of the first frame through all frames of a folder."""
     frames = _frames(video)
     first_mask = read_first_mask(mask, frames[0])
-    masks, overlays = (out / name for name in ("masks", "overlays"))
-    for folder in (masks, overlays):
-        folder.mkdir(parents=True, exist_ok=True)
-    with Bar(video.name, len(frames)) as bar:
+    with filling(out) as folder, Bar(video.name, len(frames)) as bar:
+        for name in ("masks", "overlays"):
+            (folder / name).mkdir()
         found = follow_masks(encoder.eval(), (read_picture(frame) for frame in frames), first_mask, config)
         for frame, own in zip(frames, _with_first(first_mask, found), strict=True):
-            save_mask(own, masks / f"{frame.stem}.png")
-            save_picture(overlay(read_picture(frame), own), overlays / f"{frame.stem}.jpg")
+            save_mask(own, folder / "masks" / f"{frame.stem}.png")
+            save_picture(overlay(read_picture(frame), own), folder / "overlays" / f"{frame.stem}.jpg")
             bar.advance(1)
-    animation = _animate([overlays / f"{frame.stem}.jpg" for frame in frames], out)
-    return Tracked(out, len(frames), len(torch.unique(first_mask[first_mask > 0])), animation)
+        animation = _animate([folder / "overlays" / f"{frame.stem}.jpg" for frame in frames], folder)
+    return Tracked(out, len(frames), len(torch.unique(first_mask[first_mask > 0])), out / animation.name)
 
 
 def read_first_mask(path: Path, frame: Path) -> Int64[Tensor, "h w"]:

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from asterism.images.masks import save_mask
+from asterism.nn.concepts import concepts_file
 from tests.campaigns.campaign import copied
 from tests.campaigns.processes import execute
 from tests.concept_samples import concept_encoder
@@ -40,8 +41,10 @@ def weights(file: Path) -> Path:
 
 
 def concept_weights(file: Path) -> Path:
-    """A small encoder with concepts and a decoder."""
-    return copied(_home("concepts.safetensors", concept_encoder().save), file)
+    """A small encoder with concepts and a decoder, which are in a second file."""
+    made = _home("model.safetensors", concept_encoder().save)
+    copied(concepts_file(made), concepts_file(file))
+    return copied(made, file)
 
 
 def run(folder: Path) -> Path:

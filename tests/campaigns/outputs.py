@@ -1,11 +1,13 @@
 """Every command that writes, with an output that cannot be written.
 
 Read-only and full file systems, an output below a file, a name that is too long, files and folders in the way, links
-that someone else has planted.
+that someone else has planted; inputs that turn out to be bad when part of the output exists; and repeated commands
+after a kill.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +16,7 @@ from pathlib import Path
 from tests.campaigns import materials
 from tests.campaigns.campaign import Case
 from tests.campaigns.disks import no_large_files, read_only, small_disk
+from tests.campaigns.processes import Ended, execute
 
 Words = list[str]
 _OUT = "OUT"  # in the words of a command: the output
@@ -25,6 +28,7 @@ class Command:
 
     words: Callable[[Path], Words]  # fills a folder with its inputs
     suffix: str = ""  # of the file that it writes; empty for a folder
+    resumes: bool = False  # whether a repeated command continues with what a failed one has written
 
     def on(self, folder: Path, out: str) -> Words:
         return [out if word == _OUT else word for word in self.words(folder)]
@@ -101,8 +105,8 @@ COMMANDS = {
     "reconstruct": Command(_reconstruct),
     "search html": Command(_search, ".html"),
     "search png": Command(_search, ".png"),
-    "compare": Command(_compare),
-    "compare --launch": Command(_launch),
+    "compare": Command(_compare, resumes=True),
+    "compare --launch": Command(_launch, resumes=True),
 }
 
 
@@ -110,7 +114,9 @@ def cases(seed: int) -> Iterator[Case]:
     for name, command in COMMANDS.items():
         yield from _unwritable(name, command)
         yield from _in_the_way(name, command)
+        yield from _killed(name, command, random.Random(f"{seed} {name}"))
     yield from _reports()
+    yield from _bad_inputs()
 
 
 def _unwritable(name: str, command: Command) -> Iterator[Case]:
@@ -120,11 +126,14 @@ def _unwritable(name: str, command: Command) -> Iterator[Case]:
         (here / "out").mkdir()
         return command.on(here, inside)
 
+    kept = ("out/*",) if command.resumes else ()
     yield Case(name, "read-only file system", prepare, around=lambda here: read_only(here / "out"))
-    for kilobytes in (0, 8):
+    for kilobytes in (0, 8, 24, 64):
         disk = partial(_small, kilobytes=kilobytes)
-        yield Case(f"{name}, {kilobytes} kB left", "full file system", prepare, around=disk, exits=(0, 2))
-    yield Case(name, "no file may grow", prepare, inside=no_large_files, exits=(0, 2))
+        yield Case(f"{name}, {kilobytes} kB left", "full file system", prepare, around=disk, exits=(0, 2), kept=kept)
+    for limit in (1024, 4096):  # the sentence on stderr must fit
+        small = partial(no_large_files, limit)
+        yield Case(f"{name}, {limit} bytes", "no file may grow", prepare, inside=small, exits=(0, 2), kept=kept)
 
 
 def _small(here: Path, kilobytes: int):  # type: ignore[no-untyped-def]
@@ -186,6 +195,78 @@ def _in_the_way(name: str, command: Command) -> Iterator[Case]:
 
 def _overwrite(name: str) -> Words:
     return [] if name.startswith(("evaluate", "compare")) else ["--overwrite"]
+
+
+def _killed(name: str, command: Command, choice: random.Random) -> Iterator[Case]:
+    """A command that was killed somewhere, then repeated: it succeeds and leaves nothing temporary."""
+
+    def prepare(here: Path, after: float) -> Words:
+        words = command.on(here, f"out/made{command.suffix}")
+        execute(words, here, kill_after=after)
+        return [*words, *_overwrite(name)]
+
+    for number in range(3):
+        after = round(choice.uniform(0.05, 1.0), 3)  # seconds; a command takes about one
+        yield Case(
+            f"{name}, {number}, after {after} s",
+            "repeated after a kill",
+            partial(prepare, after=after),
+            exits=(0,),
+            check=_nothing_temporary,
+        )
+
+
+def _nothing_temporary(here: Path, ended: Ended) -> str | None:
+    left = [str(path.relative_to(here)) for path in here.rglob(".*") if path.name.endswith("tmp")]
+    return f"temporary files left: {', '.join(left)}" if left else None
+
+
+def _bad_inputs() -> Iterator[Case]:
+    """The last of several inputs is bad, which a command notices after the first of its results."""
+    cause = "bad input after good ones"
+
+    def damaged(command: Command, file: str, here: Path) -> Words:
+        words = command.on(here, f"out{command.suffix}")
+        (here / file).write_bytes((here / file).read_bytes()[:40])
+        return words
+
+    for name, file in {
+        "track": "frames/00001.jpg",
+        "concepts": "photos/blue/000.png",
+        "reconstruct": "photos/blue/001.png",
+    }.items():
+        yield Case(name, cause, partial(damaged, COMMANDS[name], file))
+    for name, file in {"segment": "frames/00001.jpg", "embed npz": "photos/red/001.png"}.items():
+        yield Case(f"{name}, skipped", cause, partial(damaged, COMMANDS[name], file), exits=(0,))
+
+    def second_query(here: Path) -> Words:
+        words = [*_search(here), "--query", "bad.png"]
+        (here / "bad.png").write_bytes(b"not an image")
+        return ["out.html" if word == _OUT else word for word in words]
+
+    yield Case("search", cause, second_query)
+
+    def second_protocol(here: Path) -> Words:
+        words = COMMANDS["evaluate"].on(here, "out")
+        return [*words, "--protocols", "knn,linear-seg"]
+
+    yield Case("evaluate", cause, second_protocol, kept=("out", "out/knn.json"))
+
+    def two_of_a_name(here: Path) -> Words:
+        words = COMMANDS["segment"].on(here, "out")
+        (here / "frames" / "00001.png").write_bytes((here / "photo.png").read_bytes())
+        return words
+
+    def prepare(here: Path) -> Words:
+        materials.photos(here / "photos")
+        (here / "photos" / "red" / "000.png").rename(here / "photo.png")
+        return two_of_a_name(here)
+
+    def both(here: Path, ended: Ended) -> str | None:
+        found = len(list((here / "out" / "masks").iterdir()))
+        return None if found == 3 else f"{found} masks of 3 images"
+
+    yield Case("segment, two images of a name", "names that collide", prepare, exits=(0,), check=both)
 
 
 def _reports() -> Iterator[Case]:
