@@ -10,26 +10,31 @@ from timm.models import is_model_in_modules
 
 from asterism.errors import UserError
 
-_MODULES = {"vit": ["vision_transformer", "deit"], "swin": ["swin_transformer"]}
+Kind = Literal["vit", "rope", "swin"]  # plain ViTs, those that rotate queries and keys (DINOv3, EVA), Swins
+
+_MODULES: dict[Kind, list[str]] = {
+    "vit": ["vision_transformer", "deit"],
+    "rope": ["eva"],
+    "swin": ["swin_transformer"],
+}
 
 
-def family_of(name: str) -> Literal["vit", "swin"]:
+def family_of(name: str) -> Kind:
     """The adapter for this model."""
     if not timm.is_model(name):
-        near = difflib.get_close_matches(name, timm.list_models(["vit_*", "deit_*", "swin_*"]), n=3)
+        near = difflib.get_close_matches(name, timm.list_models(["vit_*", "deit_*", "eva*", "swin_*"]), n=3)
         hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "`asterism list models` lists all"
         raise UserError(f"timm has no model {name!r}; {hint}")
     architecture = name.partition(".")[0]
-    if is_model_in_modules(architecture, _MODULES["swin"]):
-        return "swin"
-    if is_model_in_modules(architecture, _MODULES["vit"]):
-        return "vit"
-    raise unsupported(name)
+    found = next((kind for kind, modules in _MODULES.items() if is_model_in_modules(architecture, modules)), None)
+    if found is None:
+        raise unsupported(name)
+    return found
 
 
 def unsupported(name: str) -> UserError:
     return UserError(
-        f"{name!r} is neither a plain vision transformer nor a Swin; choose a model vit_*, deit_* or swin_*"
+        f"{name!r} is neither a plain vision transformer nor a Swin; choose a model vit_*, deit_*, eva* or swin_*"
     )
 
 
