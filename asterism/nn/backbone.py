@@ -31,8 +31,8 @@ NAME_OF_INIT = "init"  # as `backbone.name`: the network of the weights that a r
 class BackboneConfig(Config):
     """A timm network and our changes to it. `None` keeps the named model's value."""
 
-    name: str = "vit_small_patch16_224"  # a timm ViT (`vit_*`, `deit_*`, `eva*`) or Swin (`swin_*`); init: that of --init
-    arguments: dict[str, Any] = {}  # further arguments of the timm model; `name: init` writes them
+    name: str = "vit_small_patch16_224"  # a timm ViT (`vit_*`, `deit_*`, `eva*`) or Swin; init: the network of --init
+    arguments: dict[str, Any] = Field(default={})  # further ones of the timm model; `name: init` writes them
     image_size: int | None = Field(
         default=None, gt=0
     )  # pixels per side of a training view; position tables are made for this size

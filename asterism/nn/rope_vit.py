@@ -40,7 +40,7 @@ def build(config: BackboneConfig) -> RopeViT:
 class RopeViT(ViT):
     """A timm `Eva` as a `Backbone`. Class token and registers are not rotated."""
 
-    def _context(self, grid: Grid, keep: Int[Tensor, "b m"] | None) -> Sequence[tuple[Float[Tensor, "..."] | None]]:
+    def _context(self, grid: Grid, keep: Int[Tensor, "b m"] | None) -> Sequence[tuple[Float[Tensor, ...] | None]]:
         """Sines and cosines of every block: one table, or (`rope_mixed`) a learned one per block."""
         rope = self.network.rope
         if rope is None:

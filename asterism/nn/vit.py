@@ -126,9 +126,7 @@ class ViT(Backbone):
     def _pooled_by_attention(self, tokens: Tokens) -> Float[Tensor, "b t d"]:
         return tokens.patches
 
-    def _context(
-        self, grid: Grid, keep: Int[Tensor, "b m"] | None
-    ) -> Sequence[tuple[Float[Tensor, "..."] | None, ...]]:
+    def _context(self, grid: Grid, keep: Int[Tensor, "b m"] | None) -> Sequence[tuple[Float[Tensor, ...] | None, ...]]:
         """For every block, what it takes besides the tokens."""
         return [()] * self.depth
 
