@@ -16,7 +16,7 @@ from asterism.errors import UserError
 from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD
 from asterism.nn.weights.checkpoint_file import CheckpointFile
 from asterism.nn.weights.description import Description
-from asterism.nn.weights.encoder_weights import Layout, size_of
+from asterism.nn.weights.encoder_weights import Layout, size_of, usual_activation
 
 _SIZES = {(192, 12, 16), (384, 12, 16), (768, 12, 16), (1024, 24, 16), (1280, 32, 16), (4096, 40, 16)}
 _TEMPERATURE = 100.0  # of the rotary positions
@@ -30,7 +30,13 @@ def usual_dinov3(tensors: Mapping[str, Tensor]) -> tuple[Description, frozenset[
     dim, _, patch = size = size_of(tensors)
     heads = _HEADS.get(dim, dim // 64 if dim % 64 == 0 else None)
     usual = Description(
-        heads, 1e-5, "gelu", "class", IMAGENET_MEAN, IMAGENET_STD, image_size=224 // patch * patch or patch
+        heads,
+        1e-5,
+        usual_activation(tensors),
+        "class",
+        IMAGENET_MEAN,
+        IMAGENET_STD,
+        image_size=max(224 // patch, 1) * patch,
     )
     return usual, _ALL if size in _SIZES else frozenset()
 

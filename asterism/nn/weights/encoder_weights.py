@@ -15,12 +15,13 @@ from asterism.nn.backbone import Architecture, Backbone
 from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, Encoder, Triple
 from asterism.nn.positions import Resampling, table_layout
 from asterism.nn.weights.checkpoint_file import CheckpointFile
-from asterism.nn.weights.description import Description, WeightsOptions, description_in, guesses_in
+from asterism.nn.weights.description import Activation, Description, WeightsOptions, description_in, guesses_in
 from asterism.nn.weights.named import named_description
 
 # Generic model names from which networks are rebuilt; the shapes of their tensors override every size.
 _PLAIN_VIT, _SWIGLU_VIT, _ROPE_VIT = "vit_base_patch16_224", "vit_giant_patch14_dinov2", "vit_small_patch16_dinov3"
 _EPS = {_PLAIN_VIT: 1e-6, _SWIGLU_VIT: 1e-6, _ROPE_VIT: 1e-5}  # of these models in timm
+_ACTIVATION = {_PLAIN_VIT: "gelu", _SWIGLU_VIT: "silu"}
 
 _HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16}  # by width, of the published sizes
 _HEAD_WIDTH = 64
@@ -119,7 +120,8 @@ def with_values(architecture: Architecture, values: Description) -> Architecture
     arguments = dict(architecture.arguments)
     if values.heads is not None:
         arguments["num_heads"] = values.heads
-    if values.activation is not None and values.activation != arguments.get("act_layer", "gelu"):
+    own = arguments.get("act_layer", _ACTIVATION.get(architecture.name))
+    if values.activation not in (None, own) and architecture.name != _ROPE_VIT:
         arguments["act_layer"] = values.activation
     eps = architecture.layer_norm_eps if values.eps is None else values.eps
     if eps == _EPS.get(architecture.name):
@@ -133,6 +135,11 @@ def usual_heads(dim: int) -> int | None:
     if dim in _HEADS:
         return _HEADS[dim]
     return dim // _HEAD_WIDTH if dim % _HEAD_WIDTH == 0 else None
+
+
+def usual_activation(tensors: Mapping[str, Tensor]) -> Activation:
+    """The activation of every published network with a gated MLP, or without one."""
+    return "silu" if "blocks.0.mlp.fc1_g.weight" in tensors or is_gated(tensors) else "gelu"
 
 
 def size_of(tensors: Mapping[str, Tensor]) -> Size:
@@ -151,12 +158,15 @@ def _architecture(file: CheckpointFile, layout: Layout, found: Description, name
         _refuse_for_swin(str(name), found)
         return Architecture(str(name), SWIN, layer_norm_eps=found.eps)
     arguments = (_rope_arguments if kind == "rope" else _vit_arguments)(file, tensors, found, name)
-    generic = _ROPE_VIT if kind == "rope" else _SWIGLU_VIT if _is_gated(tensors) else _PLAIN_VIT
+    generic = _ROPE_VIT if kind == "rope" else _SWIGLU_VIT if is_gated(tensors) else _PLAIN_VIT
     from asterism.nn.vit import FEATURES_ONLY
 
     architecture = Architecture(name or generic, arguments | FEATURES_ONLY | layout.arguments, layout.resampling)
-    if kind == "rope" and found.activation not in (None, "gelu"):
-        raise UserError(f"{file.path}: activation = {found.activation}; networks with rotary positions need gelu")
+    if kind == "rope" and found.activation not in (None, usual_activation(tensors)):
+        raise UserError(
+            f"{file.path}: activation = {found.activation}; a network with rotary positions and these tensors has "
+            f"{usual_activation(tensors)}"
+        )
     return with_values(architecture, found)
 
 
@@ -255,7 +265,8 @@ def _registers(tensors: Mapping[str, Tensor]) -> int:
     return tensors["reg_token"].shape[1] if "reg_token" in tensors else 0
 
 
-def _is_gated(tensors: Mapping[str, Tensor]) -> bool:
+def is_gated(tensors: Mapping[str, Tensor]) -> bool:
+    """Whether the first layer of the MLPs has two outputs, of which one gates the other."""
     inner, outer = tensors["blocks.0.mlp.fc1.weight"], tensors["blocks.0.mlp.fc2.weight"]
     return outer.shape[1] != inner.shape[0]
 

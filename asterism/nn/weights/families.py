@@ -29,6 +29,7 @@ from asterism.nn.weights.encoder_weights import (
     Size,
     described,
     size_of,
+    usual_activation,
     usual_heads,
     weights_of,
 )
@@ -117,7 +118,7 @@ def _conventions(tensors: Mapping[str, Tensor], published: set[Size]) -> dict[st
     """What all files of self-supervised ViTs have in common."""
     size = size_of(tensors)
     pooling = "class" if "cls_token" in tensors else "mean"
-    usual = Description(usual_heads(size[0]), 1e-6, "gelu", pooling, IMAGENET_MEAN, IMAGENET_STD)  # type: ignore[arg-type]
+    usual = Description(usual_heads(size[0]), 1e-6, usual_activation(tensors), pooling, IMAGENET_MEAN, IMAGENET_STD)  # type: ignore[arg-type]
     return {"said": Description(), "usual": usual, "certain": _ALL if size in published else frozenset()}
 
 

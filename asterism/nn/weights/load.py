@@ -117,7 +117,7 @@ def _differences(backbone: Backbone, weights: EncoderWeights, source: str) -> tu
             f"{fix}"
         )
     activation = type(blocks[0].mlp.act).__name__.casefold()
-    if said.activation is not None and said.activation.replace("_", "") not in (activation, "silu"):
+    if said.activation is not None and said.activation.replace("_", "") != activation:
         raise UserError(f"{source} has the activation {said.activation} and the backbone {activation}; {fix}")
     rope = getattr(backbone.network, "rope", None)
     temperature = weights.architecture.arguments.get("rope_temperature")

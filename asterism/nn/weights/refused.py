@@ -34,7 +34,9 @@ _REFUSALS = (
     ),
     _Refusal(
         "a BEiT (positions relative to each other)",
-        lambda names: _has("relative_position_bias_table")(names) and not _has("layers.0.blocks.0")(names),
+        lambda names: (
+            _has("relative_position_bias_table", ".lambda_1")(names) and not _has("layers.0.blocks.0.")(names)
+        ),
     ),
     _Refusal(
         "a DeiT with a distillation token",

@@ -11,7 +11,7 @@ from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, Triple
 from asterism.nn.weights import dinov3
 from asterism.nn.weights.checkpoint_file import CheckpointFile
 from asterism.nn.weights.description import Description, activation_named
-from asterism.nn.weights.encoder_weights import Layout, Size, size_of, usual_heads
+from asterism.nn.weights.encoder_weights import Layout, Size, size_of, usual_activation, usual_heads
 from asterism.nn.weights.transformers_names import (
     dinov3_prefix,
     renamed_tower,
@@ -53,15 +53,18 @@ def _vit(file: CheckpointFile, prefix: str) -> Layout:
     size, kind = size_of(tensors), _config(file).get("model_type")
     scaled = "blocks.0.ls1.gamma" in tensors
     supervised = kind == "vit"
+    said, activation = _said(file), usual_activation(tensors)
+    if activation == "silu":  # a gated MLP ignores hidden_act
+        said = replace(said, activation="silu")
     mean, std = (_HALF, _HALF) if supervised else (IMAGENET_MEAN, IMAGENET_STD)
-    usual = Description(usual_heads(size[0]), 1e-6 if scaled else 1e-12, "gelu", "class", mean, std)
+    usual = Description(usual_heads(size[0]), 1e-6 if scaled else 1e-12, activation, "class", mean, std)
     known_kind = scaled or kind is not None
     if "reg_token" in tensors:  # appended after positions were added to the class token and the patches
         tensors["cls_token"] = tensors["cls_token"] + tensors["pos_embed"][:, :1]
         tensors["pos_embed"] = tensors["pos_embed"][:, 1:]
     return Layout(
         tensors=tensors,
-        said=_said(file),
+        said=said,
         usual=usual,
         certain=_ALL if known_kind and size in (_DINOV2 if scaled else _VITS) else frozenset(),
         resampling="antialiased" if "reg_token" in tensors else "plain",
