@@ -1,13 +1,13 @@
 """The contract of a backbone: images in, class token, patch tokens and registers out. Networks come from timm.
 
-The families are `asterism.nn.vit` and `asterism.nn.swin`. They are imported when a network is built, because timm is
-slow to import and configurations are read everywhere.
+The families are `asterism.nn.vit`, `asterism.nn.rope_vit` and `asterism.nn.swin`. They are imported when a network is
+built, because timm is slow to import and configurations are read everywhere.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -22,11 +22,17 @@ from asterism.nn.positions import Grid, Positions, Resampling
 from asterism.ranges import Count, CountFromZero, Few, Pixels, Positive, ShareBelowOne
 from asterism.types import Tokens
 
+# How tokens become the vector of an image: the class token, the mean patch, or the network's own attention pooling.
+Pooling = Literal["class", "mean", "attention"]
+
+NAME_OF_INIT = "init"  # as `backbone.name`: the network of the weights that a run starts from
+
 
 class BackboneConfig(Config):
     """A timm network and our changes to it. `None` keeps the named model's value."""
 
-    name: str = "vit_small_patch16_224"  # a timm ViT (`vit_*`, `deit_*`) or Swin (`swin_*`)
+    name: str = "vit_small_patch16_224"  # a timm ViT (`vit_*`, `deit_*`, `eva*`) or Swin; init: the network of --init
+    arguments: dict[str, Any] = Field(default={})  # further ones of the timm model; `name: init` writes them
     image_size: Pixels | None = None  # pixels per side of a training view; position tables are made for this size
     patch_size: Pixels | None = None  # pixels per side of one output token
     dim: Count | None = None  # channels of the output tokens
@@ -57,6 +63,7 @@ class Architecture:
     layer_norm_eps: float | None = None  # None: timm's default
     positions: Positions = "learned"  # with `init`, determines the initial state of such a network
     init: Init = "timm"
+    pooling: Pooling | None = None  # None: attention if the network has it, else its class token, else the mean patch
 
 
 class Backbone(nn.Module, ABC):
@@ -102,6 +109,10 @@ class Backbone(nn.Module, ABC):
     def attention(self, pixels: Float[Tensor, "b 3 h w"], block: int = -1) -> Float[Tensor, "b heads t t"]:
         """Attention weights of a block, queries × keys, tokens in the order class token, registers, patches."""
 
+    def pool(self, tokens: Tokens) -> Float[Tensor, "b d"]:
+        """The vector that represents each image: its class token, or the mean patch if there is none."""
+        return tokens.patches.mean(dim=1) if tokens.cls is None else tokens.cls
+
     def grid_of(self, pixels: Float[Tensor, "b 3 h w"]) -> Grid:
         """Rows and columns of the patch tokens of these images."""
         height, width = pixels.shape[-2:]
@@ -131,10 +142,17 @@ def build_backbone(config: BackboneConfig, published: Init = "timm") -> Backbone
 
     published: the initialisation that the method's authors used, for `init: auto` at published widths.
     """
-    from asterism.nn import swin, vit
+    from asterism.nn import rope_vit, swin, vit
     from asterism.nn.timm_models import family_of
 
-    backbone: Backbone = swin.build(config) if family_of(config.name) == "swin" else vit.build(config)
+    if config.name == NAME_OF_INIT:
+        raise UserError("backbone.name = init takes the network from other weights: give --init WEIGHTS")
+    builders: dict[str, Callable[[BackboneConfig], Backbone]] = {
+        "vit": vit.build,
+        "rope": rope_vit.build,
+        "swin": swin.build,
+    }
+    backbone = builders[family_of(config.name)](config)
     backbone.draw_weights(choose_init(config.init, backbone.dim, published))
     if config.pretrained:
         from asterism.nn.weights.load import load_weights_into
@@ -145,11 +163,13 @@ def build_backbone(config: BackboneConfig, published: Init = "timm") -> Backbone
 
 def rebuild_backbone(architecture: Architecture) -> Backbone:
     """The network of an exported encoder in its initial state; its weights have yet to be loaded."""
+    from asterism.nn.rope_vit import RopeViT
     from asterism.nn.swin import Swin
     from asterism.nn.timm_models import family_of
     from asterism.nn.vit import ViT
 
-    backbone: Backbone = Swin(architecture) if family_of(architecture.name) == "swin" else ViT(architecture)
+    classes: dict[str, Callable[[Architecture], Backbone]] = {"vit": ViT, "rope": RopeViT, "swin": Swin}
+    backbone = classes[family_of(architecture.name)](architecture)
     backbone.draw_weights(architecture.init)
     return backbone
 

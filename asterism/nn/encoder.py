@@ -57,7 +57,7 @@ class Encoder(nn.Module):
 
     def forward(self, pixels: Float[Tensor, "b 3 h w"]) -> Features:
         """Features of normalised pixels."""
-        return features_of(self.backbone(pixels))
+        return features_of(self.backbone, self.backbone(pixels))
 
     @torch.no_grad()
     def encode(self, images: Pictures) -> Features:
@@ -84,7 +84,8 @@ class Encoder(nn.Module):
             return [self.encode(images)]
         depth = self.backbone.depth
         blocks = range(max(0, depth - last), depth)
-        return [features_of(tokens) for tokens in self.backbone.layers(self.normalise(images), blocks)]
+        layers = self.backbone.layers(self.normalise(images), blocks)
+        return [features_of(self.backbone, tokens) for tokens in layers]
 
     def normalise(self, images: Shaped[Tensor, "b c h w"]) -> Float[Tensor, "b 3 h w"]:
         """Pixels as `forward` expects them, from uint8 or from floats in [0, 1]."""
@@ -131,10 +132,9 @@ class Encoder(nn.Module):
         encoder of some step never has older parts."""
 
 
-def features_of(tokens: Tokens) -> Features:
-    """Features of tokens; the class token represents the image, or the mean patch if there is none."""
-    cls = tokens.patches.mean(dim=1) if tokens.cls is None else tokens.cls
-    return Features(cls=cls, patches=tokens.patches, grid=tokens.grid)
+def features_of(backbone: Backbone, tokens: Tokens) -> Features:
+    """Features of a backbone's tokens."""
+    return Features(cls=backbone.pool(tokens), patches=tokens.patches, grid=tokens.grid)
 
 
 def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:

@@ -51,23 +51,27 @@ def branch_factors(
 
 
 def run_block(
-    block: nn.Module, x: Float[Tensor, "b ..."], factors: Float[Tensor, "2 b"] | None, checkpointing: bool
+    block: nn.Module,
+    x: Float[Tensor, "b ..."],
+    factors: Float[Tensor, "2 b"] | None,
+    checkpointing: bool,
+    context: tuple[Tensor | None, ...] = (),
 ) -> Float[Tensor, "b ..."]:
-    """`block(x)` with its two branches scaled by these factors."""
+    """`block(x, *context)` with its two branches scaled by these factors."""
     if checkpointing and torch.is_grad_enabled():
         # The factors are arguments, so the recomputation uses those of its own forward pass; nothing is redrawn.
-        return checkpoint(_run, block, x, factors, use_reentrant=False, preserve_rng_state=False)
-    return _run(block, x, factors)
+        return checkpoint(_run, block, x, factors, context, use_reentrant=False, preserve_rng_state=False)
+    return _run(block, x, factors, context)
 
 
-def _run(block: Any, x: Tensor, factors: Tensor | None) -> Tensor:
+def _run(block: Any, x: Tensor, factors: Tensor | None, context: tuple[Tensor | None, ...]) -> Tensor:
     if factors is None:
-        return block(x)
+        return block(x, *context)
     paths: Sequence[KeyedDropPath] = (block.drop_path1, block.drop_path2)
     for path, factor in zip(paths, factors, strict=True):
         path.factor = factor
     try:
-        return block(x)
+        return block(x, *context)
     finally:  # also when the recomputation stops early
         for path in paths:
             path.factor = None

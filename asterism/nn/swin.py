@@ -154,7 +154,7 @@ def _arguments(config: BackboneConfig) -> dict[str, Any]:
         arguments["num_heads"] = [max(1, width // _HEAD_WIDTH) for width in widths]
     if config.window is not None:
         arguments["window_size"] = config.window
-    return arguments | FEATURES_ONLY
+    return config.arguments | arguments | FEATURES_ONLY
 
 
 def _refuse(config: BackboneConfig) -> None:

@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import difflib
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import timm
+import torch
 from timm.models import is_model_in_modules
 
-from asterism.errors import UserError
+from asterism.errors import UserError, unknown
+from asterism.nn.weights.hub import cached_file, not_downloaded, without_retries
 
-_MODULES = {"vit": ["vision_transformer", "deit"], "swin": ["swin_transformer"]}
+Kind = Literal["vit", "rope", "swin"]  # plain ViTs, those that rotate queries and keys (DINOv3, EVA), Swins
+
+_MODULES: dict[Kind, list[str]] = {
+    "vit": ["vision_transformer", "deit"],
+    "rope": ["eva"],
+    "swin": ["swin_transformer"],
+}
 
 
-def family_of(name: str) -> Literal["vit", "swin"]:
+def family_of(name: str) -> Kind:
     """The adapter for this model."""
     if not timm.is_model(name):
-        near = difflib.get_close_matches(name, timm.list_models(["vit_*", "deit_*", "swin_*"]), n=3)
+        near = difflib.get_close_matches(name, timm.list_models(["vit_*", "deit_*", "eva*", "swin_*"]), n=3)
         hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "`asterism list models` lists all"
         raise UserError(f"timm has no model {name!r}; {hint}")
     architecture = name.partition(".")[0]
-    if is_model_in_modules(architecture, _MODULES["swin"]):
-        return "swin"
-    if is_model_in_modules(architecture, _MODULES["vit"]):
-        return "vit"
-    raise unsupported(name)
+    found = next((kind for kind, modules in _MODULES.items() if is_model_in_modules(architecture, modules)), None)
+    if found is None:
+        raise unsupported(name)
+    return found
 
 
 def unsupported(name: str) -> UserError:
     return UserError(
-        f"{name!r} is neither a plain vision transformer nor a Swin; choose a model vit_*, deit_* or swin_*"
+        f"{name!r} is neither a plain vision transformer nor a Swin; choose a model vit_*, deit_*, eva* or swin_*"
     )
 
 
@@ -47,10 +55,49 @@ def create_network(name: str, arguments: dict[str, Any]) -> Any:
 
 def published_network(name: str, arguments: dict[str, Any]) -> Any:
     """A timm network with the weights published under its name, downloaded if they are not cached."""
-    try:
-        return timm.create_model(name, pretrained=True, **arguments)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise UserError(
-            f"the published weights of {name!r} could not be downloaded: {str(error).splitlines()[0]}; "
-            "download them on another machine and give the file, or start without pretrained weights"
-        ) from None
+    config = timm.models.get_pretrained_cfg(name)
+    repository = getattr(config, "hf_hub_id", None)
+    with without_retries(cached=repository is not None and cached_file(repository) is not None):
+        try:
+            return timm.create_model(name, pretrained=True, **arguments)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise not_downloaded(name, error) from None
+
+
+@dataclass(frozen=True)
+class Outline:
+    """Sizes of a named model that a file of its weights may not show."""
+
+    dim: int
+    heads: int | None  # None for a Swin, which has several numbers
+    global_pool: str  # as timm's argument: its own if it has weights, else none
+
+
+@dataclass(frozen=True)
+class PixelSettings:
+    """How published weights expect their pixels."""
+
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    image_size: int
+
+
+def network_outline(name: str) -> Outline:
+    """Width and heads of a named model; nothing is allocated."""
+    kind = family_of(name)
+    with torch.device("meta"):
+        network = timm.models.model_entrypoint(name.partition(".")[0])()
+    if kind == "swin":
+        return Outline(network.num_features, None, "")
+    pools = network.attn_pool is not None or not isinstance(network.fc_norm, torch.nn.Identity)
+    return Outline(network.embed_dim, network.blocks[0].attn.num_heads, network.global_pool if pools else "")
+
+
+def pixel_settings(name: str) -> list[PixelSettings]:
+    """The settings of the named weights; without a tag, those of all weights of the model, its default first."""
+    model, _, tag = name.partition(".")
+    tags = timm.list_pretrained(f"{model}.*")
+    if tag and name not in tags:
+        raise unknown("weights of timm", name, tags)
+    configs = [timm.models.get_pretrained_cfg(each) for each in ([name] if tag else [name, *tags])]
+    return [PixelSettings(each.mean, each.std, each.input_size[1]) for each in configs if each is not None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -18,7 +18,7 @@ from timm.models.vision_transformer import (  # type: ignore[attr-defined]
 from torch import Tensor, nn
 
 from asterism.errors import UserError
-from asterism.nn.backbone import Architecture, Backbone, BackboneConfig
+from asterism.nn.backbone import Architecture, Backbone, BackboneConfig, Pooling
 from asterism.nn.positions import Grid, resample, sincos_table
 from asterism.nn.stochastic_depth import branch_factors, install_drop_paths, run_block
 from asterism.nn.timm_models import create_network, unsupported
@@ -30,10 +30,11 @@ FEATURES_ONLY: dict[str, Any] = {"num_classes": 0, "global_pool": "", "dynamic_i
 
 def build(config: BackboneConfig) -> ViT:
     """A vision transformer with fresh weights."""
+    architecture = Architecture(
+        config.name, arguments(config), config.resampling, config.layer_norm_eps, positions=config.positions
+    )
     return ViT(
-        Architecture(
-            config.name, _arguments(config), config.resampling, config.layer_norm_eps, positions=config.positions
-        ),
+        architecture,
         drop_path=config.drop_path,
         mask_token=config.mask_token,
         checkpointing=config.checkpointing,
@@ -41,7 +42,10 @@ def build(config: BackboneConfig) -> ViT:
 
 
 class ViT(Backbone):
-    """A timm `VisionTransformer` as a `Backbone`; without mask, keep and keys it computes `forward_features`."""
+    """A timm `VisionTransformer` as a `Backbone`; without mask, keep and keys it computes `forward_features`.
+
+    Networks of other timm classes override `_is_known` and `_context`, what every block takes besides the tokens.
+    """
 
     takes_masks: ClassVar[bool] = True
     network: Any
@@ -55,15 +59,16 @@ class ViT(Backbone):
         checkpointing: bool = False,
     ) -> None:
         super().__init__()
-        network = _create(architecture)
+        network = _create(architecture, self._is_known)
         self.architecture = architecture
         self.network = network
         self.dim = network.embed_dim
         self.patch_size = network.patch_embed.patch_size[0]
         self.image_size = network.patch_embed.img_size[0]
         self.depth = len(network.blocks)
-        self.has_cls = network.has_class_token
-        self.registers = network.num_reg_tokens
+        self.has_cls = network.cls_token is not None
+        self.registers = 0 if network.reg_token is None else network.reg_token.shape[1]
+        self.pooling = _pooling(architecture, network)
         self.drop_path = drop_path
         self.checkpointing = checkpointing
         self.mask_token = nn.Parameter(torch.zeros(1, self.dim)) if mask_token else None
@@ -78,10 +83,10 @@ class ViT(Backbone):
         keep: Int[Tensor, "b m"] | None = None,
         drop_keys: Int[Tensor, " b"] | None = None,
     ) -> Tokens:
-        x = self._embed(pixels, mask, keep)
+        x, context = self._embed(pixels, mask, keep), self._context(self.grid_of(pixels), keep)
         factors = branch_factors(drop_keys, self.depth, self.drop_path)
-        for block, factor in zip(self.network.blocks, factors, strict=True):
-            x = run_block(block, x, factor, self.checkpointing)
+        for block, factor, each in zip(self.network.blocks, factors, context, strict=True):
+            x = run_block(block, x, factor, self.checkpointing, each)
         return self._tokens(self.network.norm(x), self.grid_of(pixels))
 
     def embedded(self, pixels: Float[Tensor, "b 3 h w"]) -> Tokens:
@@ -90,25 +95,56 @@ class ViT(Backbone):
     def layers(self, pixels: Float[Tensor, "b 3 h w"], blocks: Sequence[int]) -> list[Tokens]:
         wanted = [self.block_index(block) for block in blocks]
         x, outputs = self._embed(pixels, None, None), {}
+        context = self._context(self.grid_of(pixels), None)
         for index, block in enumerate(self.network.blocks[: max(wanted, default=-1) + 1]):
-            x = block(x)
+            x = block(x, *context[index])
             if index in wanted:
                 outputs[index] = self._tokens(self.network.norm(x), self.grid_of(pixels))
         return [outputs[index] for index in wanted]
 
     def attention(self, pixels: Float[Tensor, "b 3 h w"], block: int = -1) -> Float[Tensor, "b heads t t"]:
         index = self.block_index(block)
-        x = self._embed(pixels, None, None)
-        for earlier in self.network.blocks[:index]:
-            x = earlier(x)
+        x, context = self._embed(pixels, None, None), self._context(self.grid_of(pixels), None)
+        for number, earlier in enumerate(self.network.blocks[:index]):
+            x = earlier(x, *context[number])
         inputs: list[Tensor] = []
         attention = self.network.blocks[index].attn
         hook = attention.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
         try:
-            self.network.blocks[index](x)
+            self.network.blocks[index](x, *context[index])
         finally:
             hook.remove()
-        return _attention_weights(attention, inputs[0])
+        query, key = self._queries_and_keys(attention, inputs[0], *context[index])
+        return (query * attention.scale @ key.transpose(-2, -1)).softmax(dim=-1)
+
+    def pool(self, tokens: Tokens) -> Float[Tensor, "b d"]:
+        if self.pooling == "attention":
+            return self.network.attn_pool(self._pooled_by_attention(tokens))
+        vector = tokens.patches.mean(dim=1) if self.pooling == "mean" or tokens.cls is None else tokens.cls
+        return self.network.fc_norm(vector)
+
+    def _pooled_by_attention(self, tokens: Tokens) -> Float[Tensor, "b t d"]:
+        return tokens.patches
+
+    def _context(self, grid: Grid, keep: Int[Tensor, "b m"] | None) -> Sequence[tuple[Float[Tensor, ...] | None, ...]]:
+        """For every block, what it takes besides the tokens."""
+        return [()] * self.depth
+
+    def _queries_and_keys(
+        self, attention: Any, x: Float[Tensor, "b t d"], *context: Tensor | None
+    ) -> tuple[Float[Tensor, "b heads t k"], Float[Tensor, "b heads t k"]]:
+        b, t, _ = x.shape
+        query, key, _ = attention.qkv(x).view(b, t, 3, attention.num_heads, attention.head_dim).permute(2, 0, 3, 1, 4)
+        return attention.q_norm(query), attention.k_norm(key)
+
+    @staticmethod
+    def _is_known(network: Any) -> bool:
+        """Whether every part of the network is known: the adapter runs the parts itself."""
+        return (
+            type(network) is VisionTransformer
+            and type(network.patch_embed) is PatchEmbed
+            and all(type(block) in (Block, ResPostBlock) and type(block.attn) is Attention for block in network.blocks)
+        )
 
     def _embed(
         self, pixels: Float[Tensor, "b 3 h w"], mask: Bool[Tensor, "b n"] | None, keep: Int[Tensor, "b m"] | None
@@ -163,7 +199,7 @@ class ViT(Backbone):
         )
 
 
-def _arguments(config: BackboneConfig) -> dict[str, Any]:
+def arguments(config: BackboneConfig) -> dict[str, Any]:
     """The configured changes as timm arguments."""
     if config.window is not None:
         raise UserError(
@@ -180,7 +216,7 @@ def _arguments(config: BackboneConfig) -> dict[str, Any]:
         "reg_tokens": config.registers,
         "no_embed_class": _no_embed_class(config),
     }
-    return {name: value for name, value in changes.items() if value is not None} | FEATURES_ONLY
+    return config.arguments | {name: value for name, value in changes.items() if value is not None} | FEATURES_ONLY
 
 
 def _no_embed_class(config: BackboneConfig) -> bool | None:
@@ -199,11 +235,23 @@ def _default_heads(dim: int | None) -> int | None:
     return dim // width
 
 
-def _create(architecture: Architecture) -> Any:
+def _pooling(architecture: Architecture, network: Any) -> Pooling:
+    has_attention, has_cls = network.attn_pool is not None, network.cls_token is not None
+    own: Pooling = "attention" if has_attention else "class" if has_cls else "mean"
+    chosen = architecture.pooling or own
+    if (chosen == "class" and not has_cls) or (chosen == "attention" and not has_attention):
+        part = "class token" if chosen == "class" else "attention pooling"
+        raise UserError(f"pooling = {chosen}, but {architecture.name} has no {part} here; choose pooling={own}")
+    return chosen
+
+
+def _create(architecture: Architecture, is_known: Callable[[Any], bool]) -> Any:
     arguments = dict(architecture.arguments)
     _check_sizes(arguments)
     network = create_network(architecture.name, arguments)
-    _check_parts(architecture.name, network)
+    if not is_known(network):
+        raise unsupported(architecture.name)
+    _check_image_size(network)
     _draw_tokens(network)
     if architecture.positions == "sincos":
         _fix_positions(network)
@@ -220,15 +268,7 @@ def _check_sizes(arguments: dict[str, Any]) -> None:
         raise UserError(f"backbone.dim = {dim} is not divisible by backbone.heads = {heads}")
 
 
-def _check_parts(name: str, network: Any) -> None:
-    """Raise for a network with unknown parts: the adapter runs the parts itself and must know each of them."""
-    known = (
-        type(network) is VisionTransformer
-        and type(network.patch_embed) is PatchEmbed
-        and all(type(block) in (Block, ResPostBlock) and type(block.attn) is Attention for block in network.blocks)
-    )
-    if not known:
-        raise unsupported(name)
+def _check_image_size(network: Any) -> None:
     (height, width), side = network.patch_embed.img_size, network.patch_embed.patch_size[0]
     if height % side or width % side:
         raise UserError(f"backbone.image_size = {height} is not a multiple of the patch size {side}")
@@ -245,7 +285,7 @@ def _draw_tokens(network: Any) -> None:
     if network.reg_token is not None:
         nn.init.normal_(network.reg_token, std=network.embed_dim**-0.5)
         if network.pos_embed is not None and not network.no_embed_class:
-            network.pos_embed[:, int(network.has_class_token) : network.num_prefix_tokens] = 0
+            network.pos_embed[:, int(network.cls_token is not None) : network.num_prefix_tokens] = 0
 
 
 @torch.no_grad()
@@ -255,10 +295,3 @@ def _fix_positions(network: Any) -> None:
     network.pos_embed.zero_()
     network.pos_embed[0, -len(table) :] = table
     network.pos_embed.requires_grad_(False)
-
-
-def _attention_weights(attention: Any, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b heads t t"]:
-    b, t, _ = x.shape
-    query, key, _ = attention.qkv(x).view(b, t, 3, attention.num_heads, attention.head_dim).permute(2, 0, 3, 1, 4)
-    query, key = attention.q_norm(query), attention.k_norm(key)
-    return (query * attention.scale @ key.transpose(-2, -1)).softmax(dim=-1)

@@ -14,7 +14,7 @@ from asterism.evals import protocol_summaries
 from asterism.methods import method_names
 
 _PACKAGE = Path(__file__).parents[1]
-_FAMILIES = ("vision_transformer.py", "swin_transformer.py")  # timm files whose models the backbone adapter supports
+_FAMILIES = ("vision_transformer.py", "eva.py", "swin_transformer.py")  # timm files with models that are supported
 
 
 def entries(kind: str, substring: str = "") -> dict[str, str]:

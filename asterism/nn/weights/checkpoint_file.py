@@ -18,7 +18,8 @@ from asterism.errors import UserError
 
 _PICKLED = (".pth", ".pt", ".bin", ".ckpt")
 SUFFIXES = (".safetensors", *_PICKLED)
-_IN_FOLDERS = ("encoder.safetensors", "model.safetensors", "pytorch_model.bin")
+_INDEX = ".safetensors.index.json"
+_IN_FOLDERS = ("encoder.safetensors", "model.safetensors", f"model{_INDEX}", "pytorch_model.bin")
 _WRAPPERS = ("model", "state_dict")
 
 
@@ -29,6 +30,7 @@ class CheckpointFile:
     path: Path
     tensors: Mapping[str, Tensor]
     metadata: Mapping[str, str] = field(default_factory=dict)  # of safetensors files
+    trained_pair: bool = False  # whether the file has a student and a teacher
     config: Mapping[str, Any] = field(default_factory=dict)  # config.json next to it (transformers, timm)
     preprocessor: Mapping[str, Any] = field(default_factory=dict)  # preprocessor_config.json next to it (transformers)
 
@@ -37,12 +39,14 @@ def read_checkpoint(path: Path, which: str = "teacher") -> CheckpointFile:
     """A weight file, or the one in a run's or a transformers folder. `which` chooses between student and teacher."""
     path = _file_in(path)
     values, metadata = _read_values(path)
+    processor = _json_next_to(path, "processor_config.json").get("image_processor")
     return CheckpointFile(
         path=path,
         tensors=_network(path, values, which),
         metadata=metadata,
+        trained_pair=len(_pair(values)) == 2,
         config=_json_next_to(path, f"{path.stem}_config.json", "config.json"),
-        preprocessor=_json_next_to(path, "preprocessor_config.json"),
+        preprocessor=_json_next_to(path, "preprocessor_config.json") or _mapping(processor),
     )
 
 
@@ -61,6 +65,8 @@ def _file_in(path: Path) -> Path:
 
 
 def _read_values(path: Path) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+    if path.name.endswith(_INDEX):
+        return _read_shards(path), {}
     if path.suffix == ".safetensors":
         return read_safetensors(path)
     if path.suffix in _PICKLED:
@@ -75,6 +81,20 @@ def read_safetensors(path: Path) -> tuple[Mapping[str, Any], Mapping[str, str]]:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path} is not a complete safetensors file: {error}") from None
+
+
+def _read_shards(index: Path) -> Mapping[str, Any]:
+    """The tensors of a model that transformers stored in several files, all of them in the index's folder."""
+    shards = _mapping(_json_next_to(index, index.name).get("weight_map"))
+    names = sorted({str(name) for name in shards.values()})
+    if not names or any(Path(name).name != name or not name.endswith(".safetensors") for name in names):
+        raise UserError(f"{index} does not list safetensors files of its own folder in 'weight_map'")
+    tensors: dict[str, Any] = {}
+    for name in names:
+        if not index.with_name(name).is_file():
+            raise UserError(f"{index} lists {name}, which is not in its folder; copy all files of the model")
+        tensors |= read_safetensors(index.with_name(name))[0]
+    return tensors
 
 
 def _read_pickled(path: Path) -> Mapping[str, Any]:
@@ -96,7 +116,7 @@ def _read_pickled(path: Path) -> Mapping[str, Any]:
 
 def _network(path: Path, values: Mapping[str, Any], which: str) -> dict[str, Tensor]:
     """The tensors of one network, without the wrappers of training code."""
-    pair = [name for name in ("student", "teacher") if isinstance(values.get(name), Mapping)]
+    pair = _pair(values)
     if pair:
         if which not in pair:
             raise UserError(f"{path} has no {which}; it contains: {', '.join(pair)}")
@@ -117,12 +137,20 @@ def _network(path: Path, values: Mapping[str, Any], which: str) -> dict[str, Ten
     return tensors
 
 
+def _pair(values: Mapping[str, Any]) -> list[str]:
+    return [name for name in ("student", "teacher") if isinstance(values.get(name), Mapping)]
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
 def _json_next_to(path: Path, *names: str) -> Mapping[str, Any]:
     file = next((path.with_name(name) for name in names if path.with_name(name).is_file()), None)
     if file is None:
         return {}
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is not valid JSON: {error}") from None
-    return values if isinstance(values, dict) else {}
+    return _mapping(values)

@@ -1,7 +1,7 @@
 """The families of published weights: how to recognise each, and timm's names for its tensors.
 
-To add one, write a function that converts a `CheckpointFile` into `EncoderWeights` and add a `Family` to `FAMILIES`;
-the first that recognises a file reads it.
+To add one, write a function that converts a `CheckpointFile` into a `Layout` and add a `Family` to `FAMILIES`; the
+first that recognises a file reads it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,20 @@ from asterism.errors import UserError, unknown
 from asterism.nn.backbone import Architecture
 from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, METADATA_KEY, Triple
 from asterism.nn.positions import sincos_table
-from asterism.nn.weights import stellar
+from asterism.nn.weights import dinov3, stellar, transformers_folder
 from asterism.nn.weights.checkpoint_file import CheckpointFile
-from asterism.nn.weights.encoder_weights import EncoderWeights, Hints, architecture_of
-from asterism.nn.weights.transformers_names import from_transformers, transformers_prefix
-
-_HALF: Triple = (0.5, 0.5, 0.5)  # mean and deviation for the supervised ViTs of transformers
+from asterism.nn.weights.description import Description, WeightsOptions
+from asterism.nn.weights.encoder_weights import (
+    EncoderWeights,
+    Layout,
+    Size,
+    described,
+    size_of,
+    usual_activation,
+    usual_heads,
+    weights_of,
+)
+from asterism.nn.weights.refused import refuse_known
 
 
 @dataclass(frozen=True)
@@ -34,29 +42,41 @@ class Family:
 
     name: str
     recognises: Callable[[CheckpointFile], bool]
-    convert: Callable[[CheckpointFile, Hints], EncoderWeights]
+    convert: Callable[[CheckpointFile, WeightsOptions], EncoderWeights]
 
 
-def convert(file: CheckpointFile, hints: Hints, family: str | None) -> EncoderWeights:
+def convert(file: CheckpointFile, options: WeightsOptions) -> EncoderWeights:
     """The weights of a file, read as the named family or as the first that recognises it."""
-    if family is not None:
-        chosen = next((f for f in FAMILIES if f.name == family), None)
-        if chosen is None:
-            raise unknown("family of weights", family, [f.name for f in FAMILIES])
-    else:
-        chosen = next((f for f in FAMILIES if f.recognises(file)), None)
-        if chosen is None:
-            names = ", ".join(list(file.tensors)[:4])
-            raise UserError(
-                f"{file.path} is not a checkpoint of a known family ({', '.join(f.name for f in FAMILIES)}); "
-                f"its tensors are named {names} …"
-            )
-    if hints.tokenizer is not None and chosen.name != "stellar":
+    chosen = _chosen(file, options.family)
+    if options.tokenizer is not None and chosen.name != "stellar":
         raise stellar.no_tokenizer_needed(file.path)
-    return chosen.convert(file, hints)
+    try:
+        return chosen.convert(file, options)
+    except KeyError as error:
+        raise UserError(f"{file.path} lacks the tensor {error.args[0]!r} of a checkpoint of {chosen.name}") from None
+    except (ValueError, IndexError, TypeError, AttributeError, RuntimeError) as error:  # shapes that do not fit
+        raise UserError(f"the tensors of {file.path} do not fit a checkpoint of {chosen.name}: {error}") from None
 
 
-def _own(file: CheckpointFile, hints: Hints) -> EncoderWeights:
+def _chosen(file: CheckpointFile, family: str | None) -> Family:
+    if family is not None:
+        named = next((f for f in FAMILIES if f.name == family), None)
+        if named is None:
+            raise unknown("family of weights", family, [f.name for f in FAMILIES])
+        return named
+    if METADATA_KEY not in file.metadata:
+        refuse_known(file)
+    found = next((f for f in FAMILIES if f.recognises(file)), None)
+    if found is None:
+        names = ", ".join(list(file.tensors)[:4])
+        raise UserError(
+            f"{file.path} is not a checkpoint of a known family ({', '.join(f.name for f in FAMILIES)}); "
+            f"its tensors are named {names} …"
+        )
+    return found
+
+
+def _own(file: CheckpointFile, options: WeightsOptions) -> EncoderWeights:
     try:
         description = json.loads(file.metadata[METADATA_KEY])
         weights = EncoderWeights(
@@ -69,7 +89,10 @@ def _own(file: CheckpointFile, hints: Hints) -> EncoderWeights:
         )
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{file.path} was written by another version of Asterism: {error!r} in its metadata") from None
-    return stellar.with_concepts_beside(file, weights)
+    arguments = weights.architecture.arguments
+    heads = arguments.get("num_heads")
+    said = Description(heads=heads if isinstance(heads, int) else None, mean=weights.mean, std=weights.std)
+    return stellar.with_concepts_beside(file, described(replace(weights, said=said), options))
 
 
 def _is_stellar(file: CheckpointFile) -> bool:
@@ -77,42 +100,47 @@ def _is_stellar(file: CheckpointFile) -> bool:
     return any(name in file.tensors for name in ("sparse_tokens", "model.sparse_tokens"))
 
 
-def _transformers(file: CheckpointFile, hints: Hints) -> EncoderWeights:
-    activation = file.config.get("hidden_act", "gelu")
-    if activation != "gelu":
-        raise UserError(f"{file.path}: hidden_act = {activation!r} in its config.json; only gelu is supported")
-    prefix = transformers_prefix(file.tensors) or ""
-    tensors = from_transformers(file.tensors, prefix)
-    supervised = file.config.get("model_type") == "vit"
-    heads = hints.heads or file.config.get("num_attention_heads")
-    architecture = architecture_of(file, tensors, replace(hints, heads=heads), "plain")
-    return EncoderWeights(
-        architecture=replace(architecture, layer_norm_eps=float(file.config.get("layer_norm_eps", 1e-12))),
-        tensors=tensors,
-        mask_token=_mask_token(file.tensors.get(f"{prefix}embeddings.mask_token")),
-        mean=_triple(file.preprocessor.get("image_mean"), _HALF if supervised else IMAGENET_MEAN),
-        std=_triple(file.preprocessor.get("image_std"), _HALF if supervised else IMAGENET_STD),
-    )
+def _layout_family(make: Callable[[CheckpointFile], Layout]) -> Callable[[CheckpointFile, WeightsOptions], Any]:
+    return lambda file, options: weights_of(file, make(file), options)
 
 
-def _dinov2(file: CheckpointFile, hints: Hints) -> EncoderWeights:
+# Sizes that each family published: width, blocks, patch. Only for these are its conventions certain.
+_S16, _S8, _B16, _B8, _L16 = (384, 12, 16), (384, 12, 8), (768, 12, 16), (768, 12, 8), (1024, 24, 16)
+_DINO_SIZES: set[Size] = {_S16, _S8, _B16, _B8, _L16}  # also iBOT, MaSSL, SOP, CrIBo
+_FLSL_SIZES: set[Size] = {_S16, _S8, _B16}
+_MAE_SIZES: set[Size] = {_B16, _L16, (1280, 32, 14)}
+_DINOV2_SIZES: set[Size] = {(384, 12, 14), (768, 12, 14), (1024, 24, 14), (1536, 40, 14)}
+
+_ALL = frozenset({"heads", "eps", "activation", "pooling", "mean", "std"})
+
+
+def _conventions(tensors: Mapping[str, Tensor], published: set[Size]) -> dict[str, Any]:
+    """What all files of self-supervised ViTs have in common."""
+    size = size_of(tensors)
+    pooling = "class" if "cls_token" in tensors else "mean"
+    usual = Description(usual_heads(size[0]), 1e-6, usual_activation(tensors), pooling, IMAGENET_MEAN, IMAGENET_STD)  # type: ignore[arg-type]
+    return {"said": Description(), "usual": usual, "certain": _ALL if size in published else frozenset()}
+
+
+def _dinov2(file: CheckpointFile) -> Layout:
     tensors, mask_token = _without_mask_token(file.tensors, "mask_token")
     # Their training code stores blocks in chunks (blocks.0.11), their releases do not (blocks.11);
     # the gated MLP of the largest model is named w12 and w3.
     tensors = {re.sub(r"^blocks\.\d+\.(?=\d+\.)", "blocks.", name): tensor for name, tensor in tensors.items()}
     tensors = {n.replace(".mlp.w12.", ".mlp.fc1.").replace(".mlp.w3.", ".mlp.fc2."): t for n, t in tensors.items()}
-    if "register_tokens" not in tensors:
-        return EncoderWeights(architecture_of(file, tensors, hints, "offset"), tensors, mask_token)
-    # Registers are appended after positions were added to the class token and the patches.
-    tensors["reg_token"] = tensors.pop("register_tokens")
-    tensors["cls_token"] = tensors["cls_token"] + tensors["pos_embed"][:, :1]
-    tensors["pos_embed"] = tensors["pos_embed"][:, 1:]
-    return EncoderWeights(architecture_of(file, tensors, hints, "antialiased"), tensors, mask_token)
+    if "register_tokens" in tensors:
+        # Registers are appended after positions were added to the class token and the patches.
+        tensors["reg_token"] = tensors.pop("register_tokens")
+        tensors["cls_token"] = tensors["cls_token"] + tensors["pos_embed"][:, :1]
+        tensors["pos_embed"] = tensors["pos_embed"][:, 1:]
+    conventions = _conventions(tensors, _DINOV2_SIZES)
+    resampling = "antialiased" if "reg_token" in tensors else "offset"
+    return Layout(tensors, **conventions, resampling=resampling, mask_token=mask_token)  # type: ignore[arg-type]
 
 
-def _mae(file: CheckpointFile, hints: Hints) -> EncoderWeights:
+def _mae(file: CheckpointFile) -> Layout:
     tensors = {n: t for n, t in file.tensors.items() if not n.startswith("decoder_") and n != "mask_token"}
-    return EncoderWeights(architecture_of(file, tensors, hints, "plain"), tensors)
+    return Layout(tensors, **_conventions(tensors, _MAE_SIZES), resampling="plain")
 
 
 def _is_mae(file: CheckpointFile) -> bool:
@@ -122,45 +150,104 @@ def _is_mae(file: CheckpointFile) -> bool:
 
 
 def _is_sincos(positions: Tensor) -> bool:
-    dim, side = positions.shape[-1], math.isqrt(positions.shape[1] - 1)
+    if positions.ndim != 3:
+        return False
+    dim, side = positions.shape[-1], math.isqrt(max(positions.shape[1] - 1, 0))
     if dim % 4 or side * side + 1 != positions.shape[1] or positions[0, 0].any():
         return False
     return bool(torch.allclose(positions[0, 1:].float(), sincos_table(dim, (side, side)), atol=1e-3))
 
 
-def _dino_or_ibot(file: CheckpointFile, hints: Hints) -> EncoderWeights:
+def _dino_or_ibot(file: CheckpointFile, options: WeightsOptions) -> EncoderWeights:
     tensors, mask_token = _without_mask_token(file.tensors, "masked_embed")  # iBOT's student has one
-    return EncoderWeights(architecture_of(file, tensors, hints, "offset"), tensors, mask_token)
-
-
-def _timm(file: CheckpointFile, hints: Hints) -> EncoderWeights:
-    details = file.config.get("pretrained_cfg", {})
-    name = hints.name or file.config.get("architecture")
-    tensors = {n: t for n, t in file.tensors.items() if not n.startswith(("head.", "fc_norm.", "attn_pool."))}
-    if "patch_embed.proj.weight" in tensors and "layers.0.blocks.0.norm1.weight" in tensors:
-        architecture = _swin_architecture(file, name)
-    else:
-        architecture = architecture_of(file, tensors, replace(hints, name=name), "antialiased")
-    return EncoderWeights(
-        architecture=architecture,
-        tensors=tensors,
-        mean=_triple(details.get("mean"), IMAGENET_MEAN),
-        std=_triple(details.get("std"), IMAGENET_STD),
-    )
-
-
-def _swin_architecture(file: CheckpointFile, name: str | None) -> Architecture:
-    if name is None:
+    if options.family is None and options.name is None and _is_square(tensors["pos_embed"].shape[1]):
         raise UserError(
-            f"{file.path} is a Swin, whose tensors do not show its windows; give name=, its timm model name"
+            f"{file.path} has a class token without a position, as FLSL, which does not use it, and some models of "
+            "timm, which do; give family=flsl or family=timm"
         )
-    from asterism.nn.swin import FEATURES_ONLY
+    conventions = _conventions(tensors, _DINO_SIZES)
+    layout = Layout(tensors, **conventions, resampling="offset", mask_token=mask_token)
+    weights = weights_of(file, layout, options)
+    named = options.family is not None or options.name is not None
+    if named or file.trained_pair or conventions["certain"]:
+        return weights
+    return replace(weights, guesses=weights.guesses | {"family": "dino"})
 
-    return Architecture(name, FEATURES_ONLY)
+
+def _is_flsl(file: CheckpointFile) -> bool:
+    """Whether the class token has no row in the position table, in a checkpoint of student and teacher."""
+    tensors = file.tensors
+    if not (_is_timm_like(file) and file.trained_pair) or any(name.endswith("ls1.gamma") for name in tensors):
+        return False
+    return _is_square(tensors["pos_embed"].shape[1])
+
+
+def _is_square(number: int) -> bool:
+    return math.isqrt(number) ** 2 == number
+
+
+def _flsl(file: CheckpointFile) -> Layout:
+    """FLSL keeps DINO's class token in the file but never uses it: positions are those of the patches."""
+    tensors = {name: tensor for name, tensor in file.tensors.items() if name != "cls_token"}
+    return Layout(tensors, **_conventions(tensors, _FLSL_SIZES), resampling="offset")
+
+
+def _is_official_dinov3(file: CheckpointFile) -> bool:
+    names = file.tensors
+    return "pos_embed" not in names and ("storage_tokens" in names or "rope_embed.periods" in names)
+
+
+def _timm(file: CheckpointFile) -> Layout:
+    details = file.config.get("pretrained_cfg") or {}
+    name = file.config.get("architecture")
+    tensors = {n: t for n, t in file.tensors.items() if not n.startswith("head.")}
+    said = Description(
+        mean=_triple(file, details, "mean"),
+        std=_triple(file, details, "std"),
+        heads=(file.config.get("model_args") or {}).get("num_heads"),
+    )
+    arguments: dict[str, Any] = {}
+    if any(n.startswith("attn_pool.") for n in tensors):
+        arguments, said = {"global_pool": "map"}, replace(said, pooling="attention")
+    elif "fc_norm.weight" in tensors and "norm.weight" not in tensors:
+        arguments, said = {"global_pool": "avg"}, replace(said, pooling="mean")
+    if "blocks.0.gamma_1" in tensors and "pos_embed" not in tensors:
+        usual, certain = dinov3.usual_dinov3(tensors)
+        return Layout(tensors, said, usual, certain, name=name, arguments=arguments)
+    if "layers.0.blocks.0.norm1.weight" in tensors:
+        usual, certain = Description(mean=IMAGENET_MEAN, std=IMAGENET_STD), frozenset[str]()
+    else:
+        published = {_S16, _S8, _B16, _B8, _L16, (192, 12, 16), *_MAE_SIZES, *_DINOV2_SIZES}
+        found = _conventions(tensors, published)
+        usual, certain = found["usual"], found["certain"] - {"mean", "std"}  # these differ among timm's models
+    return Layout(tensors, said, usual, certain, name=name, arguments=arguments)
+
+
+def _from_timm(file: CheckpointFile, options: WeightsOptions) -> EncoderWeights:
+    if options.name is None and "architecture" not in file.config:
+        if "layers.0.blocks.0.norm1.weight" in file.tensors:
+            raise UserError(
+                f"{file.path} is a Swin, whose tensors do not show its windows; give name=, its timm model name"
+            )
+        if "norm_pre.weight" in file.tensors:
+            raise UserError(
+                f"{file.path} does not say which network it is (it has a norm before its blocks); give name="
+            )
+        if "blocks.0.attn.q_proj.weight" in file.tensors or "rope.freqs" in file.tensors:
+            raise UserError(f"{file.path} does not say which network it is (one of timm's EVA); give name=")
+    return weights_of(file, _timm(file), options)
 
 
 def _is_timm(file: CheckpointFile) -> bool:
-    timm_only = ("head.weight", "fc_norm.weight", "reg_token", "norm_pre.weight", "layers.0.blocks.0.norm1.weight")
+    timm_only = (
+        "head.weight",
+        "fc_norm.weight",
+        "reg_token",
+        "norm_pre.weight",
+        "layers.0.blocks.0.norm1.weight",
+        "blocks.0.gamma_1",
+        "attn_pool.latent",
+    )
     known = "architecture" in file.config or any(name in file.tensors for name in timm_only)
     return "patch_embed.proj.weight" in file.tensors and (known or "cls_token" not in file.tensors)
 
@@ -178,22 +265,28 @@ def _is_dinov2(file: CheckpointFile) -> bool:
 FAMILIES = [
     Family("asterism", lambda file: METADATA_KEY in file.metadata, _own),
     Family("stellar", _is_stellar, stellar.from_official),
-    Family("transformers", lambda file: transformers_prefix(file.tensors) is not None, _transformers),
-    Family("dinov2", _is_dinov2, _dinov2),
-    Family("mae", _is_mae, _mae),
-    Family("timm", _is_timm, _timm),
-    # A bare ViT is assumed to be DINO's or iBOT's, which publish such files; give family="timm" if yours is timm's.
+    Family("transformers", transformers_folder.recognises, _layout_family(transformers_folder.layout)),
+    Family("dinov3", _is_official_dinov3, _layout_family(lambda file: dinov3.from_official(file, file.tensors))),
+    Family("dinov2", _is_dinov2, _layout_family(_dinov2)),
+    Family("mae", _is_mae, _layout_family(_mae)),
+    Family("timm", _is_timm, _from_timm),
+    Family("flsl", _is_flsl, _layout_family(_flsl)),
+    # A bare ViT is assumed to be DINO's, iBOT's or of their successors (MaSSL, SOP, CrIBo), which publish such files;
+    # give family="timm" if yours is timm's.
     Family("dino", _is_timm_like, _dino_or_ibot),
 ]
 
 
 def _without_mask_token(tensors: Mapping[str, Tensor], name: str) -> tuple[dict[str, Tensor], Tensor | None]:
-    return {n: t for n, t in tensors.items() if n != name}, _mask_token(tensors.get(name))
+    token = tensors.get(name)
+    rest = {n: t for n, t in tensors.items() if n != name}
+    return rest, None if token is None else token.reshape(1, -1)
 
 
-def _mask_token(token: Tensor | None) -> Tensor | None:
-    return None if token is None else token.reshape(1, -1)
-
-
-def _triple(values: Any, default: Triple) -> Triple:
-    return default if values is None else (float(values[0]), float(values[1]), float(values[2]))
+def _triple(file: CheckpointFile, details: Mapping[str, Any], key: str) -> Triple | None:
+    values = details.get(key)
+    if values is None:
+        return None
+    if not isinstance(values, list | tuple) or len(values) != 3:
+        raise UserError(f"{file.path.with_name('config.json')}: {key} = {values!r}; expected three numbers")
+    return float(values[0]), float(values[1]), float(values[2])

@@ -3,53 +3,42 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from asterism.errors import UserError
-from asterism.nn.backbone import Architecture, Backbone, rebuild_backbone
-from asterism.nn.encoder import Encoder, Triple
+from asterism.nn.backbone import NAME_OF_INIT, Architecture, Backbone, rebuild_backbone
+from asterism.nn.encoder import Encoder
 from asterism.nn.positions import resample, table_layout
 from asterism.nn.weights.checkpoint_file import SUFFIXES, read_checkpoint
-from asterism.nn.weights.encoder_weights import EncoderWeights, Hints
+from asterism.nn.weights.description import Description, WeightsOptions, warn_of_guesses
+from asterism.nn.weights.encoder_weights import EncoderWeights, described
 from asterism.nn.weights.families import convert
+from asterism.nn.weights.hub import PREFIX, hub_folder
 from asterism.nn.weights.stellar import no_tokenizer_needed
 
 _MAY_DIFFER = {"cls_token", "reg_token", "mask_token"}  # a network works with or without them
+_POOLING = ("attn_pool.", "fc_norm.")
 
 
-def load_encoder(
-    source: str | Path,
-    *,
-    which: Literal["teacher", "student"] = "teacher",
-    heads: int | None = None,
-    decoder_heads: int | None = None,
-    tokenizer: str | Path | None = None,
-    family: str | None = None,
-    name: str | None = None,
-    image_size: int | None = None,
-    mean: Triple | None = None,
-    std: Triple | None = None,
-) -> Encoder:
-    """The encoder of a run folder, a weight file, a transformers folder, or a timm model name (its published weights).
+def load_encoder(source: str | Path, **words: Any) -> Encoder:
+    """The encoder of a run folder, a weights file, a folder of transformers or timm, a timm name, or hf:ORG/NAME.
 
-    which: student or teacher, if the checkpoint contains both. heads: attention heads, if the file does not state them,
-    and decoder_heads those of a STELLAR decoder. tokenizer: whose codes such a decoder predicts; published files lack
-    it. family: read the file as this family instead of detecting it. name: the timm model that a timm file belongs to.
-    image_size, mean, std: override those of the weights.
+    The words are those of `WeightsOptions`. A value that neither they nor the file state is guessed, with a warning.
     """
-    weights = _weights(source, which, Hints(heads, name, decoder_heads, tokenizer), family)
+    weights = read_weights(source, WeightsOptions(**words))
+    if weights.asked is not None:
+        raise UserError(weights.asked)
     backbone = rebuild_backbone(weights.architecture)
-    report = _load(backbone, weights, str(source))
-    if report.fresh:
-        raise UserError(f"{source} lacks the tensor {report.fresh[0]!r}")
-    changes: dict[str, Any] = {"image_size": image_size, "mean": mean, "std": std}
-    weights = dataclasses.replace(weights, **{key: value for key, value in changes.items() if value is not None})
-    return weights.encoder(backbone).eval()
+    _load(backbone, weights, str(source), _DAMAGED, complete=True)
+    encoder = weights.encoder(backbone).eval()
+    warn_of_guesses(str(source), weights.guesses)
+    return encoder
 
 
 @dataclass(frozen=True)
@@ -60,6 +49,7 @@ class LoadReport:
     fresh: tuple[str, ...]  # parameters the checkpoint lacks: they keep their initial values
     unused: tuple[str, ...]  # tensors of the checkpoint that the network does not have
     resampled: str | None = None  # "14×14 → 6×6" if positions were resampled to another grid
+    notes: tuple[str, ...] = ()  # small differences between the two networks
 
     def __str__(self) -> str:
         parts = [f"{len(self.loaded)} tensors loaded"]
@@ -69,56 +59,96 @@ class LoadReport:
             parts.append(f"not in the checkpoint, so fresh: {', '.join(self.fresh)}")
         if self.unused:
             parts.append(f"not used: {', '.join(self.unused)}")
-        return "; ".join(parts)
+        return "; ".join([*parts, *self.notes])
 
 
-def load_weights_into(
-    backbone: Backbone,
-    source: str | Path,
-    *,
-    which: Literal["teacher", "student"] = "teacher",
-    family: str | None = None,
-) -> LoadReport:
-    """Initialise a backbone from other weights (anything `load_encoder` reads); positions are resampled to its grid."""
-    heads = backbone.architecture.arguments.get("num_heads", 1)  # has no tensors, so any value will do
-    weights = _weights(source, which, Hints(heads, backbone.architecture.name), family)
-    return _load(backbone, weights, str(source))
+def load_weights_into(backbone: Backbone, source: str | Path, **words: Any) -> LoadReport:
+    """Initialise a backbone from other weights (anything `load_encoder` reads); positions are resampled to its grid.
+
+    Refuses weights of a network that computes something else: other shapes, heads, activations or rotary positions.
+    """
+    options = WeightsOptions(**words)
+    name = options.name or backbone.architecture.name
+    weights = read_weights(source, dataclasses.replace(options, name=name))
+    report = _load(backbone, weights, str(source), _other_backbone(weights.tensors))
+    return dataclasses.replace(report, notes=_differences(backbone, weights, str(source)))
 
 
-def _weights(source: str | Path, which: str, hints: Hints, family: str | None) -> EncoderWeights:
+def read_weights(source: str | Path, options: WeightsOptions) -> EncoderWeights:
+    """Tensors and architecture of a file, a folder, a timm name or hf:ORG/NAME."""
+    if str(source).startswith(PREFIX):
+        return convert(read_checkpoint(hub_folder(str(source).removeprefix(PREFIX)), options.which), options)
     path = Path(source)
     if path.exists() or path.suffix in SUFFIXES or len(path.parts) > 1:
-        return convert(read_checkpoint(path, which), hints, family)
-    if hints.tokenizer is not None:
+        if not path.exists() and len(path.parts) == 2 and path.suffix not in SUFFIXES and not path.is_absolute():
+            raise UserError(f"no such file or folder: {path}; a model of the Hugging Face hub is named {PREFIX}{path}")
+        return convert(read_checkpoint(path, options.which), options)
+    if options.tokenizer is not None:
         raise no_tokenizer_needed(source)
-    return _published_weights(str(source))
+    return described(_published_weights(str(source)), options)
 
 
 def _published_weights(name: str) -> EncoderWeights:
     """Weights that timm publishes under a model's name."""
     from asterism.nn import swin, vit
-    from asterism.nn.timm_models import family_of, published_network
+    from asterism.nn.timm_models import family_of, network_outline, published_network
 
-    arguments = swin.FEATURES_ONLY if family_of(name) == "swin" else vit.FEATURES_ONLY
+    if family_of(name) == "swin":
+        arguments = swin.FEATURES_ONLY
+    else:
+        arguments = vit.FEATURES_ONLY | {"global_pool": network_outline(name).global_pool}
     network = published_network(name, arguments)
-    details = network.pretrained_cfg
-    return EncoderWeights(
-        Architecture(name, arguments), network.state_dict(), mean=tuple(details["mean"]), std=tuple(details["std"])
-    )
+    mean, std = (tuple(network.pretrained_cfg[key]) for key in ("mean", "std"))
+    said = Description(mean=mean, std=std)
+    return EncoderWeights(Architecture(name, arguments), network.state_dict(), mean=mean, std=std, said=said)
 
 
-def _load(backbone: Backbone, weights: EncoderWeights, source: str) -> LoadReport:
+def _differences(backbone: Backbone, weights: EncoderWeights, source: str) -> tuple[str, ...]:
+    """Raise if the network of the weights computes something else; returns small differences."""
+    own, said = backbone.architecture, weights.said
+    fix = f"or take the network of the weights with backbone.name={NAME_OF_INIT}"
+    blocks: Any = getattr(backbone.network, "blocks", None)
+    if blocks is None:
+        return ()
+    heads = blocks[0].attn.num_heads
+    if said.heads not in (None, heads):
+        raise UserError(
+            f"{source} has {said.heads} attention heads, the backbone has {heads}; set backbone.heads={said.heads}, "
+            f"{fix}"
+        )
+    activation = type(blocks[0].mlp.act).__name__.casefold()
+    if said.activation is not None and said.activation.replace("_", "") != activation:
+        raise UserError(f"{source} has the activation {said.activation} and the backbone {activation}; {fix}")
+    rope = getattr(backbone.network, "rope", None)
+    temperature = weights.architecture.arguments.get("rope_temperature")
+    if rope is not None and temperature not in (None, getattr(rope, "temperature", temperature)):
+        raise UserError(f"{source} has rotary positions of base {temperature}, the backbone {rope.temperature}; {fix}")
+    eps = {module.eps for module in backbone.modules() if isinstance(module, nn.LayerNorm)}
+    if said.eps is not None and eps != {said.eps}:
+        return (f"LayerNorms have eps {said.eps:g} in the checkpoint and {own.layer_norm_eps or min(eps):g} here",)
+    return ()
+
+
+_DAMAGED = "the file is incomplete or belongs to another network; give family= or name= if it was misread"
+
+
+def _other_backbone(tensors: Mapping[str, Tensor]) -> str:
+    return f"build the backbone to fit ({_sizes(tensors)}), or choose other weights"
+
+
+def _load(backbone: Backbone, weights: EncoderWeights, source: str, fix: str, *, complete: bool = False) -> LoadReport:
+    """complete: whether the checkpoint must have every tensor of the network and no other."""
     tensors, resampled = dict(weights.tensors), None
     if "pos_embed" in tensors and isinstance(getattr(backbone.network, "pos_embed", None), Tensor):
-        tensors, resampled = _with_positions_of(backbone.network, tensors, weights.architecture)
+        tensors, resampled = _with_positions_of(backbone, tensors, weights.architecture)
     own = dict(backbone.network.state_dict())
     mask_token = getattr(backbone, "mask_token", None)
     if mask_token is not None:
         own["mask_token"] = mask_token
-    if weights.mask_token is not None:
+    if weights.mask_token is not None and not complete:
         tensors["mask_token"] = weights.mask_token
 
-    _check(source, own, tensors)
+    _check(source, own, tensors, fix, complete)
     common = [name for name in own if name in tensors]
     with torch.no_grad():
         for name in common:
@@ -132,15 +162,16 @@ def _load(backbone: Backbone, weights: EncoderWeights, source: str) -> LoadRepor
 
 
 def _with_positions_of(
-    network: Any, tensors: dict[str, Tensor], architecture: Architecture
+    backbone: Any, tensors: dict[str, Tensor], architecture: Architecture
 ) -> tuple[dict[str, Tensor], str | None]:
     """Positions on the network's grid, with rows for class token and registers if and only if the network has them.
 
     A row without a place is added to its token, as the forward pass would do; a missing one is zero.
     """
+    network = backbone.network
     cls, registers, table = tensors.get("cls_token"), tensors.get("reg_token"), tensors["pos_embed"]
     counts = (0 if cls is None else 1, 0 if registers is None else registers.shape[1])
-    own_counts = (int(network.has_class_token), network.num_reg_tokens)
+    own_counts = (int(backbone.has_cls), backbone.registers)
     if counts == own_counts and table.shape == network.pos_embed.shape:
         return tensors, None
 
@@ -169,22 +200,28 @@ def _rows_or_zeros(rows: Tensor, count: int, like: Tensor) -> Tensor:
     return rows if rows.shape[1] == count else like.new_zeros(1, count, like.shape[2])
 
 
-def _check(source: str, own: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:
+def _check(source: str, own: dict[str, Tensor], tensors: dict[str, Tensor], fix: str, complete: bool) -> None:
     """Refuse weights of a different shape before anything is changed."""
-    fix = f"build the backbone to fit ({_sizes(tensors)}), or choose other weights"
+    may_differ, place = (set[str](), "its network") if complete else (_MAY_DIFFER, "the backbone")
     for name in (name for name in own if name in tensors):
         theirs, ours = list(tensors[name].shape), list(own[name].shape)
         if theirs != ours:
-            raise UserError(f"{name} has the shape {theirs} in {source} and {ours} in the backbone; {fix}")
-    lacking = next((name for name in own if name not in tensors and name not in _MAY_DIFFER), None)
-    if lacking is not None:
-        raise UserError(f"{source} lacks the tensor {lacking!r} of the backbone; {fix}")
-    left_over = next((name for name in tensors if name not in own and name not in _MAY_DIFFER), None)
-    if left_over is not None:
-        raise UserError(f"{source} has a tensor {left_over!r} that the backbone does not have; {fix}")
+            raise UserError(f"{name} has the shape {theirs} in {source} and {ours} in {place}; {fix}")
+    lacking = [name for name in own if name not in tensors and name not in may_differ]
+    if lacking:
+        raise UserError(f"{source} lacks the tensor {_first_of(lacking)} of {place}; {fix}")
+    # A pooling that the network was trained with is left out when only its tokens are wanted.
+    left_over = [n for n in tensors if n not in own and n not in may_differ and not n.startswith(_POOLING)]
+    if left_over:
+        raise UserError(f"{source} has a tensor {_first_of(left_over)} that {place} does not have; {fix}")
 
 
-def _sizes(tensors: dict[str, Tensor]) -> str:
+def _first_of(names: list[str]) -> str:
+    more = len(names) - 1
+    return repr(names[0]) + (f" (and {more} more)" if more else "")
+
+
+def _sizes(tensors: Mapping[str, Tensor]) -> str:
     """The sizes of a checkpoint, named as in `BackboneConfig`."""
     sizes = []
     if "patch_embed.proj.weight" in tensors:

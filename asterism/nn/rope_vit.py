@@ -1,0 +1,103 @@
+"""timm's vision transformers that rotate queries and keys by the position of their patch: DINOv3, EVA-02 and others.
+
+Rotary positions are computed for the grid of each image, so any input size works without resampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from timm.layers import AttentionRope, PatchEmbed, apply_rot_embed_cat
+from timm.models.eva import Eva, EvaAttention, EvaBlock, EvaBlockPostNorm
+from torch import Tensor
+from torch.nn import functional as F
+
+from asterism.errors import UserError
+from asterism.nn.backbone import Architecture, BackboneConfig
+from asterism.nn.positions import Grid
+from asterism.nn.vit import ViT, arguments
+from asterism.types import Tokens
+
+_NAMES = {"reg_tokens": "num_reg_tokens"}  # a plain ViT's argument → that of these networks
+
+
+def build(config: BackboneConfig) -> RopeViT:
+    """A network with fresh weights."""
+    if config.positions == "sincos":
+        raise UserError(f"backbone.positions = sincos does not fit {config.name}, which has rotary positions")
+    given = {_NAMES.get(name, name): value for name, value in arguments(config).items()}
+    return RopeViT(
+        Architecture(config.name, given, config.resampling, config.layer_norm_eps),
+        drop_path=config.drop_path,
+        mask_token=config.mask_token,
+        checkpointing=config.checkpointing,
+    )
+
+
+class RopeViT(ViT):
+    """A timm `Eva` as a `Backbone`. Class token and registers are not rotated."""
+
+    def _context(self, grid: Grid, keep: Int[Tensor, "b m"] | None) -> Sequence[tuple[Float[Tensor, ...] | None]]:
+        """Sines and cosines of every block: one table, or (`rope_mixed`) a learned one per block."""
+        rope = self.network.rope
+        if rope is None:
+            return [(None,)] * self.depth
+        table = rope.get_embed(shape=list(grid))
+        tables = table.unbind() if self.network.rope_mixed else [table] * self.depth
+        return [(each if keep is None else _kept(each, keep),) for each in tables]
+
+    def _queries_and_keys(
+        self, attention: Any, x: Float[Tensor, "b t d"], *context: Tensor | None
+    ) -> tuple[Float[Tensor, "b heads t k"], Float[Tensor, "b heads t k"]]:
+        query, key = _projections(attention, x)
+        query, key = attention.q_norm(query), attention.k_norm(key)
+        (rope,) = context
+        if rope is not None:
+            query, key = _rotated(attention, query, rope), _rotated(attention, key, rope)
+        groups = query.shape[1] // key.shape[1]  # query heads that share a key head
+        return query, key.repeat_interleave(groups, dim=1)
+
+    def _pooled_by_attention(self, tokens: Tokens) -> Float[Tensor, "b t d"]:
+        """Unlike plain ViTs, these pool over the class token and registers too."""
+        prefix = [] if tokens.cls is None else [tokens.cls[:, None]]
+        return torch.cat([*prefix, tokens.registers, tokens.patches], dim=1)
+
+    @staticmethod
+    def _is_known(network: Any) -> bool:
+        return (
+            type(network) is Eva
+            and type(network.patch_embed) is PatchEmbed
+            and all(
+                type(block) in (EvaBlock, EvaBlockPostNorm) and type(block.attn) in (EvaAttention, AttentionRope)
+                for block in network.blocks
+            )
+        )
+
+
+def _kept(table: Tensor, keep: Int[Tensor, "b m"]) -> Tensor:
+    """The rows of the kept patches, as [b, heads or 1, m, k]."""
+    if table.ndim == 2:  # the same for all heads
+        return table[keep][:, None]
+    return table[:, keep].transpose(0, 1)
+
+
+def _projections(attention: Any, x: Float[Tensor, "b t d"]) -> tuple[Tensor, Tensor]:
+    """Queries [b, heads, t, k] and keys, which may have fewer heads."""
+    b, t, _ = x.shape
+    if attention.qkv is None:
+        query, key = attention.q_proj(x), attention.k_proj(x)
+    else:
+        biases = (getattr(attention, "q_bias", None), getattr(attention, "k_bias", None))
+        bias = attention.qkv.bias if biases[0] is None else torch.cat([*biases, attention.v_bias])
+        query, key, _ = F.linear(x, attention.qkv.weight, bias).chunk(3, dim=-1)
+    query, key = (each.view(b, t, -1, attention.head_dim).transpose(1, 2) for each in (query, key))
+    return query, key
+
+
+def _rotated(attention: Any, x: Float[Tensor, "b heads t k"], rope: Tensor) -> Float[Tensor, "b heads t k"]:
+    first = attention.num_prefix_tokens
+    turned = apply_rot_embed_cat(x[:, :, first:], rope, half=attention.rotate_half)
+    return torch.cat([x[:, :, :first], turned], dim=2).type_as(x)

@@ -1,0 +1,80 @@
+"""Weights from the network: from the local cache, or from a server that answers within seconds."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from asterism.errors import UserError
+
+PREFIX = "hf:"  # before the name of a model on the Hugging Face hub
+
+_PATIENCE = 3.0  # seconds until the server counts as unreachable
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+_OTHERS = ("config.json", "preprocessor_config.json", "processor_config.json", "model-*.safetensors")
+
+
+def hub_folder(name: str) -> Path:
+    """The local folder of a model of the Hugging Face hub, downloaded if it is not in the cache."""
+    from huggingface_hub import snapshot_download
+
+    if name.count("/") != 1:
+        raise UserError(
+            f"{PREFIX}{name} does not name a model of the Hugging Face hub; write {PREFIX}ORGANISATION/MODEL"
+        )
+    cached = cached_file(name)
+    if cached is not None:
+        return cached.parent
+    with without_retries():
+        try:
+            return Path(snapshot_download(name, allow_patterns=[*_WEIGHTS, *_OTHERS]))
+        except Exception as error:  # its HTTP library has exceptions of its own
+            raise not_downloaded(f"{PREFIX}{name}", error) from None
+
+
+def cached_file(repository: str, names: tuple[str, ...] = _WEIGHTS) -> Path | None:
+    """The first of these files of a model of the hub that is in the local cache."""
+    from huggingface_hub import try_to_load_from_cache
+
+    name, _, revision = repository.partition("@")
+    found = (try_to_load_from_cache(name, each, revision=revision or None) for each in names)
+    return next((Path(path) for path in found if isinstance(path, str)), None)
+
+
+@contextlib.contextmanager
+def without_retries(*, cached: bool = False) -> Iterator[None]:
+    """Use only the cache inside this block if the weights are in it, or if the server does not answer.
+
+    The hub's package repeats a failed request for every file, for up to two minutes.
+    """
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = before or cached or not _answers(str(constants.ENDPOINT))
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def _answers(server: str) -> bool:
+    from huggingface_hub import get_session
+
+    try:
+        get_session().head(server, timeout=_PATIENCE)
+    except Exception:  # of the HTTP library, which differs between versions of the hub's package
+        return False
+    return True
+
+
+def not_downloaded(name: str, error: Exception) -> UserError:
+    from huggingface_hub import constants
+
+    reason = (str(error) or type(error).__name__).splitlines()[0]
+    if type(error).__name__ in ("LocalEntryNotFoundError", "OfflineModeIsEnabled"):
+        reason = f"they are not in the local cache, and {constants.ENDPOINT} cannot be reached"
+    return UserError(
+        f"the published weights of {name!r} could not be downloaded: {reason}; download them on another machine and "
+        "give the file or folder, or start without pretrained weights"
+    )
