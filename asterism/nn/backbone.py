@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
+from pydantic import Field
 from torch import Tensor, nn
 
 from asterism.config import Config
