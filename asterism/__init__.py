@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         search,
         segment,
         track,
+        weights,
     )
     from asterism.errors import UserError
     from asterism.evals.result import Result
@@ -67,6 +68,7 @@ __all__ = [
     "search",
     "segment",
     "track",
+    "weights",
 ]
 
 

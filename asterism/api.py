@@ -24,6 +24,7 @@ from asterism.index.write import Written, check_target, write_embeddings
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
 from asterism.nn.pixels import pixel_encoder
+from asterism.nn.weights.description import WeightsOptions
 from asterism.nn.weights.load import load_encoder
 from asterism.ops.collectives import join_processes, on_first_process, rank
 from asterism.tools.output_folder import check_folder
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from asterism.tools.segment import SegmentedFolder
     from asterism.tools.track import Tracked
     from asterism.train.plan import Plan
+    from asterism.train.processes import Init
 
 PathLike = str | os.PathLike[str]
 
@@ -48,7 +50,7 @@ def pretrain(
     recipe: PathLike | None = None,
     resume: PathLike | None = None,
     overwrite: bool = False,
-    init: PathLike | None = None,
+    init: PathLike | Weights | None = None,
     overrides: Sequence[str] = (),
     **settings: Any,
 ) -> Run:
@@ -71,10 +73,9 @@ def pretrain(
     if name is None:
         raise _no_recipe()
     folder = Path(out) if out is not None else Path("runs") / Path(name).stem
-    weights = None if init is None else os.fspath(init)
     if takes_small_form(name, changes) and rank() == 0:
         print(f"No GPU found: training the small CPU version of {name!r}; --dry-run shows time, memory and disk")
-    return start.pretrain(load_recipe(name, changes), folder, overwrite=overwrite, init=weights)
+    return start.pretrain(load_recipe(name, changes), folder, overwrite=overwrite, init=_init(init))
 
 
 def plan(
@@ -82,6 +83,7 @@ def plan(
     data: PathLike | Mapping[str, Any] | None = None,
     *,
     recipe: PathLike | None = None,
+    init: PathLike | Weights | None = None,
     overrides: Sequence[str] = (),
     **settings: Any,
 ) -> Plan:
@@ -92,30 +94,75 @@ def plan(
     name, changes = _recipe_and_overrides(method, data, recipe, overrides, settings)
     if name is None:
         raise _no_recipe()
-    return start.plan(load_recipe(name, changes))
+    return start.plan(load_recipe(name, changes), _init(init))
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights by their place, and what their file does not say; made by `weights`, loaded where a model is expected."""
+
+    place: str
+    options: Mapping[str, Any]
+
+
+def weights(model: PathLike, **options: Any) -> Weights:
+    """A model for the functions of this module, with the options of `load`: `evaluate(weights("w.pth", heads=4), …)`.
+
+    Unlike `load`, it keeps the name of the file for results, and also fits `pretrain(init=…)`.
+    """
+    WeightsOptions(**options)  # refuses impossible values at once
+    return Weights(os.fspath(model), options)
 
 
 def load(
-    model: PathLike | Run,
+    model: PathLike | Run | Weights,
     *,
-    tokenizer: PathLike | None = None,
     heads: int | None = None,
-    decoder_heads: int | None = None,
+    mean: float | Sequence[float] | None = None,
+    std: float | Sequence[float] | None = None,
+    image_size: int | None = None,
+    eps: float | None = None,
+    activation: str | None = None,
+    pooling: str | None = None,
     name: str | None = None,
+    family: str | None = None,
+    which: str = "teacher",
+    decoder_heads: int | None = None,
+    tokenizer: PathLike | None = None,
 ) -> Encoder:
-    """Load the encoder of a run, a weights file (ours, MAE, DINO, iBOT, DINOv2, HF ViT-MAE, STELLAR) or a timm model.
+    """Load the encoder of a run, a weights file, a folder of transformers or timm, a timm name, or hf:OWNER/MODEL.
 
-    The other arguments are for files that do not contain this information. tokenizer: the file or `vq` run whose codes
-    a STELLAR decoder predicts. heads: attention heads of the network; decoder_heads: of its decoder. name: the timm
-    model that the weights belong to.
+    docs/weights.md lists the families of files. The other arguments say what a file may not: heads of the attention,
+    mean and std of its pixels in [0, 1], image_size in pixels, eps of its LayerNorms, activation of its MLPs, and
+    pooling (class, mean or attention), which makes an image's vector. They take precedence over settings next to the
+    file. name is the timm model that the weights belong to and gives all of them. What nothing states is guessed, and
+    one warning names every guess.
+
+    family: read the file as this family instead of detecting it. which: teacher or student, if it contains both.
+    tokenizer: the file or `vq` run whose codes a STELLAR decoder predicts; decoder_heads: of that decoder.
     """
-    place = None if tokenizer is None else os.fspath(tokenizer)
-    name_or_path = os.fspath(model.path if isinstance(model, Run) else model)
-    return load_encoder(name_or_path, tokenizer=place, heads=heads, decoder_heads=decoder_heads, name=name)
+    words = {
+        "heads": heads,
+        "mean": mean,
+        "std": std,
+        "image_size": image_size,
+        "eps": eps,
+        "activation": activation,
+        "pooling": pooling,
+        "name": name,
+        "family": family,
+        "decoder_heads": decoder_heads,
+        "tokenizer": None if tokenizer is None else os.fspath(tokenizer),
+    }
+    given = {word: value for word, value in words.items() if value is not None}
+    if which != "teacher":
+        given["which"] = which
+    place, options = _place_and_options(model)
+    return load_encoder(place, **{**options, **given})
 
 
 def evaluate(
-    model: PathLike | Run | Encoder,
+    model: PathLike | Run | Weights | Encoder,
     data: PathLike | None = None,
     protocols: str | Sequence[str] = ("knn",),
     *,
@@ -170,7 +217,7 @@ def compare(
 
 
 def embed(
-    model: PathLike | Run | Encoder,
+    model: PathLike | Run | Weights | Encoder,
     data: PathLike | None = None,
     out: PathLike = "embeddings.parquet",
     *,
@@ -209,7 +256,7 @@ def report(*runs: PathLike | Run) -> Path:
 
 
 def concepts(
-    model: PathLike | Run | Encoder,
+    model: PathLike | Run | Weights | Encoder,
     images: Pictures,
     out: PathLike = "concepts",
     *,
@@ -237,7 +284,7 @@ def concepts(
 
 
 def reconstruct(
-    model: PathLike | Run | Encoder,
+    model: PathLike | Run | Weights | Encoder,
     images: Pictures,
     out: PathLike = "reconstructions",
     *,
@@ -265,7 +312,7 @@ def reconstruct(
 
 
 def track(
-    model: PathLike | Run | Encoder,
+    model: PathLike | Run | Weights | Encoder,
     video: PathLike,
     mask: PathLike,
     out: PathLike = "tracked",
@@ -289,7 +336,7 @@ def track(
 
 
 def segment(
-    model: PathLike | Run | Encoder,
+    model: PathLike | Run | Weights | Encoder,
     examples: PathLike,
     images: PathLike,
     out: PathLike = "segmented",
@@ -312,7 +359,7 @@ def segment(
 
 
 def search(
-    model: PathLike | Run | Encoder,
+    model: PathLike | Run | Weights | Encoder,
     index: PathLike,
     queries: PathLike | Sequence[PathLike],
     out: PathLike = "neighbours.html",
@@ -345,21 +392,33 @@ class _Subject:
     run: Path | None  # its run folder, if it has one
 
 
-def _subject(model: PathLike | Run | Encoder, device: str, tokenizer: PathLike | None = None) -> _Subject:
+def _subject(model: PathLike | Run | Weights | Encoder, device: str, tokenizer: PathLike | None = None) -> _Subject:
     if isinstance(model, Encoder):
         if tokenizer is not None:
             raise UserError("a loaded encoder already has its tokenizer; pass tokenizer to asterism.load instead")
         encoder = model if device == "auto" else model.to(_device(device))
         return _Subject(encoder, Model(type(model).__name__, encoder.step), None)
     place = _device(device)
-    path = _path_of(model)
-    name = str(model) if isinstance(model, str) else str(path)
-    encoder = pixel_encoder() if name == "pixels" else load(name, tokenizer=tokenizer)
+    name, options = _place_and_options(model)
+    path = Path(name)
+    if name == "pixels" and options:
+        raise UserError("pixels are no network and take no weights options; leave them out")
+    encoder = pixel_encoder() if name == "pixels" else load(_with_tokenizer(name, options, tokenizer))
     return _Subject(encoder.to(place), Model(name, encoder.step), path if (path / "config.yaml").is_file() else None)
 
 
+def _place_and_options(model: PathLike | Run | Weights) -> tuple[str, Mapping[str, Any]]:
+    if isinstance(model, Weights):
+        return model.place, model.options
+    return os.fspath(model.path if isinstance(model, Run) else model), {}
+
+
+def _with_tokenizer(place: str, options: Mapping[str, Any], tokenizer: PathLike | None) -> Weights:
+    return Weights(place, options if tokenizer is None else {**options, "tokenizer": os.fspath(tokenizer)})
+
+
 def _concept_encoder(
-    model: PathLike | Run | Encoder, device: str, tokenizer: PathLike | None
+    model: PathLike | Run | Weights | Encoder, device: str, tokenizer: PathLike | None
 ) -> tuple[ConceptEncoder, str]:
     """An encoder with concepts, and its name; raises for others, and names their kind."""
     subject = _subject(model, device, tokenizer)
@@ -433,6 +492,12 @@ def _recipe_and_overrides(
         raise _no_recipe()
     named = recipe if recipe is not None else method
     return None if named is None else os.fspath(named), [*_as_overrides(settings), *overrides]
+
+
+def _init(init: PathLike | Weights | None) -> Init | None:
+    from asterism.train.processes import Init
+
+    return None if init is None else Init(*_place_and_options(init))
 
 
 def _no_recipe() -> UserError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ from typer.core import TyperGroup
 from asterism.errors import Interrupted, UserError, explain_system_error, unknown
 
 if TYPE_CHECKING:
+    from asterism.api import Weights
     from asterism.evals.result import Result
     from asterism.train.plan import Plan
 
@@ -77,6 +79,15 @@ Data = Annotated[
 ]
 AnyModel = Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, a weights file or a timm name.")]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A run folder or weights of a model with concepts.")]
+WeightsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--weights-option",
+        "-w",
+        metavar="WORD=VALUE",
+        help="What a weights file does not say: heads=4, mean=0.5,0.5,0.5, name=TIMM_MODEL, …; may be repeated.",
+    ),
+]
 MasksOut = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for masks and overlays.")]
 OverwriteFiles = Annotated[bool, typer.Option("--overwrite", help="Replace existing files in --out.")]
 Images = Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files.")]
@@ -87,6 +98,16 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):  # file names may hold bytes that are not text
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    shown = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        """Our own warnings without the line of code that raised them."""
+        if category.__module__.startswith("asterism."):
+            _warn(f"Warning: {message}", "yellow")
+        else:
+            shown(message, category, *place, **more)
+
+    warnings.showwarning = show
     app()
 
 
@@ -130,8 +151,10 @@ def pretrain(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing run in --out.")] = False,
     init: Annotated[
-        str | None, typer.Option(metavar="WEIGHTS", help="Start from these weights: a run, a file, a timm name.")
+        str | None,
+        typer.Option(metavar="WEIGHTS", help="Start from these weights: a run, a file, a folder, a timm name."),
     ] = None,
+    weights_option: WeightsOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show the time, memory and disk that the run needs.")
     ] = False,
@@ -155,11 +178,14 @@ def pretrain(
     if recipe is not None and "=" in recipe:
         changes.insert(0, recipe)
         recipe = None
+    start = None if init is None else _model(init, weights_option)
+    if init is None and weights_option:
+        raise UserError("--weights-option describes the weights of --init, which is not given")
     if dry_run:
-        _show_plan(api.plan(recipe=recipe, data=data, overrides=changes))
+        _show_plan(api.plan(recipe=recipe, data=data, init=start, overrides=changes))
         return
     run = api.pretrain(
-        recipe=recipe, data=data, out=out, resume=resume, overwrite=overwrite, init=init, overrides=changes
+        recipe=recipe, data=data, out=out, resume=resume, overwrite=overwrite, init=start, overrides=changes
     )
     if rank() == 0:
         print(f"Finished: {run.path}")
@@ -190,6 +216,7 @@ def evaluate(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="DIR", help="Write the results here instead of RUN/eval.")
     ] = None,
+    weights_option: WeightsOption = None,
     device: Device = "auto",
 ) -> None:
     """Evaluate an encoder on labelled data.
@@ -209,7 +236,7 @@ def evaluate(
 
     names = [name.strip() for name in protocols.split(",") if name.strip()]
     results = api.evaluate(
-        model,
+        _model(model, weights_option),
         data,
         names,
         train_split=train_split,
@@ -234,6 +261,7 @@ def embed(
     dense: Annotated[bool, typer.Option("--dense", help="Also write one embedding per patch.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Images per batch.")] = 64,
+    weights_option: WeightsOption = None,
     device: Device = "auto",
 ) -> None:
     """Write one vector per image, with its file name and, if known, its label.
@@ -249,7 +277,14 @@ def embed(
     from asterism import api
 
     written = api.embed(
-        model, data, out, split=split, dense=dense, overwrite=overwrite, batch_size=batch_size, device=device
+        _model(model, weights_option),
+        data,
+        out,
+        split=split,
+        dense=dense,
+        overwrite=overwrite,
+        batch_size=batch_size,
+        device=device,
     )
     print(f"{written.images} images of {written.data} × {written.dim} dimensions: {written.path}")
     if written.skipped:
@@ -284,6 +319,7 @@ def concepts(
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing pictures in --out.")] = False,
+    weights_option: WeightsOption = None,
     device: Device = "auto",
 ) -> None:
     """Show which concepts a model finds in images, and where.
@@ -301,7 +337,7 @@ def concepts(
 
     print(
         api.concepts(
-            model,
+            _model(model, weights_option),
             images,
             out,
             index=index,
@@ -338,6 +374,7 @@ def reconstruct(
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing pictures in --out.")] = False,
+    weights_option: WeightsOption = None,
     device: Device = "auto",
 ) -> None:
     """Reconstruct images from their concepts, unchanged or edited.
@@ -358,7 +395,7 @@ def reconstruct(
     if len(moves) < len(move or []):
         raise UserError(f"--move {' --move '.join(move or [])} moves a concept twice; give one --move per concept")
     for path in api.reconstruct(
-        model,
+        _model(model, weights_option),
         images,
         out,
         drop=_tokens(drop),
@@ -383,6 +420,7 @@ def track(
     overrides: Overrides = None,
     out: MasksOut = Path("tracked"),
     overwrite: OverwriteFiles = False,
+    weights_option: WeightsOption = None,
     device: Device = "auto",
 ) -> None:
     """Track objects through a video, from a mask of its first frame. Nothing is trained.
@@ -398,7 +436,9 @@ def track(
     """
     from asterism import api
 
-    tracked = api.track(model, video, mask, out, overwrite=overwrite, device=device, overrides=overrides or [])
+    tracked = api.track(
+        _model(model, weights_option), video, mask, out, overwrite=overwrite, device=device, overrides=overrides or []
+    )
     objects = "1 object" if tracked.objects == 1 else f"{tracked.objects} objects"
     print(f"{objects} in {tracked.frames} frames: {tracked.folder}")
     print(tracked.animation)
@@ -416,6 +456,7 @@ def segment(
     overrides: Overrides = None,
     out: MasksOut = Path("segmented"),
     overwrite: OverwriteFiles = False,
+    weights_option: WeightsOption = None,
     device: Device = "auto",
 ) -> None:
     """Segment images from a few labelled examples. Nothing is trained.
@@ -430,7 +471,15 @@ def segment(
     """
     from asterism import api
 
-    found = api.segment(model, examples, images, out, overwrite=overwrite, device=device, overrides=overrides or [])
+    found = api.segment(
+        _model(model, weights_option),
+        examples,
+        images,
+        out,
+        overwrite=overwrite,
+        device=device,
+        overrides=overrides or [],
+    )
     print(f"{found.images} images from {found.examples} examples of {len(found.classes)} classes: {found.folder}")
     for bad in found.skipped:
         _warn(f"skipped {bad}", "yellow")
@@ -456,6 +505,7 @@ def search(
         typer.Option("--data", "-d", metavar="DATA", help="The folder of the index's images, if they have moved."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing sheet.")] = False,
+    weights_option: WeightsOption = None,
     device: Device = "auto",
 ) -> None:
     """Find the images of a collection that are most similar to a query, and draw a contact sheet.
@@ -468,7 +518,9 @@ def search(
     """
     from asterism import api
 
-    found = api.search(model, index, query, out, count=count, data=data, overwrite=overwrite, device=device)
+    found = api.search(
+        _model(model, weights_option), index, query, out, count=count, data=data, overwrite=overwrite, device=device
+    )
     for path, neighbours in found.items():
         print(path)
         for neighbour in neighbours:
@@ -594,6 +646,16 @@ def demo(
         for result in api.evaluate(run, data, protocol, baselines=True, overrides=changes).values():
             _show(result)
     print(f"Report: {api.report(run).resolve()}")
+
+
+def _model(place: str, options: list[str] | None) -> str | Weights:
+    """A model with what the user says about its weights."""
+    if not options:
+        return place
+    from asterism import api
+    from asterism.nn.weights.description import parse_options
+
+    return api.weights(place, **parse_options(options))
 
 
 def _tokens(text: str) -> list[int]:

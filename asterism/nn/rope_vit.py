@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from timm.layers import AttentionRope, PatchEmbed, apply_rot_embed_cat
+from timm.layers import AttentionRope, PatchEmbed, apply_rot_embed_cat  # type: ignore[attr-defined]
 from timm.models.eva import Eva, EvaAttention, EvaBlock, EvaBlockPostNorm
 from torch import Tensor
 from torch.nn import functional as F
@@ -90,8 +90,9 @@ def _projections(attention: Any, x: Float[Tensor, "b t d"]) -> tuple[Tensor, Ten
     if attention.qkv is None:
         query, key = attention.q_proj(x), attention.k_proj(x)
     else:
-        biases = (getattr(attention, "q_bias", None), getattr(attention, "k_bias", None))
-        bias = attention.qkv.bias if biases[0] is None else torch.cat([*biases, attention.v_bias])
+        bias = attention.qkv.bias
+        if getattr(attention, "q_bias", None) is not None:  # keys have zeros
+            bias = torch.cat([attention.q_bias, attention.k_bias, attention.v_bias])
         query, key, _ = F.linear(x, attention.qkv.weight, bias).chunk(3, dim=-1)
     query, key = (each.view(b, t, -1, attention.head_dim).transpose(1, 2) for each in (query, key))
     return query, key

@@ -77,8 +77,8 @@ class Outline:
 class PixelSettings:
     """How published weights expect their pixels."""
 
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: tuple[float, ...]  # of RGB
+    std: tuple[float, ...]
     image_size: int
 
 

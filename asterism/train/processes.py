@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +41,20 @@ _GOOD = "The last checkpoint is good; resume with: asterism pretrain --resume"
 
 
 @dataclass(frozen=True)
+class Init:
+    """Weights that a run starts from."""
+
+    source: str
+    options: Mapping[str, Any] = field(default_factory=dict)  # what their file does not say: see WeightsOptions
+
+
+@dataclass(frozen=True)
 class Task:
     """The run that all processes start, or resume."""
 
     recipe: Mapping[str, Any]
     out: str
-    init: str | None = None
+    init: Init | None = None
     overwrite: bool = False
     resume: bool = False
 
@@ -284,6 +292,8 @@ def _main() -> None:
 
     values = json.load(sys.stdin)
     task, place = Task(**values["task"]), Place(**values["place"])
+    if isinstance(task.init, dict):
+        task = replace(task, init=Init(**task.init))
     heart = _Heart(values["heartbeats"], task)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one decides for all
     try:

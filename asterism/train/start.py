@@ -23,10 +23,11 @@ from asterism.train.building import build_method, trained_parameters
 from asterism.train.cores import process_count, starts_processes
 from asterism.train.cost import step_cost
 from asterism.train.exporting import export_if_stale
+from asterism.train.init_network import with_network_of
 from asterism.train.launch import launch
 from asterism.train.loop import Training
 from asterism.train.plan import Plan
-from asterism.train.processes import Place, Task, explained_loss_of_processes, started_processes
+from asterism.train.processes import Init, Place, Task, explained_loss_of_processes, started_processes
 from asterism.train.recipe import Recipe
 from asterism.train.resolve import limited_to, resolve
 from asterism.train.resuming import check_data, check_overrides, check_recipe
@@ -35,8 +36,9 @@ from asterism.train.run import Run, check_free, create_run, empty, open_run
 _TRIAL_STEPS = 8  # timed before a run whose length is given in minutes
 
 
-def pretrain(recipe: Recipe, out: Path, *, init: str | None = None, overwrite: bool = False) -> Run:
+def pretrain(recipe: Recipe, out: Path, *, init: Init | None = None, overwrite: bool = False) -> Run:
     """Train a new run in the folder `out`; the backbone starts from the weights `init`, if given."""
+    recipe = with_network_of(recipe, init)
     return _on_all_cores(Task(recipe.model_dump(mode="json"), str(out), init, overwrite))
 
 
@@ -79,7 +81,7 @@ def run_task(task: Task, place: Place | None = None) -> Run:
     return _pretrain(fabric, recipe, Path(task.out), task.init, task.overwrite)
 
 
-def _pretrain(fabric: Fabric, recipe: Recipe, out: Path, init: str | None, overwrite: bool) -> Run:
+def _pretrain(fabric: Fabric, recipe: Recipe, out: Path, init: Init | None, overwrite: bool) -> Run:
     """Everything that can fail is done before the folder is created."""
     method = build_method(recipe)
     source = _open_data(recipe, method)
@@ -87,9 +89,11 @@ def _pretrain(fabric: Fabric, recipe: Recipe, out: Path, init: str | None, overw
     if recipe.trainer.minutes is not None:
         recipe = limited_to(recipe, _seconds_per_step(fabric, recipe, source, out))
     if init is not None:
-        loaded = load_weights_into(method.backbone, init)
+        loaded = load_weights_into(method.backbone, init.source, **init.options)
         method.backbone_was_loaded()
-        fabric.print(f"Started from {init}: {loaded}")
+        fabric.print(f"Started from {init.source}: {loaded}")
+        if loaded.pixels not in (None, (method.mean, method.std)):
+            fabric.print(f"Its pixels had mean and std {loaded.pixels}; set data.mean and data.std to these, if unsure")
     training = Training(fabric, recipe, source, method, Run(out))
     collectives.on_first_process(training.open_probe)
     with _new_folder(out):
@@ -169,8 +173,9 @@ def _new_folder(folder: Path) -> Iterator[None]:
                 folder.rmdir()
 
 
-def plan(recipe: Recipe) -> Plan:
+def plan(recipe: Recipe, init: Init | None = None) -> Plan:
     """Estimate the cost of a run on this machine without starting it."""
+    recipe = with_network_of(recipe, init)
     method = build_method(recipe)
     trained = trained_parameters(method)
     if starts_processes(recipe.trainer):

@@ -161,7 +161,7 @@ def _architecture(file: CheckpointFile, layout: Layout, found: Description, name
     generic = _ROPE_VIT if kind == "rope" else _SWIGLU_VIT if is_gated(tensors) else _PLAIN_VIT
     from asterism.nn.vit import FEATURES_ONLY
 
-    architecture = Architecture(name or generic, arguments | FEATURES_ONLY | layout.arguments, layout.resampling)
+    architecture = Architecture(name or generic, {**arguments, **FEATURES_ONLY, **layout.arguments}, layout.resampling)
     if kind == "rope" and found.activation not in (None, usual_activation(tensors)):
         raise UserError(
             f"{file.path}: activation = {found.activation}; a network with rotary positions and these tensors has "

@@ -171,7 +171,7 @@ def _dino_or_ibot(file: CheckpointFile, options: WeightsOptions) -> EncoderWeigh
     named = options.family is not None or options.name is not None
     if named or file.trained_pair or conventions["certain"]:
         return weights
-    return replace(weights, guesses=weights.guesses | {"family": "dino"})
+    return replace(weights, guesses={**weights.guesses, "family": "dino"})
 
 
 def _is_flsl(file: CheckpointFile) -> bool:

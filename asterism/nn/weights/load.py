@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from asterism.errors import UserError
 from asterism.nn.backbone import NAME_OF_INIT, Architecture, Backbone, rebuild_backbone
-from asterism.nn.encoder import Encoder
+from asterism.nn.encoder import Encoder, Triple
 from asterism.nn.positions import resample, table_layout
 from asterism.nn.weights.checkpoint_file import SUFFIXES, read_checkpoint
 from asterism.nn.weights.description import Description, WeightsOptions, warn_of_guesses
@@ -50,6 +50,7 @@ class LoadReport:
     unused: tuple[str, ...]  # tensors of the checkpoint that the network does not have
     resampled: str | None = None  # "14×14 → 6×6" if positions were resampled to another grid
     notes: tuple[str, ...] = ()  # small differences between the two networks
+    pixels: tuple[Triple, Triple] | None = None  # mean and deviation of the checkpoint's images, if it states them
 
     def __str__(self) -> str:
         parts = [f"{len(self.loaded)} tensors loaded"]
@@ -71,7 +72,9 @@ def load_weights_into(backbone: Backbone, source: str | Path, **words: Any) -> L
     name = options.name or backbone.architecture.name
     weights = read_weights(source, dataclasses.replace(options, name=name))
     report = _load(backbone, weights, str(source), _other_backbone(weights.tensors))
-    return dataclasses.replace(report, notes=_differences(backbone, weights, str(source)))
+    mean, std = weights.said.mean, weights.said.std
+    pixels = None if mean is None or std is None else (mean, std)
+    return dataclasses.replace(report, notes=_differences(backbone, weights, str(source)), pixels=pixels)
 
 
 def read_weights(source: str | Path, options: WeightsOptions) -> EncoderWeights:

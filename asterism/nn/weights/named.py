@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asterism.nn.encoder import Triple
 from asterism.nn.weights.description import Description
 
 
@@ -20,5 +21,10 @@ def named_description(name: str, dim: int) -> tuple[Description, Description]:
         return Description(heads=heads), Description()
     first = settings[0]
     stated = Description(heads=heads, image_size=first.image_size)
-    likely = Description(mean=first.mean, std=first.std)
+    likely = Description(mean=_rgb(first.mean), std=_rgb(first.std))
     return (likely.over(stated), Description()) if len(pixels) == 1 else (stated, likely)
+
+
+def _rgb(values: tuple[float, ...]) -> Triple:
+    red, green, blue = values
+    return red, green, blue

@@ -139,7 +139,8 @@ def _pixels(file: CheckpointFile) -> tuple[Triple | None, Triple | None]:
     if not values:
         return None, None
     normalised = values.get("do_normalize", True)
-    mean, std = (values.get("image_mean"), values.get("image_std")) if normalised else ([0.0] * 3, [1.0] * 3)
+    mean: Any = values.get("image_mean") if normalised else [0.0] * 3
+    std: Any = values.get("image_std") if normalised else [1.0] * 3
     if not (_are_numbers(mean) and _are_numbers(std)):
         if mean is None and std is None:
             return None, None
