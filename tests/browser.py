@@ -20,6 +20,7 @@ _QUIET = (
 _FRAME = """<!doctype html><body style="margin:0">
 <script>addEventListener("message", event => {{ document.body.dataset.found = event.data }})</script>
 <iframe src="measured.html" width="{width}" height="2000" style="border:0"></iframe>"""
+_POLICY = re.compile('<meta http-equiv="Content-Security-Policy"[^>]*>')
 _MEASURE = """<script>addEventListener("load", () => {
   const images = [...document.images], tables = [...document.querySelectorAll("table:not(.gallery)")];
   parent.postMessage(JSON.stringify({
@@ -40,13 +41,36 @@ class Seen:
 
 
 def measured(page: Path, width: int, folder: Path) -> Seen:
-    (folder / "measured.html").write_text(page.read_text().replace("</body>", _MEASURE + "</body>"))
+    """Numbers from a copy without the page's security policy, which allows no script, not even the one that measures;
+    and what the console says about the page as it is."""
+    assert _POLICY.search(page.read_text())
+    (folder / "measured.html").write_text(_POLICY.sub("", page.read_text()).replace("</body>", _MEASURE + "</body>"))
     (folder / "frame.html").write_text(_FRAME.format(width=width))
     answer = _run(folder, "--window-size=1400,2000", "--dump-dom", (folder / "frame.html").as_uri())
     found = re.search(r'data-found="([^"]*)"', answer.stdout)
     assert found, answer.stderr
-    console = [line for line in answer.stderr.splitlines() if "CONSOLE" in line]
-    return Seen(json.loads(unescape(found.group(1))), console)
+    return Seen(json.loads(unescape(found.group(1))), _console(answer) + visited(page, folder).console)
+
+
+@dataclass(frozen=True)
+class Visited:
+    """A page after its scripts, if it has any, have run."""
+
+    document: str
+    console: list[str]
+
+
+def visited(page: Path, folder: Path) -> Visited:
+    answer = _run(folder, "--dump-dom", page.as_uri())
+    return Visited(answer.stdout, _console(answer))
+
+
+def without_policy(page: Path, target: Path) -> Path:
+    """A copy that only its escaping protects."""
+    text, count = _POLICY.subn("", page.read_text())
+    assert count == 1
+    target.write_text(text)
+    return target
 
 
 def printed(page: Path, folder: Path) -> bytes:
@@ -54,6 +78,10 @@ def printed(page: Path, folder: Path) -> bytes:
     target = folder / "page.pdf"
     _run(folder, f"--print-to-pdf={target}", "--no-pdf-header-footer", page.as_uri())
     return target.read_bytes()
+
+
+def _console(answer: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line for line in answer.stderr.splitlines() if "CONSOLE" in line]
 
 
 def _run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

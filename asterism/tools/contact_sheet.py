@@ -47,8 +47,7 @@ def _written(rows: Sequence[Sequence[SheetPicture]], title: str) -> str:
     sections = []
     for row in rows:
         figures = "".join(_figure(tile, place == 0) for place, tile in enumerate(row))
-        grid = "display:grid;grid-template-columns:repeat(auto-fill,minmax(140px,1fr));gap:14px"
-        sections.append(f'<section><h2>{escape(row[0].name)}</h2><div style="{grid}">{figures}</div></section>')
+        sections.append(f'<section><h2>{escape(row[0].name)}</h2><div class="sheet">{figures}</div></section>')
     return page("Nearest images", title, sections)
 
 
@@ -56,11 +55,11 @@ def _figure(tile: SheetPicture, is_query: bool) -> str:
     buffer = io.BytesIO()
     _square(tile.image, 2 * _SIDE).save(buffer, format="JPEG", quality=88)
     data = base64.b64encode(buffer.getvalue()).decode()
-    frame = f"outline:3px solid rgb{_FRAME};outline-offset:2px;" if is_query else ""
+    frame = ' class="query"' if is_query else ""
     return (
-        f'<figure style="margin:0"><img style="width:100%;height:auto;border-radius:6px;{frame}" '
-        f'src="data:image/jpeg;base64,{data}" alt="{escape(tile.name)}" width="{2 * _SIDE}" height="{2 * _SIDE}">'
-        f'<figcaption style="font-size:.8rem;overflow-wrap:anywhere"><b>{escape(tile.note)}</b><br>'
+        f'<figure><img{frame} src="data:image/jpeg;base64,{data}" alt="{escape(tile.name)}" '
+        f'width="{2 * _SIDE}" height="{2 * _SIDE}">'
+        f"<figcaption><b>{escape(tile.note)}</b><br>"
         f"{escape(tile.name)}</figcaption></figure>"
     )
 

@@ -1,12 +1,19 @@
-"""A self-contained HTML page without scripts or network access, for phones, dark mode and print."""
+"""A self-contained HTML page without scripts or network access, for phones, dark mode and print.
+
+Every text that comes from a user (names of runs, files and classes, settings) is escaped. As a second line of defence
+the page's content security policy allows nothing but its own style sheet, by its hash, and pictures within the page: no
+scripts, no requests, no forms. Style attributes are therefore not used either.
+"""
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from html import escape
 from importlib import resources
 from itertools import zip_longest
@@ -18,6 +25,8 @@ from torch import Tensor
 from asterism.images.write import to_pillow
 
 _ABREAST = 8  # pictures per line of a wide window
+_MOST_COLUMNS = 64  # of a gallery that the style sheet knows
+_TILE_SIZES = (64, 104, 128, 192)  # pixels
 _STARS = (
     '<svg class="stars" viewBox="0 0 48 48" aria-hidden="true"><path d="M7 35 18 21 30 27 41 9"/>'
     '<circle cx="7" cy="35" r="2.6"/><circle cx="18" cy="21" r="3.4"/><circle cx="30" cy="27" r="2.6"/>'
@@ -63,7 +72,7 @@ def page(title: str, subtitle: str, sections: Sequence[Section | str]) -> str:
     links = [f'<a href="#{part.anchor}">{escape(part.title)}</a>' for part in shown if isinstance(part, Section)]
     contents = f'<nav aria-label="Contents">{"".join(links)}</nav>' if len(links) > 2 else ""
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8">{_policy()}<title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<link rel="icon" href="data:,"><style>{_style()}</style></head><body>'
         f"<header>{_STARS}<div><h1>{escape(title)}</h1><p>{escape(subtitle)}</p></div></header>{contents}"
@@ -106,13 +115,14 @@ def gallery(columns: Gallery) -> str:
     count = len(next(iter(columns.values())))
     each = -(-count // max(1, _ABREAST // len(columns)))
     parts = "".join(_gallery(columns, range(first, min(first + each, count))) for first in range(0, count, each))
-    return f'<div class="galleries" style="--columns: {len(columns)}">{parts}</div>'
+    return f'<div class="galleries columns-{min(len(columns), _MOST_COLUMNS)}">{parts}</div>'
 
 
 def legend(colors: Mapping[str, tuple[int, int, int]]) -> str:
     """The meaning of the colours in pictures."""
     keys = "".join(
-        f'<span class="key"><i style="background: rgb{color}"></i>{escape(name)}</span>'
+        f'<span class="key"><svg viewBox="0 0 1 1"><rect width="1" height="1" fill="rgb{color}"/></svg>'
+        f"{escape(name)}</span>"
         for name, color in colors.items()
     )
     return f'<p class="legend">{keys}</p>' if keys else ""
@@ -120,8 +130,9 @@ def legend(colors: Mapping[str, tuple[int, int, int]]) -> str:
 
 def tiles(row: Sequence[Tile], size: int = 128) -> str:
     """Pictures side by side, wrapped to the width of the window."""
+    assert size in _TILE_SIZES, f"the style sheet has no tiles of {size} pixels"
     shown = "".join(
-        f'<figure style="width: {size}px">{thumbnail(tile.picture, tile.caption, size)}'
+        f'<figure class="tile-{size}">{thumbnail(tile.picture, tile.caption, size)}'
         f"<figcaption>{escape(tile.caption)}</figcaption></figure>"
         for tile in row
     )
@@ -185,5 +196,14 @@ def _inline(drawn: Image.Image, label: str) -> str:
     return f'<img src="data:image/{kind};base64,{data}" {size} alt="{escape(label)}" decoding="async">'
 
 
+@cache
 def _style() -> str:
-    return (resources.files("asterism.viz") / "page.css").read_text(encoding="utf-8")
+    columns = "".join(f".columns-{count}{{--columns:{count}}}" for count in range(1, _MOST_COLUMNS + 1))
+    sizes = "".join(f".tile-{size}{{width:{size}px}}" for size in _TILE_SIZES)
+    return (resources.files("asterism.viz") / "page.css").read_text(encoding="utf-8") + columns + sizes
+
+
+def _policy() -> str:
+    digest = base64.b64encode(hashlib.sha256(_style().encode()).digest()).decode()
+    rules = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+    return f'<meta http-equiv="Content-Security-Policy" content="{rules}"><meta name="referrer" content="no-referrer">'

@@ -54,5 +54,5 @@ def test_the_best_cells_are_highlighted() -> None:
 
 
 def test_a_legend_names_colours() -> None:
-    assert 'background: rgb(1, 2, 3)"></i>tree' in page.legend({"tree": (1, 2, 3)})
+    assert 'fill="rgb(1, 2, 3)"/></svg>tree' in page.legend({"tree": (1, 2, 3)})
     assert page.legend({}) == ""
