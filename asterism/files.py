@@ -34,12 +34,17 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def filling(folder: Path) -> Iterator[Path]:
-    """A temporary folder whose files move to `folder` on success.
+    """A temporary folder whose files move to `folder` on success: all in one step if `folder` is new or empty.
 
     Files of the same names are replaced; other files in `folder` stay.
     """
-    with scratch_folder(folder) as temporary:
+    with scratch_folder(folder) as scratch:
+        temporary = scratch / "files"
+        temporary.mkdir()
         yield temporary
+        if not folder.is_symlink() and (not folder.exists() or not any(folder.iterdir())):
+            temporary.replace(folder)
+            return
         for file in sorted(temporary.rglob("*")):
             target = folder / file.relative_to(temporary)
             if file.is_file():
