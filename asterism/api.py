@@ -33,6 +33,7 @@ from asterism.types import Model
 
 if TYPE_CHECKING:
     from asterism.comparing.compare import Comparison
+    from asterism.tools.export.export import Exported
     from asterism.tools.search import Neighbour
     from asterism.tools.segment import SegmentedFolder
     from asterism.tools.track import Tracked
@@ -381,6 +382,31 @@ def search(
     sheet = check_sheet(Path(out), overwrite)
     place = None if data is None else os.fspath(data)
     return search_images(_subject(model, device).encoder, Path(index), paths, sheet, count=count, data=place)
+
+
+def export(
+    model: PathLike | Run | Encoder,
+    to: str,
+    out: PathLike = "exported",
+    *,
+    dtype: str = "float32",
+    license: str | None = None,
+    overwrite: bool = False,
+) -> Exported:
+    """Write an encoder for other programs, compare its outputs with the encoder's, and return files and difference.
+
+    to: onnx, torchscript, hf (a folder for Hugging Face's AutoModel), timm (a folder for timm.create_model) or
+    safetensors (our own file). model: a run, anything that `load` takes, or an encoder. dtype: float32, float16 or
+    bfloat16. license: for the model card, for example "apache-2.0".
+    """
+    from asterism.tools.export.export import check_out, dtype_named, export_encoder, target_named
+    from asterism.tools.export.model_card import origin_of
+
+    target, precision = target_named(to), dtype_named(dtype)
+    folder = check_out(Path(out), overwrite, None if isinstance(model, Encoder) else _path_of(model))
+    subject = _subject(model, "auto" if isinstance(model, Encoder) else "cpu")
+    origin = origin_of(subject.model.name, subject.run)
+    return export_encoder(subject.encoder, target, folder, precision, origin, license)
 
 
 @dataclass(frozen=True)

@@ -129,4 +129,4 @@ def rebuild_reconstruction(description: Mapping[str, Any] | None) -> Reconstruct
 def load_part(module: torch.nn.Module, tensors: Mapping[str, Tensor], prefix: str) -> None:
     """Load the tensors under a prefix into a module; none may be missing or left over."""
     own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-    module.load_state_dict(own, assign=True)
+    module.load_state_dict(own)  # copies, so that a file in half precision becomes float32

@@ -59,6 +59,15 @@ class Encoder(nn.Module):
         """Features of normalised pixels."""
         return features_of(self.backbone, self.backbone(pixels))
 
+    def named_outputs(self, pixels: Float[Tensor, "b 3 h w"]) -> dict[str, Tensor]:
+        """What an exported model returns for normalised pixels, by name: the tensors of `Features`.
+
+        An encoder with further outputs, such as the scores of a classifier, adds them here.
+        """
+        features = self(pixels)
+        outputs = {name: getattr(features, name) for name in ("cls", "patches", "sparse", "where")}
+        return {name: output for name, output in outputs.items() if output is not None}
+
     @torch.no_grad()
     def encode(self, images: Pictures) -> Features:
         """Features of one or many images, on the encoder's device and without gradients.

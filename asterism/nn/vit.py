@@ -156,7 +156,7 @@ class ViT(Backbone):
             assert keep is None, "mask and keep exclude each other"
             assert self.mask_token is not None, "masking needs BackboneConfig(mask_token=True)"
             patches = torch.where(mask[..., None], self.mask_token, patches)
-        prefix, positions = self._prefix_and_positions(grid)
+        prefix, positions = self.prefix_and_positions(grid)
         if positions is not None:
             patches = patches + (positions if keep is None else positions[0][keep])
         return self.network.norm_pre(torch.cat([prefix.expand(len(pixels), -1, -1), patches], dim=1))
@@ -174,7 +174,7 @@ class ViT(Backbone):
         visible = cells[image, keep // columns, keep % columns].flatten(2)
         return embed.norm(F.linear(visible, embed.proj.weight.flatten(1), embed.proj.bias))
 
-    def _prefix_and_positions(self, grid: Grid) -> tuple[Float[Tensor, "1 p d"], Float[Tensor, "1 n d"] | None]:
+    def prefix_and_positions(self, grid: Grid) -> tuple[Float[Tensor, "1 p d"], Float[Tensor, "1 n d"] | None]:
         """Class token and registers, with their rows of the position table added if any, and the patches' rows."""
         network = self.network
         parts = [token for token in (network.cls_token, network.reg_token) if token is not None]

@@ -1,0 +1,93 @@
+"""A folder that timm opens: `timm.create_model("local-dir:FOLDER", pretrained=True)`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from asterism.nn.backbone import Backbone
+from asterism.nn.encoder import Encoder
+from asterism.nn.swin import Swin
+
+CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+
+
+# timm takes Swin weights without a classifier for those of an older layout. One of zeros is left out when it loads.
+_SWIN_CLASSIFIER, _SWIN_CLASSES = "head.fc", 1
+
+
+def write_timm_folder(encoder: Encoder, folder: Path, dtype: torch.dtype) -> None:
+    backbone = encoder.backbone
+    (folder / CONFIG_FILE).write_text(json.dumps(timm_config(encoder), indent=2) + "\n", encoding="utf-8")
+    tensors = dict(backbone.network.state_dict())
+    if isinstance(backbone, Swin):
+        tensors[f"{_SWIN_CLASSIFIER}.weight"] = torch.zeros(_SWIN_CLASSES, backbone.dim)
+        tensors[f"{_SWIN_CLASSIFIER}.bias"] = torch.zeros(_SWIN_CLASSES)
+    tensors = {name: tensor.detach().to(dtype).contiguous() for name, tensor in tensors.items()}
+    save_file(tensors, folder / WEIGHTS_FILE, {"format": "pt"})
+
+
+def open_timm_folder(folder: Path) -> Any:
+    """The network, as a reader of its model card gets it."""
+    import timm
+
+    network = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    eps = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))["layer_norm_eps"]
+    for module in network.modules():
+        if isinstance(module, nn.LayerNorm) and eps is not None:
+            module.eps = eps
+    return network
+
+
+def timm_config(encoder: Encoder) -> dict[str, Any]:
+    """The network, its arguments and its preprocessing, in timm's words."""
+    backbone = encoder.backbone
+    pooling, classes = _pooling(backbone), _SWIN_CLASSES if isinstance(backbone, Swin) else 0
+    return {
+        "architecture": backbone.architecture.name.partition(".")[0],
+        "num_classes": classes,  # of the file; `model_args` asks for none
+        "num_features": backbone.dim,
+        "global_pool": pooling["global_pool"],
+        "layer_norm_eps": unusual_eps(backbone),  # for readers: timm has no setting for it
+        "model_args": {**backbone.architecture.arguments, **pooling},
+        "pretrained_cfg": {
+            "custom_load": False,
+            "input_size": [3, encoder.image_size, encoder.image_size],
+            "fixed_input_size": isinstance(backbone, Swin),
+            "interpolation": "bicubic",
+            "crop_pct": 1.0,  # `encode` crops the centre square and nothing more
+            "crop_mode": "center",
+            "mean": list(encoder.mean),
+            "std": list(encoder.std),
+            "num_classes": classes,
+            "pool_size": None,
+            "first_conv": "patch_embed.proj",
+            "classifier": _SWIN_CLASSIFIER if isinstance(backbone, Swin) else "head",
+        },
+    }
+
+
+def unusual_eps(backbone: Backbone) -> float | None:
+    """The epsilon of its layer norms, if timm builds the network with another one."""
+    import timm
+
+    architecture = backbone.architecture
+    if architecture.layer_norm_eps is None:
+        return None
+    with torch.device("meta"):
+        usual = timm.create_model(architecture.name, **architecture.arguments)
+    norms = {module.eps for module in usual.modules() if isinstance(module, nn.LayerNorm)}
+    return None if norms == {architecture.layer_norm_eps} else architecture.layer_norm_eps
+
+
+def _pooling(backbone: Backbone) -> Mapping[str, Any]:
+    """So that calling the network gives our `cls`: the class token or the mean patch, after the final norm."""
+    if isinstance(backbone, Swin):
+        return {"global_pool": "avg"}
+    return {"global_pool": "token"} if backbone.has_cls else {"global_pool": "avg", "fc_norm": False}

@@ -1,0 +1,127 @@
+"""Export of an encoder: written to a temporary folder, opened again, compared, and only then put in place."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from asterism.errors import MissingExtra, UserError, unknown
+from asterism.files import filling
+from asterism.nn.encoder import Encoder
+from asterism.tools.export.hf_folder import HF
+from asterism.tools.export.model_card import FILE as CARD
+from asterism.tools.export.model_card import Origin, model_card
+from asterism.tools.export.onnx_file import ONNX
+from asterism.tools.export.own_file import SAFETENSORS
+from asterism.tools.export.target import Model, Target, Written
+from asterism.tools.export.timm_folder import TIMM
+from asterism.tools.export.torchscript_file import TORCHSCRIPT
+from asterism.tools.output_folder import check_folder
+
+TARGETS: Mapping[str, Target] = {target.name: target for target in (TIMM, HF, ONNX, TORCHSCRIPT, SAFETENSORS)}
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+_TOLERANCE = 1e-4  # largest difference of a float32 export; features are of order 1 after the final norm
+_FILES = frozenset({CARD, *(file for target in TARGETS.values() for file in target.files)})
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written, and how far its outputs are from the encoder's."""
+
+    folder: Path
+    files: Mapping[str, int]  # bytes by name
+    difference: (
+        float | None
+    )  # largest over all outputs, at two sizes if it takes any; None: its library is not installed
+    notes: tuple[str, ...]
+
+
+def target_named(name: str) -> Target:
+    if name not in TARGETS:
+        raise unknown("export target", name, TARGETS)
+    return TARGETS[name]
+
+
+def dtype_named(name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise unknown("dtype", name, DTYPES)
+    return DTYPES[name]
+
+
+def check_out(out: Path, overwrite: bool, source: Path | None) -> Path:
+    """Refuse a folder that must not be written to. source: the run or file that is exported, if it is on disk."""
+    check_folder(out, overwrite)
+    if (out / "config.yaml").is_file() and (out / "environment.json").is_file():
+        raise UserError(f"{out} is a run; choose another --out, for example {out.with_name(out.name + '-export')}")
+    if source is not None and source.exists():
+        folder = source if source.is_dir() else source.parent
+        if folder.resolve() == out.resolve():
+            raise UserError(f"{out} holds the weights that are exported; choose another --out")
+    return out
+
+
+def export_encoder(
+    encoder: Encoder,
+    target: Target,
+    out: Path,
+    dtype: torch.dtype = torch.float32,
+    origin: Origin | None = None,
+    license_name: str | None = None,
+) -> Exported:
+    """Write the encoder for another program. Files of an earlier export are replaced; on an error nothing changes."""
+    if next(encoder.backbone.network.parameters(), None) is None:
+        raise UserError(
+            "raw pixels are not a network and cannot be exported; give a run, a weights file or a timm name"
+        )
+    encoder = copy.deepcopy(encoder).cpu().float().eval()
+    with filling(out) as folder:
+        written = target.write(encoder, folder, dtype)
+        difference = _difference(encoder, target, folder, written, dtype)
+        unchecked = () if difference is not None else (f"not compared: {target.library} is not installed",)
+        card = model_card(origin or Origin("encoder"), encoder, target, written, dtype, license_name)
+        (folder / CARD).write_text(card, encoding="utf-8")
+        files = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
+        for stale in _FILES - files.keys():
+            (out / stale).unlink(missing_ok=True)
+    return Exported(out, files, difference, (*written.notes, *unchecked))
+
+
+def _difference(encoder: Encoder, target: Target, folder: Path, written: Written, dtype: torch.dtype) -> float | None:
+    """The largest difference of any output from the encoder's; None if the library that opens it is not installed."""
+    try:
+        model = target.open(folder)
+    except MissingExtra:
+        return None
+    largest = max(largest_difference(encoder, model, images) for images in _trial_images(encoder, written.any_size))
+    precision = str(dtype).removeprefix("torch.")
+    if not math.isfinite(largest):
+        raise UserError(f"in {precision} some features are infinite or undefined; choose another --dtype")
+    if dtype == torch.float32 and largest > _TOLERANCE:
+        raise UserError(
+            f"the exported model would differ from the encoder by {largest:.1e} (more than {_TOLERANCE:g}), so nothing "
+            f"was written; choose another --to than {target.name}"
+        )
+    return largest
+
+
+@torch.no_grad()
+def largest_difference(encoder: Encoder, model: Model, images: Float[Tensor, "b 3 h w"]) -> float:
+    """Largest absolute difference of the model's outputs from those of the encoder that have the same names."""
+    expected = encoder.named_outputs(encoder.normalise(images))
+    return max(float((output.float() - expected[name]).abs().max()) for name, output in model(images).items())
+
+
+def _trial_images(encoder: Encoder, any_size: bool) -> Iterator[Float[Tensor, "b 3 h w"]]:
+    """Noise of the encoder's size and, if the export takes any, of a larger one that is not square."""
+    size, side = encoder.image_size, encoder.patch_size
+    shapes = [(2, 3, size, size), (1, 3, size + side, size + 2 * side)]
+    for shape in shapes if any_size else shapes[:1]:
+        yield torch.rand(shape, generator=torch.Generator().manual_seed(0))

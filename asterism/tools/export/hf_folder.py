@@ -1,0 +1,160 @@
+"""A Hugging Face folder: `AutoModel` and `AutoImageProcessor` open it as a native class, without code of ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from asterism.nn.concepts import ConceptEncoder
+from asterism.nn.encoder import Encoder
+from asterism.nn.localization import Localization
+from asterism.nn.vit import ViT
+from asterism.nn.weights.to_transformers import NativeModel, native_model
+from asterism.tools.export.target import Model, Target, Written, needed
+
+_CONFIG, _PREPROCESSOR, _WEIGHTS = "config.json", "preprocessor_config.json", "model.safetensors"
+_CONCEPTS = "concepts.safetensors"  # what native classes have no place for: the layers that locate concepts
+_BICUBIC = 3  # Pillow's number
+
+
+def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
+    native = native_model(encoder.backbone)
+    concepts = _localization(encoder)
+    precision = str(dtype).removeprefix("torch.")
+    _write_json(folder / _CONFIG, {**native.config, "dtype": precision, "asterism": _description(encoder, concepts)})
+    _write_json(folder / _PREPROCESSOR, preprocessor_config(encoder))
+    _save(native.tensors, folder / _WEIGHTS, dtype)
+    if concepts is not None:
+        _save(concepts.state_dict(), folder / _CONCEPTS, dtype)
+    return Written(native.any_size, (*native.notes, *_notes(encoder)), _usage(encoder, native, concepts))
+
+
+def open_model(folder: Path) -> Model:
+    transformers = needed("transformers")
+    network = transformers.AutoModel.from_pretrained(folder, dtype="auto").eval()
+    details = json.loads((folder / _PREPROCESSOR).read_text(encoding="utf-8"))
+    own = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))["asterism"]
+    mean, std = (torch.tensor(details[name])[:, None, None] for name in ("image_mean", "image_std"))
+    file, localization = folder / _CONCEPTS, None
+    if own["temperature"] is not None:
+        localization = Localization(network.config.hidden_size, own["temperature"]).to(network.dtype)
+        localization.load_state_dict(load_file(file))
+    first, extra = int(own["class_token"]), own["registers"]
+
+    @torch.no_grad()
+    def run(images: Float[Tensor, "b 3 h w"]) -> dict[str, Tensor]:
+        options = {"interpolate_pos_encoding": True} if network.config.model_type == "siglip_vision_model" else {}
+        output = network(((images - mean) / std).to(network.dtype), **options)
+        tokens = output.last_hidden_state
+        patches, sparse = tokens[:, first + extra :], tokens[:, first : first + extra]
+        found = {"cls": tokens[:, 0] if first else patches.mean(dim=1), "patches": patches}
+        if own["concepts"]:
+            found["sparse"] = sparse
+        if localization is not None:
+            rows = images.shape[2] // own["patch_size"]
+            found["where"] = localization(patches, sparse).mT.unflatten(2, (rows, -1))
+        return {name: tensor.float() for name, tensor in found.items()}
+
+    return run
+
+
+HF = Target("hf", "transformers", (_CONFIG, _PREPROCESSOR, _WEIGHTS, _CONCEPTS), write, open_model)
+
+
+def preprocessor_config(encoder: Encoder) -> dict[str, Any]:
+    """What `encode` does to an image: shorter side to the image size, centre square, normalisation."""
+    size = encoder.image_size
+    return {
+        "image_processor_type": "BitImageProcessor",
+        "do_convert_rgb": True,
+        "do_resize": True,
+        "size": {"shortest_edge": size},
+        "resample": _BICUBIC,
+        "do_center_crop": True,
+        "crop_size": {"height": size, "width": size},
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(encoder.mean),
+        "image_std": list(encoder.std),
+    }
+
+
+def _localization(encoder: Encoder) -> Localization | None:
+    return encoder.localization if isinstance(encoder, ConceptEncoder) else None
+
+
+def _description(encoder: Encoder, localization: Localization | None) -> dict[str, Any]:
+    """What readers of the tokens need, in the configuration under a key that transformers keeps and ignores."""
+    return {
+        "class_token": encoder.backbone.has_cls,
+        "registers": encoder.backbone.registers,
+        "patch_size": encoder.patch_size,
+        "concepts": isinstance(encoder, ConceptEncoder),
+        "temperature": None if localization is None else localization.temperature,
+    }
+
+
+def _notes(encoder: Encoder) -> tuple[str, ...]:
+    notes = []
+    if isinstance(encoder.backbone, ViT) and not encoder.backbone.has_cls:
+        notes.append("the network has no class token: an image's vector is the mean of its patches, not pooler_output")
+    if isinstance(encoder, ConceptEncoder) and encoder.reconstruction is not None:
+        notes.append("the decoder, which makes images from concepts, is left out; --to safetensors keeps it")
+    return tuple(notes)
+
+
+def _usage(encoder: Encoder, native: NativeModel, localization: Localization | None) -> str:
+    first, extra = int(encoder.backbone.has_cls), encoder.backbone.registers
+    start = first + extra
+    patches = f"tokens[:, {start}:]" if start else "tokens"
+    lines = [f"patches = {patches}  # one vector per patch, in raster order"]
+    lines.append("image = tokens[:, 0]  # one vector per image" if first else "image = patches.mean(dim=1)")
+    text = "It is a native class of transformers (" + native.config["architectures"][0] + "); no remote code is needed."
+    if isinstance(encoder, ConceptEncoder):
+        lines.append(f"concepts = tokens[:, {first}:{start}]  # what is in the image")
+    if localization is not None:
+        lines += [
+            "",
+            "# where each concept is: the share of every patch that belongs to it",
+            f'parts = load_file("FOLDER/{_CONCEPTS}")  # from safetensors.torch',
+            "dense, sparse = (",
+            '    normalize(linear(x, parts[f"{n}.weight"], parts[f"{n}.bias"]), dim=-1)  # from torch.nn.functional',
+            '    for n, x in (("dense", patches), ("sparse", concepts))',
+            ")",
+            f"where = (dense @ sparse.mT / {localization.temperature}).softmax(dim=-1)  # [images, patches, concepts]",
+        ]
+        text += f" `{_CONCEPTS}` has the two layers that locate concepts, which transformers has no place for."
+    code = "\n".join(lines)
+    return f"""\
+{text}
+
+```python
+import torch
+from PIL import Image
+from transformers import AutoImageProcessor, AutoModel
+
+processor = AutoImageProcessor.from_pretrained("FOLDER")
+model = AutoModel.from_pretrained("FOLDER").eval()
+with torch.no_grad():
+    tokens = model(**processor(Image.open("photo.jpg"), return_tensors="pt")).last_hidden_state
+{code}
+```
+"""
+
+
+def _save(tensors: Mapping[str, Tensor], path: Path, dtype: torch.dtype) -> None:
+    # `contiguous` alone would keep parts of a fused tensor on shared storage, which the format refuses.
+    own = {name: tensor.detach().to(dtype).clone().contiguous() for name, tensor in tensors.items()}
+    save_file(own, path, {"format": "pt"})
+
+
+def _write_json(path: Path, values: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

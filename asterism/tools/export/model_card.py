@@ -1,0 +1,121 @@
+"""The model card, README.md: what the model is, what it was trained on, its scores, how to use it, and its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+from asterism.evals.result import Result, read_results
+from asterism.nn.encoder import Encoder
+from asterism.tools.export.target import Target, Written
+from asterism.train.run import open_run
+
+FILE = "README.md"
+_UNKNOWN = "unknown"  # one of the Hugging Face Hub's words for licences
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where an encoder comes from, as far as it is known."""
+
+    name: str
+    method: str | None = None
+    data: str | None = None
+    results: tuple[Result, ...] = ()
+
+
+def origin_of(name: str, run: Path | None) -> Origin:
+    """Of a run: its method, data and every score in its `eval` folder. Of anything else only the name."""
+    if run is None:
+        return Origin(Path(name).name)
+    config = open_run(run).config
+    return Origin(
+        name=run.resolve().name,
+        method=str(config["method"]["name"]),
+        data=_shown(str(config["data"]["path"])),
+        results=tuple(read_results(run / "eval")),
+    )
+
+
+def model_card(
+    origin: Origin, encoder: Encoder, target: Target, written: Written, dtype: torch.dtype, license_name: str | None
+) -> str:
+    notes = "".join(f"- {note}\n" for note in written.notes)
+    parts = [
+        _header(origin, target, license_name),
+        f"# {origin.name}\n",
+        "An image encoder that was pretrained without labels, exported by "
+        f"[Asterism](https://pypi.org/project/asterism) {metadata.version('asterism')}.\n",
+        _details(origin, encoder, dtype, license_name),
+        f"## How to use\n\n{written.usage}",
+        f"## What differs from the original\n\n{notes}" if notes else None,
+        _scores(origin.results),
+        _LIMITS,
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _header(origin: Origin, target: Target, license_name: str | None) -> str:
+    tags = ["asterism", "self-supervised-learning", "feature-extraction", *([origin.method] if origin.method else [])]
+    listed = "\n".join(f"- {tag}" for tag in tags)
+    return f"""\
+---
+license: {license_name or _UNKNOWN}
+library_name: {target.library}
+pipeline_tag: image-feature-extraction
+tags:
+{listed}
+---
+"""
+
+
+def _details(origin: Origin, encoder: Encoder, dtype: torch.dtype, license_name: str | None) -> str:
+    backbone = encoder.backbone
+    parameters = sum(parameter.numel() for parameter in backbone.network.parameters())
+    values = {
+        "method": origin.method or "not known: the weights come from a file, not from a run",
+        "training data": origin.data or "not known",
+        "optimiser steps": "not known" if encoder.step is None else f"{encoder.step:,}",
+        "network": f"{backbone.architecture.name}, {parameters / 1e6:.1f} M parameters, {backbone.dim} channels",
+        "images": f"{encoder.image_size}×{encoder.image_size} pixels, patches of {encoder.patch_size}",
+        "preprocessing": f"shorter side to {encoder.image_size} (bicubic, antialiased), centre square, pixels / 255, "
+        f"mean {_listed(encoder.mean)}, std {_listed(encoder.std)}",
+        "precision": str(dtype).removeprefix("torch."),
+        "licence": license_name or "not stated: ask the authors before you use the weights",
+    }
+    rows = "".join(f"| {name} | {value} |\n" for name, value in values.items())
+    return f"## Model\n\n| | |\n|---|---|\n{rows}"
+
+
+def _scores(results: Sequence[Result]) -> str:
+    if not results:
+        return "## Scores\n\nNone were recorded for this model. Evaluate it on data like yours before you rely on it.\n"
+    rows = "".join(
+        f"| {result.protocol} | {_shown(result.test.name)} | {result.test.images:,} | {name} | {value:.2f} |\n"
+        for result in results
+        for name, value in result.values.items()
+    )
+    return f"## Scores\n\n| protocol | data | images | metric | value |\n|---|---|---|---|---|\n{rows}"
+
+
+_LIMITS = """\
+## Intended use and limits
+
+Features for search, clustering, k-NN and linear classification, segmentation from few labels, and as a start for
+fine-tuning. The model has no classes and makes no decisions. It describes images like its training data best; what is
+rare there is described poorly, and biases of that data are in the features. Check it on your own images, and for every
+group of people or things that matters to you, before you use it.
+"""
+
+
+def _listed(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)
+
+
+def _shown(path: str) -> str:
+    """Data as its readers may see it: the name of a folder, not its place on this machine."""
+    return Path(path).name if "/" in path else path

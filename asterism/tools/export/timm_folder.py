@@ -1,0 +1,81 @@
+"""A timm folder: plain timm code opens it, with normalisation and crop in `pretrained_cfg`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from asterism.nn.concepts import ConceptEncoder
+from asterism.nn.encoder import Encoder
+from asterism.nn.swin import Swin
+from asterism.nn.weights.timm_folder import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    open_timm_folder,
+    unusual_eps,
+    write_timm_folder,
+)
+from asterism.tools.export.target import Model, Target, Written
+
+
+def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
+    write_timm_folder(encoder, folder, dtype)
+    backbone, notes = encoder.backbone, []
+    resampling = backbone.architecture.resampling
+    if not isinstance(backbone, Swin) and resampling != "antialiased":
+        notes.append(
+            f"equal at {backbone.image_size} pixels only: for other sizes timm resamples positions by the form "
+            f"'antialiased', and this model's is {resampling!r}"
+        )
+    eps = unusual_eps(backbone)
+    if eps is not None:
+        notes.append(
+            f"timm has no setting for the epsilon of layer norms, {eps:g}: set it after loading, see README.md"
+        )
+    if isinstance(encoder, ConceptEncoder):
+        notes.append(
+            "concept tokens are the registers of forward_features; maps and reconstruction are left out, timm has no "
+            "place for them"
+        )
+    return Written(resampling == "antialiased", tuple(notes), _usage(eps))
+
+
+def open_model(folder: Path) -> Model:
+    network = open_timm_folder(folder)
+    details = network.pretrained_cfg
+    mean, std = (torch.tensor(details[name])[:, None, None] for name in ("mean", "std"))
+
+    @torch.no_grad()
+    def run(images: Float[Tensor, "b 3 h w"]) -> dict[str, Tensor]:
+        tokens = network.forward_features((images - mean) / std)
+        patches = tokens.flatten(1, 2) if tokens.ndim == 4 else tokens[:, getattr(network, "num_prefix_tokens", 0) :]
+        return {"cls": network.forward_head(tokens, pre_logits=True), "patches": patches}
+
+    return run
+
+
+TIMM = Target("timm", "timm", (CONFIG_FILE, WEIGHTS_FILE), write, open_model)
+
+
+def _usage(eps: float | None) -> str:
+    epsilon = f"""
+for module in model.modules():
+    if isinstance(module, torch.nn.LayerNorm):
+        module.eps = {eps}"""
+    return f"""\
+```python
+import timm
+import torch
+from PIL import Image
+
+model = timm.create_model("local-dir:FOLDER", pretrained=True).eval(){"" if eps is None else epsilon}
+transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
+pixels = transform(Image.open("photo.jpg").convert("RGB"))[None]
+with torch.no_grad():
+    vector = model(pixels)  # one per image
+    tokens = model.forward_features(pixels)
+```
+"""

@@ -1,0 +1,61 @@
+"""TorchScript: one file that torch alone opens, in Python and C++, for any number of images and, for ViTs, any size."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import torch
+
+from asterism.nn.encoder import Encoder
+from asterism.nn.graph import Graph, recording
+from asterism.tools.export.graph_card import describe, inputs_and_outputs, notes_of
+from asterism.tools.export.target import Model, Target, Written
+
+_FILE = "model.pt"
+_DESCRIPTION = "asterism.json"  # a file inside the archive
+
+
+def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
+    graph = Graph(encoder, dtype)
+    example = graph.example()
+    with recording(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch prefers torch.export, whose files need the same version of torch
+        outputs = list(graph(example))
+        recorded = torch.jit.trace(graph, (example,), strict=False, check_trace=False)  # type: ignore[no-untyped-call]
+        description = json.dumps(describe(encoder, graph, outputs))
+        torch.jit.save(recorded, folder / _FILE, {_DESCRIPTION: description})
+    return Written(graph.any_size, notes_of(encoder, graph), _usage(graph, outputs))
+
+
+def open_model(folder: Path) -> Model:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.jit.load(folder / _FILE, map_location="cpu")  # type: ignore[no-untyped-call]
+
+
+TORCHSCRIPT = Target("torchscript", "pytorch", (_FILE,), write, open_model)
+
+
+def _usage(graph: Graph, outputs: list[str]) -> str:
+    return f"""\
+{inputs_and_outputs(graph, _FILE, outputs)}
+They come as a dictionary. Only torch is needed.
+
+```python
+import torch
+from torchvision.io import ImageReadMode, decode_image
+from torchvision.transforms.v2 import functional as TF
+
+model = torch.jit.load("{_FILE}", map_location="cpu")  # or "cuda", "mps"
+image = TF.resize(decode_image("photo.jpg", ImageReadMode.RGB), [{graph.image_size}, {graph.image_size}], \
+TF.InterpolationMode.BICUBIC)
+with torch.no_grad():
+    features = model(image[None] / 255)
+print({{name: tuple(tensor.shape) for name, tensor in features.items()}})
+```
+
+Its description (statistics, sizes, outputs) is stored inside: `files = {{"{_DESCRIPTION}": ""}}`, then
+`torch.jit.load("{_FILE}", _extra_files=files)`.
+"""

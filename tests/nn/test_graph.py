@@ -1,0 +1,111 @@
+"""The recordable form of an encoder computes what the encoder computes, at every size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from asterism.nn.encoder import Encoder
+from asterism.nn.graph import Graph, recording
+from tests.concept_samples import concept_encoder
+from tests.export_samples import small_swin, small_vit
+
+SHAPES = [(1, 3, 16, 16), (3, 3, 24, 40), (2, 3, 8, 12), (1, 3, 4, 4), (2, 3, 16, 20)]
+
+
+def outputs(encoder: Encoder, images: Tensor) -> dict[str, Tensor]:
+    with torch.no_grad():
+        return encoder.named_outputs(encoder.normalise(images))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"resampling": "plain"},
+        {"resampling": "offset"},
+        {"class_token": False, "positions": "sincos"},
+        {"registers": 2, "class_position": True},
+        {"class_token": False, "registers": 2},
+    ],
+    ids=str,
+)
+def test_vit_at_any_size(settings: dict[str, Any]) -> None:
+    encoder = small_vit(**settings)
+    graph = Graph(encoder)
+    assert graph.any_size
+    for shape in SHAPES:
+        images = torch.rand(shape)
+        torch.testing.assert_close(graph(images), outputs(encoder, images), atol=1e-5, rtol=0)
+
+
+def test_concepts_and_their_maps() -> None:
+    encoder = concept_encoder()
+    images = torch.rand(2, 3, 12, 20)
+    made = Graph(encoder)(images)
+    assert list(made) == ["cls", "patches", "sparse", "where"]
+    assert made["where"].shape == (2, 3, 3, 5)
+    torch.testing.assert_close(made, outputs(encoder, images), atol=1e-5, rtol=0)
+
+
+def test_positions_matter() -> None:
+    """The comparison above would fail for wrong positions: resampled in another form, they change the features."""
+    encoder = small_vit()
+    images = torch.rand(1, 3, 24, 40)
+    other = small_vit(resampling="plain")
+    assert (Graph(other)(images)["patches"] - outputs(encoder, images)["patches"]).abs().max() > 1e-3
+
+
+def test_sides_that_are_not_multiples_raise() -> None:
+    with pytest.raises(RuntimeError, match="divisible"):
+        Graph(small_vit())(torch.rand(1, 3, 16, 18))
+
+
+def test_swin_has_one_size() -> None:
+    encoder = small_swin()
+    graph = Graph(encoder)
+    assert not graph.any_size
+    images = torch.rand(3, 3, 32, 32)
+    torch.testing.assert_close(graph(images), outputs(encoder, images), atol=1e-5, rtol=0)
+    with pytest.raises(RuntimeError, match="must match"):
+        graph(torch.rand(1, 3, 64, 16))  # as many pixels, and as many windows
+
+
+def test_a_graph_does_not_share_weights() -> None:
+    encoder = small_vit()
+    before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
+    Graph(encoder, torch.float16)
+    assert {tensor.dtype for tensor in encoder.state_dict().values()} == {torch.float32}
+    torch.testing.assert_close(dict(encoder.state_dict()), before, atol=0, rtol=0)
+
+
+def test_half_precision_has_float32_outputs() -> None:
+    encoder, images = small_vit(), torch.rand(1, 3, 16, 24)
+    made = Graph(encoder, torch.bfloat16)(images)
+    assert {output.dtype for output in made.values()} == {torch.float32}
+    torch.testing.assert_close(made, outputs(encoder, images), atol=0.1, rtol=0)
+
+
+def test_an_encoder_may_add_outputs() -> None:
+    class Classifier(Encoder):
+        def named_outputs(self, pixels: Tensor) -> dict[str, Tensor]:
+            named = super().named_outputs(pixels)
+            return named | {"scores": named["cls"].sum(dim=1)}
+
+    plain = small_vit()
+    encoder = Classifier(plain.backbone, plain.mean, plain.std).eval()
+    images = torch.rand(2, 3, 16, 16)
+    made = Graph(encoder)(images)
+    torch.testing.assert_close(made["scores"], made["cls"].sum(dim=1))
+
+
+def test_shape_checks_return_after_recording() -> None:
+    import jaxtyping
+
+    with pytest.raises(RuntimeError, match="inside"), recording():
+        assert jaxtyping.config.jaxtyping_disable
+        raise RuntimeError("inside")
+    assert not jaxtyping.config.jaxtyping_disable
