@@ -44,6 +44,7 @@ SUFFIXES = frozenset(
 # Pillow would also open formats such as PostScript, which run programs. The format is determined by content, not name.
 _FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "BMP", "DIB", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF")
 _ORIENTATION = 0x0112  # EXIF tag
+ToLevels = Callable[[NDArray[Any]], NDArray[np.uint8]]  # from rows of grey values to 0…255
 _PIXELS_AT_ONCE = 1 << 22  # converted to RGB at a time, so that a large image has few copies in memory
 
 
@@ -91,14 +92,13 @@ def from_pillow(image: Image.Image, key: str) -> UInt8[Tensor, "3 h w"]:
     check_size(image.width, image.height, key)
     image.load()
     orientation = _orientation(image)
+    to_levels: ToLevels | None = None
     if image.mode.startswith("I;16"):
         to_levels = _from_16_bits
     elif image.mode == "I":
         to_levels = _from_integers(np.asarray(image))
     elif image.mode == "F":
         to_levels = _from_floats(np.asarray(image), key)
-    else:
-        to_levels = None
     has_plain_inks = image.mode == "CMYK" and image.format == "JPEG" and "adobe" not in image.info
     levels = np.empty((image.height, image.width, 3), dtype=np.uint8)
     for rows in _bands(image.height, image.width):
@@ -195,9 +195,6 @@ def _to_rgb(image: Image.Image, has_plain_inks: bool) -> Image.Image:
     if has_plain_inks:
         image = image.point(lambda level: 255 - level)  # Pillow undid an inversion that did not exist
     return image if image.mode == "RGB" else image.convert("RGB")
-
-
-ToLevels = Callable[[NDArray[Any]], NDArray[np.uint8]]
 
 
 def _from_16_bits(values: NDArray[Any]) -> NDArray[np.uint8]:

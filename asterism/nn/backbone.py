@@ -13,13 +13,14 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from asterism.config import Config
 from asterism.errors import UserError
 from asterism.nn.initialisation import Init, choose_init, initialise
 from asterism.nn.positions import Grid, Positions, Resampling
+from asterism.nn.timm_arguments import TimmArguments
 from asterism.ranges import Count, CountFromZero, Few, Pixels, Positive, ShareBelowOne
 from asterism.types import Tokens
 
@@ -33,7 +34,7 @@ class BackboneConfig(Config):
     """A timm network and our changes to it. `None` keeps the named model's value."""
 
     name: str = "vit_small_patch16_224"  # a timm ViT (`vit_*`, `deit_*`, `eva*`) or Swin; init: the network of --init
-    arguments: dict[str, Any] = Field(default={})  # further ones of the timm model; `name: init` writes them
+    arguments: dict[str, Any] = Field(default={})  # of `TimmArguments`; `name: init` writes them
     image_size: Pixels | None = None  # pixels per side of a training view; position tables are made for this size
     patch_size: Pixels | None = None  # pixels per side of one output token
     dim: Count | None = None  # channels of the output tokens
@@ -52,6 +53,12 @@ class BackboneConfig(Config):
     mask_token: bool = False  # a learned token that replaces masked patches, initially zero
     checkpointing: bool = False  # recompute blocks in the backward pass: less memory, a third more time
     pretrained: bool = False  # start from the weights timm publishes under this name
+
+    @field_validator("arguments")
+    @classmethod
+    def _known_arguments(cls, value: dict[str, Any]) -> dict[str, Any]:
+        TimmArguments.parse(value, section="backbone.arguments")
+        return value
 
 
 @dataclass(frozen=True)
@@ -173,6 +180,14 @@ def rebuild_backbone(architecture: Architecture) -> Backbone:
     backbone = classes[family_of(architecture.name)](architecture)
     backbone.draw_weights(architecture.init)
     return backbone
+
+
+def bare_network(architecture: Architecture) -> nn.Module:
+    """Timm's network without drawn weights, for its shapes alone."""
+    from asterism.nn.timm_models import create_network, family_of
+
+    undrawn = {} if family_of(architecture.name) == "rope" else {"weight_init": "skip"}
+    return create_network(architecture.name, {**architecture.arguments, **undrawn})
 
 
 def encode_views(

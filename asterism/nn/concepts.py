@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from asterism.errors import UserError
+from asterism.errors import UserError, reason_of
 from asterism.nn.backbone import Backbone
 from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, METADATA_KEY, Encoder, Triple, write_safetensors
 from asterism.nn.localization import Localization
@@ -25,6 +25,7 @@ from asterism.nn.reconstruction import (
 )
 from asterism.nn.tokenizers.saved import load_tokenizer, rebuild_tokenizer
 from asterism.nn.weights.checkpoint_file import read_safetensors
+from asterism.nn.weights.metadata import ConceptsFile, check_fits, checked, description_in
 from asterism.types import Features
 
 
@@ -82,17 +83,18 @@ def concepts_file(encoder_file: Path) -> Path:
 def load_concepts(path: Path, dim: int) -> tuple[Localization | None, Reconstruction | None]:
     """The parts that `ConceptEncoder.save` wrote next to the backbone."""
     tensors, metadata = read_safetensors(path)
+    description = checked(ConceptsFile, description_in(metadata, path), path)
     try:
-        description = json.loads(metadata[METADATA_KEY])
-        temperature = description["temperature"]
+        temperature, decoder = description["temperature"], description["reconstruction"]
+        check_fits(lambda: rebuild_reconstruction(decoder), tensors, path)
         localization = None if temperature is None else Localization(dim, temperature)
-        reconstruction = rebuild_reconstruction(description["reconstruction"])
+        reconstruction = rebuild_reconstruction(decoder)
         if localization is not None:
             load_part(localization, tensors, "localization.")
         if reconstruction is not None:
             load_part(reconstruction, tensors, "reconstruction.")
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"{path} does not belong to the encoder next to it: {error}") from None
+        raise UserError(f"{path} does not belong to the encoder next to it: {reason_of(error)}") from None
     return localization, reconstruction
 
 

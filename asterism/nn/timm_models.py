@@ -48,6 +48,8 @@ def create_network(name: str, arguments: dict[str, Any]) -> Any:
     except (
         AssertionError,
         RuntimeError,
+        TypeError,
+        ValueError,
     ) as error:  # incompatible sizes; a tag (`name.tag`) unknown to timm
         given = ", ".join(f"{key}={value}" for key, value in arguments.items())
         raise UserError(f"timm cannot build {name!r} with {given}: {error or 'these are incompatible'}") from None

@@ -147,6 +147,6 @@ def segment(
     weights = torch.softmax(similarity / config.temperature, dim=1)
     soft = torch.einsum("qk,qkc->cq", weights, memory.labels[index]).reshape(-1, *grid)
     labels, numbers = largest_upsampled(soft, size).cpu(), memory.classes.to(torch.uint8)
-    for rows in labels.split(_ROWS_AT_ONCE):
+    for rows in torch.split(labels, _ROWS_AT_ONCE):
         rows.copy_(numbers[rows.long()])
     return labels

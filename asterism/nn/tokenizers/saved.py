@@ -19,6 +19,7 @@ from asterism.nn.tokenizers.base import Tokenizer
 from asterism.nn.tokenizers.patches import PatchCodes, PatchTokenizer
 from asterism.nn.tokenizers.vqgan import MaskGitVqgan
 from asterism.nn.weights.checkpoint_file import CheckpointFile, read_checkpoint
+from asterism.nn.weights.metadata import TokenizerFile, check_fits, checked, description_in
 
 FILE_NAME = "tokenizer.safetensors"
 _PREFIX = "tokenizer."  # also that of a tokenizer inside an official STELLAR checkpoint
@@ -43,10 +44,9 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
             "of the public MaskGIT-VQGAN weights (maskgit-vqgan-imagenet-f16-256.bin)"
         )
     file = read_checkpoint(path)
-    try:
-        tokenizer = rebuild_tokenizer(_description(file))
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path} is a tokenizer of a different shape: {error}") from None
+    description = _description(file)
+    check_fits(lambda: rebuild_tokenizer(description), file.tensors, path)
+    tokenizer = rebuild_tokenizer(description)
     load_tensors(tokenizer, _without_prefix(file.tensors), path)
     return tokenizer.requires_grad_(False).eval()
 
@@ -58,21 +58,19 @@ def rebuild_tokenizer(description: Mapping[str, Any]) -> Tokenizer:
     if kind == "maskgit-vqgan":
         with torch.device("meta"):  # most of its 54 million weights are about to be replaced
             return MaskGitVqgan(**values)
-    if kind == "patches":
-        backbone = rebuild_backbone(Architecture(**values["architecture"]))
-        decoder = ConceptDecoder(**values["decoder"])
-        codes = PatchCodes(backbone.dim, backbone.patch_size, values["vocabulary"], decoder)
-        return PatchTokenizer(backbone, codes, tuple(values["mean"]), tuple(values["std"]))
-    raise UserError(f"unknown kind of tokenizer {kind!r}; choose maskgit-vqgan or patches")
+    backbone = rebuild_backbone(Architecture(**values["architecture"]))
+    decoder = ConceptDecoder(**values["decoder"])
+    codes = PatchCodes(backbone.dim, backbone.patch_size, values["vocabulary"], decoder)
+    return PatchTokenizer(backbone, codes, tuple(values["mean"]), tuple(values["std"]))
 
 
 def _description(file: CheckpointFile) -> Mapping[str, Any]:
-    if METADATA_KEY in file.metadata:
-        description = json.loads(file.metadata[METADATA_KEY])
-        if "kind" not in description:
-            raise UserError(f"{file.path} is an encoder, not a tokenizer; give {FILE_NAME} of a `vq` run")
-        return description
-    return {"kind": "maskgit-vqgan", **vqgan_shape(_without_prefix(file.tensors), file.path)}
+    if METADATA_KEY not in file.metadata:
+        return {"kind": "maskgit-vqgan", **vqgan_shape(_without_prefix(file.tensors), file.path)}
+    values = description_in(file.metadata, file.path)
+    if "kind" not in values:
+        raise UserError(f"{file.path} is an encoder, not a tokenizer; give {FILE_NAME} of a `vq` run")
+    return checked(TokenizerFile, {"tokenizer": values}, file.path)["tokenizer"]
 
 
 def vqgan_shape(tensors: Mapping[str, Tensor], path: Path) -> dict[str, Any]:
@@ -82,6 +80,8 @@ def vqgan_shape(tensors: Mapping[str, Tensor], path: Path) -> dict[str, Any]:
         vocabulary, channels = tensors["quantize.embedding.weight"].shape
         levels = _count(tensors, r"encoder\.down\.(\d+)\.")
         widths = [tensors[f"encoder.down.{i}.block.0.conv1.weight"].shape[0] for i in range(levels)]
+    except (IndexError, ValueError):
+        raise UserError(f"{path} is a tokenizer of a different shape: its tensors have other axes") from None
     except KeyError as error:
         raise UserError(
             f"{path} is not a known kind of tokenizer: it lacks the tensor {error.args[0]!r} of a MaskGIT-VQGAN"

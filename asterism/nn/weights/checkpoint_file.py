@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,16 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
-from asterism.errors import UserError
+from asterism.errors import UserError, reason_of
+from asterism.inputs import read_json
 
 _PICKLED = (".pth", ".pt", ".bin", ".ckpt")
 SUFFIXES = (".safetensors", *_PICKLED)
 _INDEX = ".safetensors.index.json"
 _IN_FOLDERS = ("encoder.safetensors", "model.safetensors", f"model{_INDEX}", "pytorch_model.bin")
 _WRAPPERS = ("model", "state_dict")
+_MOST_HEADER = 32 << 20  # bytes of a safetensors header; a network of a thousand tensors needs 0.1 MB
+_MOST_CONFIG = 64 << 20  # bytes; the index of a model in many files has some megabytes
 
 
 @dataclass(frozen=True)
@@ -76,11 +78,27 @@ def _read_values(path: Path) -> tuple[Mapping[str, Any], Mapping[str, str]]:
 
 def read_safetensors(path: Path) -> tuple[Mapping[str, Any], Mapping[str, str]]:
     """Tensors and metadata as stored in the file."""
+    _check_header(path)
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is not a complete safetensors file: {error}") from None
+    except Exception as error:  # on damaged headers, safetensors and torch raise almost any exception
+        raise UserError(f"{path} is not a complete safetensors file: {reason_of(error)}") from None
+
+
+def _check_header(path: Path) -> None:
+    """Refuse a file whose header is not as long as it says, or longer than any network needs."""
+    if not path.is_file():
+        raise UserError(f"{path} is not a regular file; give the file of the weights")
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+    if size < 8 or length > size - 8:
+        raise UserError(f"{path} is not a complete safetensors file: it has {size:,} bytes, fewer than its header says")
+    if length > _MOST_HEADER:
+        raise UserError(
+            f"{path} has a header of {length:,} bytes, more than {_MOST_HEADER:,}; save the weights again without it"
+        )
 
 
 def _read_shards(index: Path) -> Mapping[str, Any]:
@@ -98,6 +116,8 @@ def _read_shards(index: Path) -> Mapping[str, Any]:
 
 
 def _read_pickled(path: Path) -> Mapping[str, Any]:
+    if not path.is_file():
+        raise UserError(f"{path} is not a regular file; give the file of the weights")
     try:
         # Public DINO and MAE files store their command line with the weights; a Namespace only holds values.
         with torch.serialization.safe_globals([argparse.Namespace]):
@@ -107,8 +127,8 @@ def _read_pickled(path: Path) -> Mapping[str, Any]:
             f"{path} contains more than tensors and plain values, and opening it could run code; if you trust it, load "
             "it with torch yourself and save its state dict with safetensors.torch.save_file"
         ) from None
-    except (RuntimeError, EOFError, OSError, KeyError, ValueError) as error:
-        raise UserError(f"{path} is not a complete torch checkpoint: {error}") from None
+    except Exception as error:  # on damaged files, torch raises almost any exception
+        raise UserError(f"{path} is not a complete torch checkpoint: {reason_of(error)}") from None
     if not isinstance(values, Mapping):
         raise UserError(f"{path} contains a {type(values).__name__}, expected a state dict")
     return values
@@ -149,8 +169,4 @@ def _json_next_to(path: Path, *names: str) -> Mapping[str, Any]:
     file = next((path.with_name(name) for name in names if path.with_name(name).is_file()), None)
     if file is None:
         return {}
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{file} is not valid JSON: {error}") from None
-    return _mapping(values)
+    return _mapping(read_json(file, _MOST_CONFIG))

@@ -17,8 +17,7 @@ from typing import Any, Literal, get_args
 from asterism.errors import UserError, unknown
 from asterism.nn.backbone import Pooling
 from asterism.nn.encoder import Triple
-
-Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "relu", "silu"]
+from asterism.nn.timm_arguments import Activation
 
 # as transformers names them → as timm does
 _ACTIVATIONS: Mapping[str, Activation] = {

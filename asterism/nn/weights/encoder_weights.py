@@ -14,8 +14,9 @@ from asterism.errors import UserError
 from asterism.nn.backbone import Architecture, Backbone
 from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, Encoder, Triple
 from asterism.nn.positions import Resampling, table_layout
+from asterism.nn.timm_arguments import Activation
 from asterism.nn.weights.checkpoint_file import CheckpointFile
-from asterism.nn.weights.description import Activation, Description, WeightsOptions, description_in, guesses_in
+from asterism.nn.weights.description import Description, WeightsOptions, description_in, guesses_in
 from asterism.nn.weights.named import named_description
 
 # Generic model names from which networks are rebuilt; the shapes of their tensors override every size.

@@ -6,7 +6,6 @@ first that recognises a file reads it.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -33,6 +32,7 @@ from asterism.nn.weights.encoder_weights import (
     usual_heads,
     weights_of,
 )
+from asterism.nn.weights.metadata import EncoderFile, checked, description_in
 from asterism.nn.weights.refused import refuse_known
 
 
@@ -77,18 +77,15 @@ def _chosen(file: CheckpointFile, family: str | None) -> Family:
 
 
 def _own(file: CheckpointFile, options: WeightsOptions) -> EncoderWeights:
-    try:
-        description = json.loads(file.metadata[METADATA_KEY])
-        weights = EncoderWeights(
-            architecture=Architecture(**description["architecture"]),
-            tensors=file.tensors,
-            mean=tuple(description["mean"]),
-            std=tuple(description["std"]),
-            image_size=description["image_size"],
-            step=description["step"],
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{file.path} was written by another version of Asterism: {error!r} in its metadata") from None
+    description = checked(EncoderFile, description_in(file.metadata, file.path), file.path)
+    weights = EncoderWeights(
+        architecture=Architecture(**description["architecture"]),
+        tensors=file.tensors,
+        mean=tuple(description["mean"]),
+        std=tuple(description["std"]),
+        image_size=description["image_size"],
+        step=description["step"],
+    )
     arguments = weights.architecture.arguments
     heads = arguments.get("num_heads")
     said = Description(heads=heads if isinstance(heads, int) else None, mean=weights.mean, std=weights.std)

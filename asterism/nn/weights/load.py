@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from asterism.errors import UserError
-from asterism.nn.backbone import NAME_OF_INIT, Architecture, Backbone, rebuild_backbone
+from asterism.nn.backbone import NAME_OF_INIT, Architecture, Backbone, bare_network, rebuild_backbone
 from asterism.nn.encoder import Encoder, Triple
 from asterism.nn.positions import resample, table_layout
 from asterism.nn.weights.checkpoint_file import SUFFIXES, read_checkpoint
@@ -20,6 +20,7 @@ from asterism.nn.weights.description import Description, WeightsOptions, warn_of
 from asterism.nn.weights.encoder_weights import EncoderWeights, described
 from asterism.nn.weights.families import convert
 from asterism.nn.weights.hub import PREFIX, hub_folder
+from asterism.nn.weights.metadata import check_fits
 from asterism.nn.weights.stellar import no_tokenizer_needed
 
 _MAY_DIFFER = {"cls_token", "reg_token", "mask_token"}  # a network works with or without them
@@ -34,6 +35,7 @@ def load_encoder(source: str | Path, **words: Any) -> Encoder:
     weights = read_weights(source, WeightsOptions(**words))
     if weights.asked is not None:
         raise UserError(weights.asked)
+    check_fits(lambda: bare_network(weights.architecture), weights.tensors, source)
     backbone = rebuild_backbone(weights.architecture)
     _load(backbone, weights, str(source), _DAMAGED, complete=True)
     encoder = weights.encoder(backbone).eval()

@@ -44,6 +44,10 @@ def with_concepts_beside(file: CheckpointFile, weights: EncoderWeights) -> Encod
     path = concepts_file(file.path)
     if not path.is_file():
         return weights
+    if "norm.weight" not in weights.tensors or "reg_token" not in weights.tensors:
+        raise UserError(
+            f"{path} holds the concepts of another encoder: {file.path.name} next to it has none; remove one of them"
+        )
     localization, reconstruction = load_concepts(path, weights.tensors["norm.weight"].shape[0])
     return ConceptWeights(**vars(weights), localization=localization, reconstruction=reconstruction)
 
