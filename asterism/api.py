@@ -449,6 +449,11 @@ def _concept_encoder(
     """An encoder with concepts, and its name; raises for others, and names their kind."""
     subject = _subject(model, device, tokenizer)
     if isinstance(subject.encoder, ConceptEncoder):
+        if not subject.encoder.backbone.registers:
+            raise UserError(
+                f"{subject.model.name} has no concept tokens, although a file of concepts is next to it; use the "
+                "weights that belong to that file"
+            )
         if subject.encoder.localization is None:
             raise UserError(
                 f"{subject.model.name} was trained with method.reconstruction=null, so it has no concept maps (only "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from asterism.comparing.plan import Place, Trial
 from asterism.comparing.study import EvaluationConfig, StudyConfig
@@ -12,6 +11,7 @@ from asterism.data.evaluation.labelled import DataChoice
 from asterism.errors import UserError
 from asterism.evals import protocol_class
 from asterism.evals.chosen import chosen_protocols
+from asterism.inputs import user_path
 from asterism.train.recipe import Recipe
 
 
@@ -63,6 +63,6 @@ def _check_evaluation(part: EvaluationConfig, path: str) -> None:
 
 def _is_missing(weights: str) -> bool:
     """Whether a path does not exist. A name without folder or extension is a timm model or `pixels`."""
-    path = Path(weights).expanduser()
+    path = user_path(weights)
     looks_like_a_path = len(path.parts) > 1 or path.suffix in (".pth", ".pt", ".safetensors", ".bin", ".ckpt")
     return looks_like_a_path and not path.exists()

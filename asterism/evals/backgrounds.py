@@ -35,6 +35,7 @@ from asterism.evals.probes.classifier import GridConfig, Setting, check_classes,
 from asterism.evals.probes.heads import linear_layer
 from asterism.evals.settings.cropped import PooledConfig, pooled_vectors
 from asterism.features.extract import Extracted, count_unreadable
+from asterism.inputs import user_path
 from asterism.nn.encoder import Encoder
 from asterism.ops.neighbours import nearest, votes
 from asterism.ranges import AtLeastOne, Count, Positive, VoteTemperature
@@ -65,7 +66,7 @@ class Backgrounds(Evaluation):
     @classmethod
     def open_parts(cls, config: ProtocolConfig, choice: DataChoice) -> Parts:
         assert isinstance(config, BackgroundsConfig)
-        root = Path(choice.path).expanduser()
+        root = user_path(choice.path)
         if root.is_dir():
             test = open_imagenet9(root)
             return Parts(_training_images(config, choice, root), test)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,13 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asterism.errors import MissingExtra, UserError
+from asterism.errors import MissingExtra, UserError, reason_of
 from asterism.features.fingerprint import encoder_fingerprint
+from asterism.inputs import parse_json
 from asterism.nn.encoder import Encoder
 
 FORMAT = 1  # of the columns and their metadata; older files have none, and the same columns
+_LARGEST_SIDE = 1 << 24  # of one axis of a row
 _BYTES = 16 << 20  # of a column in memory at a time
 
 
@@ -31,13 +32,24 @@ def open_index(path: Path, encoder: Encoder) -> Index:
     kinds: dict[str, type[_Parquet] | type[_Npz]] = {".parquet": _Parquet, ".npz": _Npz}
     if path.suffix not in kinds:
         raise UserError(f"{path} is not an index; give a {' or '.join(kinds)} file made with `asterism embed`")
-    try:
+    with _readable(path):
         index = Index(path, kinds[path.suffix](path))
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
-        raise UserError(f"{path} cannot be read as an index: {error}; make it again with `asterism embed`") from None
     index.check_format()
     index.check_encoder(encoder)
     return index
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turns whatever numpy, zipfile and Arrow raise for a damaged file into one sentence."""
+    try:
+        yield
+    except (UserError, GeneratorExit):
+        raise
+    except Exception as error:
+        raise UserError(
+            f"{path} cannot be read as an index: {reason_of(error)}; make it again with `asterism embed`"
+        ) from None
 
 
 class Index:
@@ -48,6 +60,7 @@ class Index:
         self.facts = file.facts
         self.keys = file.keys()
         self._file = file
+        _check_facts(file.facts, file.shapes, self.keys)
 
     @property
     def has_concepts(self) -> bool:
@@ -68,7 +81,9 @@ class Index:
 
     def maps(self, images: Sequence[int]) -> dict[int, Float[Tensor, "r h w"]]:
         """The maps of some images, by their row."""
-        return {row: torch.from_numpy(values.copy()) for row, values in self._file.rows("where", sorted(set(images)))}
+        with _readable(self.path):
+            rows = self._file.rows("where", sorted(set(images)))
+            return {row: torch.from_numpy(values.copy()) for row, values in rows}
 
     def check_format(self) -> None:
         written = self.facts.get("format", FORMAT)
@@ -88,8 +103,28 @@ class Index:
         )
 
     def _parts(self, name: str) -> Iterator[Tensor]:
-        count = max(1, _BYTES // (4 * int(np.prod(self._file.shapes[name]))))
-        return (torch.from_numpy(part) for part in self._file.parts(name, count))
+        shape, seen = self._file.shapes[name], 0
+        with _readable(self.path):
+            for part in self._file.parts(name, max(1, _BYTES // (4 * int(np.prod(shape))))):
+                seen += len(part)
+                if part.dtype != np.float32 or list(part.shape[1:]) != list(shape) or seen > len(self.keys):
+                    raise ValueError(f"the column {name} is not one array {shape} of float32 per image")
+                yield torch.from_numpy(part)
+            if seen != len(self.keys):
+                raise ValueError(f"the column {name} has {seen} rows for {len(self.keys)} images")
+
+
+def _check_facts(facts: Any, shapes: Any, keys: Any) -> None:
+    """Raise for metadata of another form than `asterism.index.write` writes."""
+    if not isinstance(facts, dict) or not isinstance(shapes, dict) or "embedding" not in shapes:
+        raise ValueError("its metadata is damaged")
+    axes = {"embedding": 1, "sparse": 2, "where": 3}
+    for name, shape in shapes.items():
+        known = axes.get(name, len(shape))
+        if len(shape) != known or not all(isinstance(side, int) and 0 < side <= _LARGEST_SIDE for side in shape):
+            raise ValueError(f"its column {name} has the shape {shape}")
+    if not all(isinstance(key, str) for key in keys):
+        raise ValueError("its column key does not hold names")
 
 
 class _File(ABC):
@@ -113,7 +148,7 @@ class _File(ABC):
 class _Parquet(_File):
     def __init__(self, path: Path) -> None:
         self._file = _pyarrow_parquet().ParquetFile(path)
-        self.facts = json.loads((self._file.schema_arrow.metadata or {})[b"asterism"])
+        self.facts = parse_json((self._file.schema_arrow.metadata or {})[b"asterism"])
         self.shapes = self.facts["shapes"]
 
     def keys(self) -> list[str]:
@@ -141,7 +176,7 @@ class _Parquet(_File):
 class _Npz(_File):
     def __init__(self, path: Path) -> None:
         self._file = np.load(path, allow_pickle=False)
-        self.facts = json.loads(str(self._file["metadata"]))
+        self.facts = parse_json(str(self._file["metadata"]))
         self._open: dict[str, NDArray[np.float32]] = {"embedding": self._file["embeddings"]}
         self.shapes = {"embedding": list(self._open["embedding"].shape[1:])}
         for name in ("sparse", "where"):

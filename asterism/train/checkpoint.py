@@ -49,9 +49,9 @@ class Facts(Config):
     """What a checkpoint knows about its run. None of it may change on resume, except settings that cannot affect the
     result (`asterism.train.resuming`)."""
 
-    steps: int = Field(ge=1, strict=True)  # of the whole run
-    images: int = Field(ge=1, strict=True)
-    batch_size: int = Field(ge=1, strict=True)
+    steps: int = Field(ge=1, lt=2**63, strict=True)  # of the whole run
+    images: int = Field(ge=1, lt=2**63, strict=True)
+    batch_size: int = Field(ge=1, lt=2**63, strict=True)
     data: str | None = None  # fingerprint of the images; None in format 0
     recipe: dict[str, Any] | None = None  # as resolved; None in format 0
 
@@ -59,9 +59,9 @@ class Facts(Config):
 class _StateFile(Facts):
     """The content of `state.json`."""
 
-    format: int = Field(default=0, ge=0, strict=True)
+    format: int = Field(default=0, ge=0, lt=2**31, strict=True)
     version: str | None = None  # of Asterism
-    step: int = Field(ge=0, strict=True)
+    step: int = Field(ge=0, lt=2**63, strict=True)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from asterism.data.sources.wrapped import Wrapped
 from asterism.errors import UserError
 from asterism.images.bad_image import BadImage
 from asterism.images.square import center_square
+from asterism.inputs import read_json, user_path
 
 FILE_NAME = "boxes.json"
 
@@ -61,16 +62,13 @@ class WithBoxes(Wrapped):
 
 def with_boxes(source: Source, path: str) -> Source:
     """The source with the boxes of `path`/boxes.json, or unchanged if that file does not exist."""
-    file = Path(path).expanduser() / FILE_NAME
+    file = user_path(path) / FILE_NAME
     return WithBoxes(source, read_boxes(file)) if file.is_file() else source
 
 
 def read_boxes(file: Path) -> dict[str, NDArray[np.float64]]:
     """The boxes of each image by key, as left, top, right, bottom edges; the last column and row are inside the box."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise UserError(f"cannot read {file}: {error}") from None
+    content = read_json(file)
     if not isinstance(content, dict):
         raise UserError(f"{file} holds a {type(content).__name__}; it must map image paths to boxes")
     return {key: _edges(file, key, value) for key, value in content.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from asterism.errors import UserError
+from asterism.errors import UserError, reason_of
+from asterism.images.bad_image import BadImage
+from asterism.images.limits import check_size
 from asterism.images.masks import VOID
+from asterism.inputs import read_json
+
+_FAR = 1e6  # pixels; coordinates beyond are outside every image
 
 
 class CocoMasks:
@@ -21,37 +25,47 @@ class CocoMasks:
     def __init__(self, path: Path) -> None:
         self.path = path
         content = _read(path)
-        categories = sorted(content["categories"], key=lambda category: category["id"])
+        try:
+            categories = sorted(content["categories"], key=lambda category: category["id"])
+            self.classes = ["background", *(str(category["name"]) for category in categories)]
+            self._number = {category["id"]: 1 + place for place, category in enumerate(categories)}
+            self.images: dict[str, int] = {str(image["file_name"]): image["id"] for image in content["images"]}
+            self._sizes = {image["id"]: (image["height"], image["width"]) for image in content["images"]}
+            self._objects: dict[int, list[Mapping[str, Any]]] = {}
+            for annotation in content["annotations"]:
+                if annotation["category_id"] not in self._number:
+                    raise UserError(
+                        f"{path}: annotation {annotation['id']} has the unknown category {annotation['category_id']}"
+                    )
+                self._objects.setdefault(annotation["image_id"], []).append(annotation)
+        except (KeyError, TypeError, IndexError, AttributeError) as error:
+            raise UserError(f"{path} is not a COCO instance annotation file: {_flaw(error)}") from None
         if len(categories) >= VOID:
             raise UserError(f"{path} has {len(categories)} categories; at most {VOID - 1} are supported")
-        self.classes = ["background", *(category["name"] for category in categories)]
-        self._number = {category["id"]: 1 + place for place, category in enumerate(categories)}
-        self.images: dict[str, int] = {image["file_name"]: image["id"] for image in content["images"]}
-        self._sizes = {image["id"]: (image["height"], image["width"]) for image in content["images"]}
-        self._objects: dict[int, list[Mapping[str, Any]]] = {}
-        for annotation in content["annotations"]:
-            if annotation["category_id"] not in self._number:
-                raise UserError(
-                    f"{path}: annotation {annotation['id']} has the unknown category {annotation['category_id']}"
-                )
-            self._objects.setdefault(annotation["image_id"], []).append(annotation)
+        for name, image in self.images.items():
+            _check_size(path, name, self._sizes[image])
 
     def __call__(self, image: int) -> NDArray[np.integer]:
         """The mask of the image with this id."""
         size = self._sizes[image]
         mask = np.zeros(size, dtype=np.int64)
-        for annotation in sorted(self._objects.get(image, ()), key=lambda a: (not a.get("iscrowd"), -a["area"])):
-            shape = self._shape(annotation, size)
-            mask[shape] = VOID if annotation.get("iscrowd") else self._number[annotation["category_id"]]
+        try:
+            for annotation in sorted(self._objects.get(image, ()), key=lambda a: (not a.get("iscrowd"), -a["area"])):
+                shape = self._shape(annotation, size)
+                mask[shape] = VOID if annotation.get("iscrowd") else self._number[annotation["category_id"]]
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+            raise UserError(f"{self.path}: an annotation of image {image} is damaged: {_flaw(error)}") from None
         return mask
 
     def _shape(self, annotation: Mapping[str, Any], size: tuple[int, int]) -> NDArray[np.bool_]:
         segmentation = annotation["segmentation"]
         if isinstance(segmentation, Mapping):
-            return self._from_runs(segmentation, annotation)
+            return self._from_runs(segmentation, annotation, size)
         return polygons(segmentation, size)
 
-    def _from_runs(self, segmentation: Mapping[str, Any], annotation: Mapping[str, Any]) -> NDArray[np.bool_]:
+    def _from_runs(
+        self, segmentation: Mapping[str, Any], annotation: Mapping[str, Any], size: tuple[int, int]
+    ) -> NDArray[np.bool_]:
         """Decode run lengths, alternately of background and object, column by column."""
         counts = segmentation["counts"]
         if isinstance(counts, str):
@@ -60,7 +74,10 @@ class CocoMasks:
                 "pycocotools to polygons or plain run lengths"
             )
         height, width = segmentation["size"]
-        values = np.repeat(np.arange(len(counts)) % 2 == 1, counts)
+        lengths = np.array(counts, dtype=np.int64)
+        if (height, width) != size or lengths.ndim != 1 or (lengths < 0).any() or lengths.sum() != height * width:
+            raise ValueError(f"its runs do not add up to the {size[1]}×{size[0]} pixels of the image")
+        values = np.repeat(np.arange(len(lengths)) % 2 == 1, lengths)
         return values.reshape(width, height).T
 
 
@@ -69,17 +86,32 @@ def polygons(outlines: Sequence[Sequence[float]], size: tuple[int, int]) -> NDAr
     canvas = Image.new("1", (size[1], size[0]))
     pen = ImageDraw.Draw(canvas)
     for outline in outlines:
-        if len(outline) >= 6:
-            pen.polygon([float(value) for value in outline], fill=1, outline=1)
+        points = np.array(outline, dtype=np.float64)
+        if not np.isfinite(points).all():
+            raise ValueError("a polygon with a coordinate that is not a number")
+        if points.ndim == 1 and len(points) >= 6:
+            pen.polygon(points[: len(points) // 2 * 2].clip(-_FAR, _FAR).tolist(), fill=1, outline=1)
     return np.array(canvas, dtype=bool)
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        missing = [name for name in ("images", "annotations", "categories") if name not in content]
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"cannot read {path}: {error}") from None
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds a {type(content).__name__}; it must be a COCO instance annotation file")
+    missing = [name for name in ("images", "annotations", "categories") if not isinstance(content.get(name), list)]
     if missing:
         raise UserError(f"{path} lacks {', '.join(missing)}; it must be a COCO instance annotation file")
     return content
+
+
+def _check_size(path: Path, name: str, size: tuple[Any, Any]) -> None:
+    if not all(isinstance(side, int) for side in size):
+        raise UserError(f"{path}: the image {name} has the size {size[1]}×{size[0]}, which is not in pixels")
+    try:
+        check_size(size[1], size[0], name)
+    except BadImage as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def _flaw(error: Exception) -> str:
+    return f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else reason_of(error)

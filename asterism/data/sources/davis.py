@@ -18,6 +18,7 @@ from asterism.data.sources.splits import UnknownSplit
 from asterism.errors import UserError
 from asterism.images.decode import SUFFIXES, decode
 from asterism.images.masks import read_mask, white_as_object
+from asterism.inputs import read_text
 
 _RESOLUTION = "480p"
 
@@ -132,7 +133,7 @@ def _names(root: Path, split: str | None, images: Path) -> tuple[list[str], str]
     chosen = split or "val"
     if chosen not in lists:
         raise UnknownSplit(f"{root} has no video split {chosen!r}; it has {', '.join(lists) or 'no ImageSets'}")
-    names = lists[chosen].read_text(encoding="utf-8").split()
+    names = read_text(lists[chosen]).split()
     missing = [name for name in names if not (images / name).is_dir()]
     if missing or not names:
         raise UserError(f"{lists[chosen]} names {', '.join(missing) or 'no videos'}, which {images} does not have")

@@ -13,12 +13,14 @@ import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from asterism.data.sources.source import Sample
-from asterism.errors import UserError
+from asterism.errors import UserError, reason_of
 from asterism.images.decode import decode
+from asterism.inputs import MAX_TEXT, read_json, read_regular, user_path
 
 _FOLDERS = ("jpg", "images", ".")
 _ENDINGS = (".jpg", ".jpeg", ".png", ".JPG")
@@ -81,7 +83,7 @@ class Landmarks:
 
 def ground_truth_file(path: str) -> Path | None:
     """The ground-truth file of a retrieval set, if there is one; `path` is its folder or the file itself."""
-    place = Path(path).expanduser()
+    place = user_path(path)
     if place.is_file() and place.suffix in (".json", ".pkl"):
         return place
     found = [file for ending in ("json", "pkl") for file in sorted(place.glob(f"gnd_*.{ending}"))]
@@ -138,11 +140,12 @@ def _file(folder: Path, name: str) -> Path:
 def _read(file: Path) -> Mapping[str, Any]:
     try:
         if file.suffix == ".json":
-            return json.loads(file.read_text(encoding="utf-8"))
-        with file.open("rb") as stream:
-            return _PlainUnpickler(stream).load()
-    except (OSError, ValueError, pickle.UnpicklingError) as error:
-        raise UserError(f"cannot read {file}: {error}") from None
+            return read_json(file)
+        return _PlainUnpickler(BytesIO(read_regular(file, MAX_TEXT))).load()
+    except UserError:
+        raise
+    except Exception as error:  # on damaged pickles, Python raises almost any exception
+        raise UserError(f"cannot read {file}: {reason_of(error)}") from None
 
 
 class _PlainUnpickler(pickle.Unpickler):

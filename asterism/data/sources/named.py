@@ -26,6 +26,7 @@ from asterism.errors import UserError
 from asterism.files import locked
 from asterism.images.bad_image import BadImage
 from asterism.images.decode import from_pillow
+from asterism.inputs import user_path
 
 
 class Named:
@@ -82,7 +83,7 @@ def open_named(name: str, split: str | None = None) -> Named | Folder | Joined:
 
 def datasets_folder() -> Path:
     given = os.environ.get("ASTERISM_DATASETS")
-    return Path(given).expanduser() if given else user_cache() / "datasets"
+    return user_path(given) if given else user_cache() / "datasets"
 
 
 def _open_imagenet(place: Path, split: str | None) -> Folder:

@@ -14,6 +14,7 @@ from asterism.data.sources.shards import find_shards, is_tar, open_shards
 from asterism.data.sources.source import Source
 from asterism.data.sources.splits import UnknownSplit
 from asterism.errors import UserError, unknown
+from asterism.inputs import user_path
 
 _ARCHIVES = (".zip", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 _SCENE_SETTINGS = ("size", "count", "seed")
@@ -36,7 +37,7 @@ def open_source(path: str | os.PathLike[str], split: str | None = None, *, label
 
 
 def _open(path: str, split: str | None, labels: bool | None) -> Source:
-    place = Path(path).expanduser()
+    place = user_path(path)
     if place.is_dir():
         return _open_directory(place, split, labels)
     if place.is_file():

@@ -29,6 +29,7 @@ from asterism.data.sources.segmented import Item, Segmented, SegmentedScenes, Se
 from asterism.errors import UserError
 from asterism.images.decode import SUFFIXES
 from asterism.images.masks import VOID, read_values
+from asterism.inputs import read_text, user_path
 
 _CAMVID = (
     "sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist",
@@ -55,7 +56,7 @@ def open_segmented(path: str | os.PathLike[str], split: str | None = None) -> Se
     text = os.fspath(path)
     if text.partition(":")[0] == SCENES and not Path(text).is_dir():
         return SegmentedScenes(open_source(text, split))
-    root = Path(text).expanduser()
+    root = user_path(text)
     if not root.is_dir():
         raise UserError(f"no such folder: {root}")
     parts = _parts(root)
@@ -112,7 +113,7 @@ def _voc(root: Path) -> dict[str, Opener]:
 
     def opener(name: str) -> Opener:
         def items() -> list[Item]:
-            keys = (home / _VOC_LISTS / f"{name}.txt").read_text(encoding="utf-8").split()
+            keys = read_text(home / _VOC_LISTS / f"{name}.txt").split()
             masks = home / ("SegmentationClassAug" if name.endswith("aug") else "SegmentationClass")
             return [_checked(Item(key, home / "JPEGImages" / f"{key}.jpg", masks / f"{key}.png")) for key in keys]
 
@@ -143,7 +144,7 @@ def _ade20k(root: Path) -> dict[str, Opener]:
 def _ade20k_names(root: Path) -> list[str]:
     """Names from the table that comes with the data set (its last column), or else numbers."""
     table = root / _ADE20K_NAMES
-    lines = table.read_text(encoding="utf-8").splitlines()[1:] if table.is_file() else []
+    lines = read_text(table).splitlines()[1:] if table.is_file() else []
     names = [line.split("\t")[-1].strip() for line in lines if line.strip()]
     return names if len(names) == _ADE20K_CLASSES else [str(1 + number) for number in range(_ADE20K_CLASSES)]
 
@@ -183,7 +184,7 @@ def _coco_part(file: Path) -> str:
 def _coco_opener(root: Path, annotations: Path, part: str, chosen: Path | None) -> Opener:
     def open_part() -> SegmentedSource:
         masks = CocoMasks(annotations)
-        names = sorted(masks.images) if chosen is None else chosen.read_text(encoding="utf-8").split()
+        names = sorted(masks.images) if chosen is None else read_text(chosen).split()
         year = annotations.stem.removeprefix("instances").strip("_")
         places = [root / name for name in (year, f"images/{year}", "images") if name]
         folder = next((place for place in places if place.is_dir()), root / "images")

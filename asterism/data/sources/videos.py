@@ -13,6 +13,7 @@ from asterism.data.sources.scenes import Clip, SceneVideos
 from asterism.data.sources.source import Sample, Source
 from asterism.data.sources.subset import Subset
 from asterism.errors import UserError, unknown
+from asterism.inputs import user_path
 
 _SCENE_SETTINGS = {"size": 64, "videos": 30, "frames": 16, "seed": 0}
 _OF_STILLS = ("count",)  # ignored, so that the data string of a training run can also be used for videos
@@ -30,7 +31,7 @@ class VideoSource(Source, Protocol):
 
 def open_videos(path: str, split: str | None = None) -> VideoSource:
     """A DAVIS folder, or scenes in motion: `scenes`, `scenes:size=64,videos=30,frames=16,seed=0`."""
-    place = Path(path).expanduser()
+    place = user_path(path)
     if place.is_dir():
         return open_davis(place, split)
     name, _, settings = path.partition(":")

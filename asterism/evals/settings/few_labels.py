@@ -17,6 +17,7 @@ from asterism.data.evaluation.labelled import class_balanced, labels_of
 from asterism.errors import UserError
 from asterism.evals.base import ProtocolConfig
 from asterism.images.decode import SUFFIXES
+from asterism.inputs import read_text, user_path
 from asterism.ranges import PositiveShare
 
 
@@ -36,7 +37,7 @@ class FewLabelsConfig(ProtocolConfig):
 def labelled_part(source: Source, config: FewLabelsConfig) -> Source:
     """The training images selected by the settings."""
     if config.label_list is not None:
-        return Subset(source, listed_places(Path(config.label_list).expanduser(), source))
+        return Subset(source, listed_places(user_path(config.label_list), source))
     if config.label_share == 1:
         return source
     return Subset(source, class_balanced(labels_of(source), config.label_share, config.seed))
@@ -44,10 +45,7 @@ def labelled_part(source: Source, config: FewLabelsConfig) -> Source:
 
 def listed_places(file: Path, source: Source) -> list[int]:
     """Positions of the images that a list names, ascending."""
-    try:
-        names = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the list of images {file}: {error}") from None
+    names = [line.strip() for line in read_text(file).splitlines() if line.strip()]
     if not names:
         raise UserError(f"the list of images {file} is empty; it needs one file name per line")
     places = _places(source.keys())

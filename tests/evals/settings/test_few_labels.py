@@ -68,7 +68,7 @@ def test_lists_that_do_not_match_are_rejected(folder: Path) -> None:
         listed_places(_list(folder, "003.png"), source)
     with pytest.raises(UserError, match="is empty"):
         listed_places(_list(folder), source)
-    with pytest.raises(UserError, match=r"cannot read the list of images .*no.txt"):
+    with pytest.raises(UserError, match=r"cannot read .*no.txt"):
         listed_places(folder / "no.txt", source)
     with pytest.raises(UserError, match="label_share or label_list, not both"):
         LinearConfig.parse({"label_share": 0.1, "label_list": "a.txt"})
