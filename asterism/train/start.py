@@ -124,26 +124,20 @@ def _resume(fabric: Fabric, recipe: Recipe, path: Path) -> Run:
             return run
         training = Training(fabric, recipe, source, method, run)
         collectives.on_first_process(training.open_probe)
+        collectives.on_first_process(lambda: checkpoint.set_aside_after(state.step, run.checkpoints))
         checkpoint.restore(state, training.method, training.optimizer)
         return training.train(state.step)
 
 
 def _last_intact(fabric: Fabric, run: Run) -> checkpoint.State:
-    """The last intact checkpoint. Damaged ones are renamed: their steps are about to be trained again."""
-
-    def choose() -> tuple[str, list[str]]:
-        path, problems = checkpoint.newest_intact(run.checkpoints)
-        for step in [step for step in checkpoint.steps(run.checkpoints) if f"step-{step:08d}" > path.name]:
-            checkpoint.set_aside(run.checkpoints / f"step-{step:08d}")
-        return path.name, problems
-
-    name, problems = collectives.on_first_process(choose)
+    """The last intact checkpoint; the first process looks for it."""
+    path, problems = collectives.on_first_process(lambda: checkpoint.newest_intact(run.checkpoints))
     for problem in problems:
-        fabric.print(f"{problem}. It was renamed to damaged-step-*; resuming from {name}")
+        fabric.print(f"{problem}. Resuming from {path.name}")
     try:
-        return checkpoint.load(run.checkpoints / name)
+        return checkpoint.load(path)
     except checkpoint.Damaged as error:
-        raise UserError(f"cannot read the checkpoint {run.checkpoints / name}: {error}") from None
+        raise UserError(f"cannot read the checkpoint {path}: {error}") from None
 
 
 @contextlib.contextmanager

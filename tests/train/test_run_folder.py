@@ -72,7 +72,7 @@ def test_a_damaged_checkpoint_is_trained_again_from_the_one_before(run, finished
     resume(run.path)
     printed = " ".join(capsys.readouterr().out.split())
     assert "method.safetensors does not match its checksum" in printed
-    assert "resuming from step-00000002" in printed
+    assert "Resuming from step-00000002" in printed
     assert {path.name for path in run.checkpoints.iterdir()} == {
         "step-00000002",
         "step-00000004",
