@@ -62,6 +62,8 @@ class Result:
         return replace(self, path=path)
 
     def _may_replace(self, path: Path) -> bool:
+        if path.is_dir():
+            raise UserError(f"{path} is a folder, so the result cannot be written there; move it away")
         try:
             return bool(_read(path).test.fingerprint == self.test.fingerprint)
         except (UserError, OSError):

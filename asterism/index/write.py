@@ -78,8 +78,7 @@ def write_embeddings(
     opened: the path and the split that open the source again, so that a reader of the index can show the images.
     """
     bad: list[BadImage] = []
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with owned(file_lock(target), target), replacing(target) as temporary, scratch_folder(target) as scratch:
+    with replacing(target) as temporary, owned(file_lock(target), target), scratch_folder(target) as scratch:
         file: _Rows = (_Parquet if target.suffix == ".parquet" else _Npz)(temporary, scratch)
         facts = _describe(source, model, encoder, opened)
         for batch in stream(encoder.eval(), source, resize=encoder.image_size, batch_size=batch_size):

@@ -201,11 +201,13 @@ def load(path: Path) -> State:
         raise Damaged(_reason(error)) from None
 
 
-def set_aside(path: Path) -> Path:
-    """Rename a damaged checkpoint, so that training can write this step again."""
-    names = (f"damaged-{path.name}{suffix}" for suffix in ("", *(f"-{number}" for number in range(2, 1000))))
-    target = next(path.with_name(name) for name in names if not path.with_name(name).exists())
-    return path.rename(target)
+def set_aside_after(step: int, folder: Path) -> None:
+    """Rename the checkpoints after `step`, which are damaged: training is about to write these steps again."""
+    for later in steps(folder):
+        if later > step:
+            path = folder / f"step-{later:08d}"
+            names = (f"damaged-{path.name}{suffix}" for suffix in ("", *(f"-{number}" for number in range(2, 1000))))
+            path.rename(next(folder / name for name in names if not (folder / name).exists()))
 
 
 def steps(folder: Path) -> list[int]:

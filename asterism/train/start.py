@@ -117,33 +117,34 @@ def _resume(fabric: Fabric, recipe: Recipe, path: Path) -> Run:
         check_recipe(recipe, state.facts, path / "config.yaml")
         recipe = resolve(recipe, len(source), fabric.device, fabric.world_size, method.backbone.architecture.init)
         checkpoint.check_fit(state.method, method.state_dict())
-        if collectives.on_first_process(lambda: export_if_stale(run, recipe, state)):
+        training = None
+        if state.step < state.facts.steps:
+            training = Training(fabric, recipe, source, method, run)
+            collectives.on_first_process(training.open_probe)
+        if collectives.on_first_process(lambda: _repaired(run, recipe, state)):
             fabric.print(f"Exported encoder.safetensors again, from the checkpoint of step {state.step}")
-        if state.step >= state.facts.steps:
+        if training is None:
             fabric.print(f"{path} is finished: all {state.step} steps are done")
             return run
-        training = Training(fabric, recipe, source, method, run)
-        collectives.on_first_process(training.open_probe)
         checkpoint.restore(state, training.method, training.optimizer)
         return training.train(state.step)
 
 
+def _repaired(run: Run, recipe: Recipe, state: checkpoint.State) -> bool:
+    """Make the folder that of a run that has just saved this state; returns whether the encoder was exported again."""
+    checkpoint.set_aside_after(state.step, run.checkpoints)
+    return export_if_stale(run, recipe, state)
+
+
 def _last_intact(fabric: Fabric, run: Run) -> checkpoint.State:
-    """The last intact checkpoint. Damaged ones are renamed: their steps are about to be trained again."""
-
-    def choose() -> tuple[str, list[str]]:
-        path, problems = checkpoint.newest_intact(run.checkpoints)
-        for step in [step for step in checkpoint.steps(run.checkpoints) if f"step-{step:08d}" > path.name]:
-            checkpoint.set_aside(run.checkpoints / f"step-{step:08d}")
-        return path.name, problems
-
-    name, problems = collectives.on_first_process(choose)
+    """The last intact checkpoint; the first process looks for it."""
+    path, problems = collectives.on_first_process(lambda: checkpoint.newest_intact(run.checkpoints))
     for problem in problems:
-        fabric.print(f"{problem}. It was renamed to damaged-step-*; resuming from {name}")
+        fabric.print(f"{problem}. Resuming from {path.name}")
     try:
-        return checkpoint.load(run.checkpoints / name)
+        return checkpoint.load(path)
     except checkpoint.Damaged as error:
-        raise UserError(f"cannot read the checkpoint {run.checkpoints / name}: {error}") from None
+        raise UserError(f"cannot read the checkpoint {path}: {error}") from None
 
 
 @contextlib.contextmanager
@@ -160,17 +161,18 @@ def _lock(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _new_folder(folder: Path) -> Iterator[None]:
-    """Create the folder and own it; it is removed if it is empty in the end."""
+    """Create the folder and own it; it is removed, with parents that were created for it, if it is empty in the end."""
     first = collectives.rank() == 0
-    if first:
-        folder.mkdir(parents=True, exist_ok=True)
+    missing = [place for place in (folder, *folder.parents) if first and not place.exists()]
     try:
+        if first:
+            folder.mkdir(parents=True, exist_ok=True)
         with _lock(folder):
             yield
     finally:
-        if first:
+        for place in missing:
             with contextlib.suppress(OSError):
-                folder.rmdir()
+                place.rmdir()
 
 
 def plan(recipe: Recipe, init: Init | None = None) -> Plan:

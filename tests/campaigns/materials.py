@@ -106,6 +106,6 @@ def _run() -> Path:
         ["evaluate", "run", "--data", data, "knn.k=2"],
     )
     for words in commands:
-        ended = execute(words, _place())
-        assert ended.code == 0, ended.errors
+        ended = execute(words, _place(), seconds=600)
+        assert ended.code == 0, ended.problem or ended.errors
     return _place() / "run"

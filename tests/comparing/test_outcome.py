@@ -136,7 +136,7 @@ def _write_run(folder: Path, done: int) -> None:
     for other in (folder / "checkpoints").iterdir():
         if other.name != f"step-{done:08d}":
             other.rmdir()
-    (folder / "config.yaml").write_text("trainer: {steps: 4, batch_size: 8}\n")
+    (folder / "config.yaml").write_text("method: dino\ndata: {path: scenes}\ntrainer: {steps: 4, batch_size: 8}\n")
     records = [{"step": s, "loss": 1.0 / s, "images_per_second": 10.0, "cpu_seconds": 60.0} for s in (2, 4)]
     records.insert(1, {"step": 2, "knn": 20.0})
     records.append({"step": 4, "knn": 40.0})

@@ -19,7 +19,7 @@ from tests.train.tiny import tiny_recipe
 
 
 def trainer(**settings: object) -> TrainerConfig:
-    return TrainerConfig(**({"batch_size": 64, "steps": 400, "accelerator": "cpu"} | settings))
+    return TrainerConfig(**({"batch_size": 64, "steps": 1000, "accelerator": "cpu"} | settings))
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def trainer(**settings: object) -> TrainerConfig:
         ({}, 10**6, 2, 2),
         ({}, SMALL + 1, 2, 1),  # large matrices keep several threads busy
         ({}, 10**6, 1, 1),
-        ({"steps": 40}, 10**6, 2, 1),  # finished before the second process has started
+        ({"steps": 100}, 10**6, 2, 1),  # finished before the second process has started
         ({"steps": None, "minutes": 0.5}, 10**6, 2, 1),
         ({"steps": None, "minutes": 30}, 10**6, 2, 2),
         ({"steps": None, "epochs": 3}, 10**6, 2, 2),

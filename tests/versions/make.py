@@ -1,0 +1,65 @@
+"""Writes the files that later versions must read: `python -m tests.versions.make FOLDER`, once per released version."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import shutil
+import sys
+from pathlib import Path
+
+from PIL import Image
+
+import asterism
+
+SETTINGS = [
+    "trainer.steps=4",
+    "trainer.batch_size=4",
+    "trainer.accelerator=cpu",
+    "backbone.image_size=16",
+    "backbone.patch_size=4",
+    "backbone.dim=8",
+    "backbone.depth=1",
+    "backbone.heads=2",
+    "method.decoder_dim=8",
+    "method.decoder_depth=1",
+    "method.decoder_heads=2",
+    "data.workers=0",
+    "checkpoint.every_steps=2",
+    "monitor.log_every=1",
+    "monitor.knn=null",
+    "monitor.tensorboard=false",
+]
+
+
+def photos(folder: Path) -> None:
+    """Eight pictures of two classes."""
+    for name, color in (("red", (200, 30, 20)), ("blue", (20, 30, 200))):
+        (folder / name).mkdir(parents=True)
+        for number in range(4):
+            picture = Image.new("RGB", (18, 16), color)
+            picture.paste((250, 240, 10 * number), (2 * number, 3, 2 * number + 6, 9))
+            picture.save(folder / name / f"{number}.png")
+
+
+def make(folder: Path) -> None:
+    folder.mkdir()
+    with contextlib.chdir(folder):
+        photos(Path("photos"))
+        run = asterism.pretrain("mae", "photos", "run", overrides=SETTINGS)
+        asterism.evaluate(run, protocols="knn", knn={"k": [2]})
+        for suffix in ("npz", "parquet"):
+            asterism.embed("run", "photos", f"index.{suffix}")
+        vectors = asterism.load("run").encode([Path("photos/red/0.png"), Path("photos/blue/3.png")]).cls
+        losses = [record["loss"] for record in run.metrics()]
+        Path("expected.json").write_text(json.dumps({"vectors": vectors.tolist(), "losses": losses}, indent=1) + "\n")
+        environment = Path("run/environment.json")
+        environment.write_text(environment.read_text().replace(platform.platform(), platform.system()))
+        shutil.rmtree("run/checkpoints/step-00000004")  # two steps are left to train
+        os.unlink("run/checkpoints/last")  # noqa: PTH108 - a link, which not every checkout keeps
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[1]))

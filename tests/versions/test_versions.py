@@ -1,0 +1,68 @@
+"""Runs, exports, results and indices of every released version are read, or refused by name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import asterism
+from asterism.errors import UserError
+from asterism.evals.result import read_results
+from asterism.index.read import open_index
+from asterism.train.run import Run
+
+_HERE = Path(__file__).parent
+VERSIONS = sorted(path.name for path in _HERE.glob("[0-9]*") if path.is_dir())
+
+
+@pytest.fixture(params=VERSIONS)
+def version(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of one version's files, in the current folder: the recipe names its data by a relative path."""
+    place = Path(shutil.copytree(_HERE / request.param, tmp_path / "here"))
+    monkeypatch.chdir(place)
+    return place
+
+
+def test_there_is_one_of_today() -> None:
+    assert VERSIONS
+
+
+def test_a_run_is_resumed(version: Path) -> None:
+    expected = json.loads((version / "expected.json").read_text())
+    run = asterism.pretrain(resume="run")
+    assert [record["loss"] for record in run.metrics()] == pytest.approx(expected["losses"], rel=1e-3)
+    vectors = asterism.load("run").encode([Path("photos/red/0.png"), Path("photos/blue/3.png")]).cls
+    torch.testing.assert_close(vectors, torch.tensor(expected["vectors"]), rtol=1e-2, atol=1e-3)
+
+
+def test_its_export_results_and_indices_are_read(version: Path) -> None:
+    encoder = asterism.load("run")
+    expected = torch.tensor(json.loads((version / "expected.json").read_text())["vectors"])
+    vectors = encoder.encode([Path("photos/red/0.png"), Path("photos/blue/3.png")]).cls
+    torch.testing.assert_close(vectors, expected, rtol=1e-4, atol=1e-5)
+    (result,) = read_results(Path("run/eval"))
+    assert result.protocol == "knn"
+    for name in ("index.npz", "index.parquet"):
+        index = open_index(Path(name), encoder)
+        assert len(index.keys) == 8
+        row = index.keys.index("red/0.png")
+        assert torch.allclose(next(index.vectors())[row, 0], expected[0], atol=1e-4)
+
+
+def test_newer_files_are_refused_by_name(version: Path) -> None:
+    config = Run(version / "run").path / "config.yaml"
+    config.write_text(config.read_text() + "novelty: 1\n")
+    with pytest.raises(
+        UserError, match=r"config.yaml does not fit Asterism .* \(the run was made by version .*novelty"
+    ):
+        asterism.pretrain(resume="run")
+    content = dict(np.load("index.npz"))
+    content["metadata"] = np.array(json.dumps(json.loads(str(content["metadata"])) | {"format": 9, "version": "4.2"}))
+    np.savez("index.npz", **content)
+    with pytest.raises(UserError, match=r"index.npz was written by a newer version of Asterism \(4\.2, format 9\)"):
+        open_index(Path("index.npz"), asterism.load("run"))
