@@ -6,15 +6,19 @@ have their own limits (`asterism.images.limits`), text and JSON those of this fi
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
 from asterism.errors import UserError, reason_of
 
 MAX_TEXT = 64 << 20  # bytes of lists, recipes and class names
+_FAILURES = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # of the machine
+_WAITS = (0.05, 0.2, 0.75)  # seconds until a failed read is tried again
 MAX_JSON = 4 << 30  # bytes; the largest annotation files of COCO have 0.5 GB
 
 
@@ -31,7 +35,27 @@ def user_path(text: str | os.PathLike[str]) -> Path:
 
 
 def read_regular(path: Path, most: int) -> bytes:
-    """The content of a regular file of at most `most` bytes."""
+    """The content of a regular file of at most `most` bytes.
+
+    A failing disk or network drive is tried again for a second, then a `UserError`: an image that cannot be read today
+    must not be skipped like a damaged one, which would silently change the result.
+    """
+    for wait in (*_WAITS, None):
+        try:
+            return _read_regular(path, most)
+        except OSError as error:
+            if error.errno not in _FAILURES:
+                raise Unreadable(f"the file cannot be read: {reason_of(error)}") from None
+            if wait is None:
+                raise UserError(
+                    f"cannot read {path}: {reason_of(error)}. The disk, the network drive or the system failed, not the "
+                    "file's format: check it and run the command again; if only this file fails, delete it"
+                ) from None
+            time.sleep(wait)
+    raise AssertionError
+
+
+def _read_regular(path: Path, most: int) -> bytes:
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # else opening a pipe waits for its writer
         try:
@@ -45,7 +69,7 @@ def read_regular(path: Path, most: int) -> bytes:
                 return file.read(most + 1)
         finally:
             os.close(handle)
-    except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
+    except ValueError as error:  # a NUL character in the path
         raise Unreadable(f"the file cannot be read: {reason_of(error)}") from None
 
 

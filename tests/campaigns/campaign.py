@@ -52,7 +52,7 @@ class Case:
     around: Callable[[Path], AbstractContextManager[None]] = _undisturbed  # the state of the disk while it runs
     inside: Callable[[], None] | None = None  # a fault in the command's own process; a function of a module
     check: Callable[[Path, Ended], str | None] | None = None  # what else is wrong, if anything
-    seconds: float = 60.0
+    seconds: float = 120.0  # of a command that takes one, on a busy machine
     megabytes: int = 2500  # resident
     slow: bool = False  # only in the full campaign
 

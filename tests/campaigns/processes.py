@@ -7,6 +7,7 @@ costs, not the seconds that the imports take.
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import os
 import signal
@@ -61,12 +62,15 @@ def execute(
     inside: Callable[[], None] | None = None,
     *,
     kill_after: float | None = None,
+    watch: Callable[[int], None] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Ended:
     """Run `asterism WORDS` in a folder, with the user's cache and temporary files next to it in `cache` and `tmp`.
 
     inside: called in the new process first. kill_after: seconds until SIGKILL, for tests of what a kill leaves behind.
+    watch: called often with the number of the process, which leads its own group.
     """
+    _start_server()
     cache, temporary = folder.parent / "cache", folder.parent / "tmp"
     temporary.mkdir(exist_ok=True)
     own = {
@@ -89,6 +93,8 @@ def execute(
             process.join(_POLL)
             most = max(most, _resident(process.pid))
             elapsed = time.monotonic() - start
+            if watch is not None:
+                watch(process.pid)
             problem = "hang" if elapsed > seconds else "memory" if most > megabytes else ""
             if problem or (kill_after is not None and elapsed > kill_after):
                 _kill(process.pid)
@@ -97,6 +103,14 @@ def execute(
         return Ended(
             process.exitcode, _read(output), _read(errors), problem, round(time.monotonic() - start, 2), round(most, 1)
         )
+
+
+@functools.cache
+def _start_server() -> None:
+    """Its imports take seconds, which must not count for the first command."""
+    process = _CONTEXT.Process(target=os.getpid)
+    process.start()
+    process.join()
 
 
 def _command(
