@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -103,9 +104,11 @@ def test_an_encoder_may_add_outputs() -> None:
 
 
 def test_shape_checks_return_after_recording() -> None:
-    import jaxtyping
+    def fail() -> None:
+        with recording():
+            assert jaxtyping.config.jaxtyping_disable
+            raise RuntimeError("inside")
 
-    with pytest.raises(RuntimeError, match="inside"), recording():
-        assert jaxtyping.config.jaxtyping_disable
-        raise RuntimeError("inside")
+    with pytest.raises(RuntimeError, match="inside"):
+        fail()
     assert not jaxtyping.config.jaxtyping_disable

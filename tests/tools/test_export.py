@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import timm
 import torch
@@ -23,12 +22,11 @@ from asterism import UserError, cli
 from asterism.evals.result import DataUsed, Result
 from asterism.images.pictures import batch_of
 from asterism.nn.encoder import Encoder
-from asterism.tools.export import export as exporting
 from asterism.tools.export.export import TARGETS, export_encoder
 from asterism.tools.export.target import Target, Written
 from asterism.types import Model
 from tests.concept_samples import concept_encoder
-from tests.export_samples import MEAN, STD, small_swin, small_vit
+from tests.export_samples import MEAN, STD, small_swin, small_vit, timm_vit
 
 SHAPES = [(1, 3, 16, 16), (5, 3, 24, 40), (2, 3, 8, 12), (3, 3, 4, 64)]  # batch sizes, sizes and aspects
 
@@ -86,7 +84,7 @@ def test_onnx_says_what_it_takes(concepts_in_onnx: tuple[Encoder, Path]) -> None
 
 def test_onnx_refuses_sides_that_are_not_multiples(concepts_in_onnx: tuple[Encoder, Path]) -> None:
     session = session_of(concepts_in_onnx[1])
-    with pytest.raises(Exception, match="Reshape|reshape"):
+    with pytest.raises(Exception, match=r"Reshape|reshape"):
         run(session, torch.rand(1, 3, 16, 18))
 
 
@@ -151,7 +149,7 @@ def test_timm_opens_its_folder(encoder: Encoder, tmp_path: Path) -> None:
         made = model(encoder.normalise(images))
     torch.testing.assert_close(made, outputs(encoder, images)["cls"], atol=1e-5, rtol=0)
     data = timm.data.resolve_model_data_config(model)
-    assert (data["mean"], data["std"]) == (MEAN, STD)
+    assert (tuple(data["mean"]), tuple(data["std"])) == (MEAN, STD)
     assert (data["interpolation"], data["crop_pct"]) == ("bicubic", 1.0)
     assert data["input_size"] == (3, encoder.image_size, encoder.image_size)
 
@@ -215,6 +213,7 @@ def test_the_code_of_model_cards_runs(target: str, tmp_path: Path, monkeypatch: 
         assert names["vector"].shape == features.cls.shape
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.load:FutureWarning")
 def test_the_code_of_graphs_cards_runs(
     concepts_in_onnx: tuple[Encoder, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,7 +311,7 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = call("run", "--to", "torchscript", "--out", "out")
     assert done.exit_code == 0, done.output
     assert re.search(
-        r"^out/README.md .* kB\nout/model.pt .* kB\nLargest difference from the model: \d\.\de-0\d\n$", done.stdout
+        r"^out/README.md .* kB\nout/model.pt .* MB\nLargest difference from the model: \d\.\de-0\d\n$", done.stdout
     )
     assert "already exists" in call("run", "--to", "hf", "--out", "out").stderr
 
@@ -338,8 +337,6 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_mistakes(words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.export_samples import timm_vit
-
     monkeypatch.chdir(tmp_path)
     write_run(tmp_path / "run")
     for name in ("empty", "full", "w"):
@@ -395,8 +392,3 @@ def test_a_model_that_differs_is_not_written(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=message):
             export_encoder(small_vit(), opened(offset), tmp_path / "out")
         assert not list(tmp_path.iterdir())
-
-
-def test_every_file_is_known() -> None:
-    assert {"README.md", "model.onnx", "encoder.concepts.safetensors"} <= exporting._FILES
-    assert np.prod([len(target.files) for target in TARGETS.values()]) > 0

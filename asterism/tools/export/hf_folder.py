@@ -115,6 +115,7 @@ def _usage(encoder: Encoder, native: NativeModel, localization: Localization | N
     first, extra = int(encoder.backbone.has_cls), encoder.backbone.registers
     start = first + extra
     patches = f"tokens[:, {start}:]" if start else "tokens"
+    imports = ""
     lines = [f"patches = {patches}  # one vector per patch, in raster order"]
     lines.append("image = tokens[:, 0]  # one vector per image" if first else "image = patches.mean(dim=1)")
     text = "It is a native class of transformers (" + native.config["architectures"][0] + "); no remote code is needed."
@@ -124,14 +125,15 @@ def _usage(encoder: Encoder, native: NativeModel, localization: Localization | N
         lines += [
             "",
             "# where each concept is: the share of every patch that belongs to it",
-            f'parts = load_file("FOLDER/{_CONCEPTS}")  # from safetensors.torch',
+            f'parts = load_file("FOLDER/{_CONCEPTS}")',
             "dense, sparse = (",
-            '    normalize(linear(x, parts[f"{n}.weight"], parts[f"{n}.bias"]), dim=-1)  # from torch.nn.functional',
-            '    for n, x in (("dense", patches), ("sparse", concepts))',
+            '    F.normalize(F.linear(x, parts[f"{name}.weight"], parts[f"{name}.bias"]), dim=-1)',
+            '    for name, x in (("dense", patches), ("sparse", concepts))',
             ")",
             f"where = (dense @ sparse.mT / {localization.temperature}).softmax(dim=-1)  # [images, patches, concepts]",
         ]
         text += f" `{_CONCEPTS}` has the two layers that locate concepts, which transformers has no place for."
+        imports = "from safetensors.torch import load_file\nfrom torch.nn import functional as F\n"
     code = "\n".join(lines)
     return f"""\
 {text}
@@ -139,7 +141,7 @@ def _usage(encoder: Encoder, native: NativeModel, localization: Localization | N
 ```python
 import torch
 from PIL import Image
-from transformers import AutoImageProcessor, AutoModel
+{imports}from transformers import AutoImageProcessor, AutoModel
 
 processor = AutoImageProcessor.from_pretrained("FOLDER")
 model = AutoModel.from_pretrained("FOLDER").eval()

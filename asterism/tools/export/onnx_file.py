@@ -40,7 +40,10 @@ def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
 
 
 def open_model(folder: Path) -> Model:
-    session = needed("onnxruntime").InferenceSession(folder / _FILE, providers=["CPUExecutionProvider"])
+    runtime = needed("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()  # by default it would use all cores of the machine
+    session = runtime.InferenceSession(folder / _FILE, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
 
     def run(images: Float[Tensor, "b 3 h w"]) -> dict[str, Tensor]:

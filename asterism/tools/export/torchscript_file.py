@@ -44,15 +44,15 @@ def _usage(graph: Graph, outputs: list[str]) -> str:
 They come as a dictionary. Only torch is needed.
 
 ```python
+import numpy as np
 import torch
-from torchvision.io import ImageReadMode, decode_image
-from torchvision.transforms.v2 import functional as TF
+from PIL import Image
 
 model = torch.jit.load("{_FILE}", map_location="cpu")  # or "cuda", "mps"
-image = TF.resize(decode_image("photo.jpg", ImageReadMode.RGB), [{graph.image_size}, {graph.image_size}], \
-TF.InterpolationMode.BICUBIC)
+image = Image.open("photo.jpg").convert("RGB").resize(({graph.image_size}, {graph.image_size}), Image.BICUBIC)
+images = torch.from_numpy(np.asarray(image, np.float32) / 255).permute(2, 0, 1)[None]
 with torch.no_grad():
-    features = model(image[None] / 255)
+    features = model(images)
 print({{name: tuple(tensor.shape) for name, tensor in features.items()}})
 ```
 
