@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asterism.errors import MissingExtra, UserError
-from asterism.features.fingerprint import encoder_fingerprint
 from asterism.nn.encoder import Encoder
+from asterism.nn.fingerprint import encoder_fingerprint
 
 FORMAT = 1  # of the columns and their metadata; older files have none, and the same columns
 _BYTES = 16 << 20  # of a column in memory at a time

@@ -253,6 +253,7 @@ class Training:
             batch_size=self.batch_size,
             data=self.source.fingerprint,
             recipe=self.recipe.model_dump(mode="json"),
+            frozen_encoders={name: frozen.fingerprint for name, frozen in self.method.frozen_encoders.items()},
         )
 
     def _last_checkpoint(self) -> str:

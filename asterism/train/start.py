@@ -30,7 +30,7 @@ from asterism.train.plan import Plan
 from asterism.train.processes import Init, Place, Task, explained_loss_of_processes, started_processes
 from asterism.train.recipe import Recipe
 from asterism.train.resolve import limited_to, resolve
-from asterism.train.resuming import check_data, check_overrides, check_recipe
+from asterism.train.resuming import check_data, check_frozen_encoders, check_overrides, check_recipe
 from asterism.train.run import Run, check_free, create_run, empty, open_run
 
 _TRIAL_STEPS = 8  # timed before a run whose length is given in minutes
@@ -115,6 +115,7 @@ def _resume(fabric: Fabric, recipe: Recipe, path: Path) -> Run:
         source = _open_data(recipe, method)
         check_data(source, recipe.data.path, state.facts, path)
         check_recipe(recipe, state.facts, path / "config.yaml")
+        check_frozen_encoders(method, state.facts, path)
         recipe = resolve(recipe, len(source), fabric.device, fabric.world_size, method.backbone.architecture.init)
         checkpoint.check_fit(state.method, method.state_dict())
         if collectives.on_first_process(lambda: export_if_stale(run, recipe, state)):
