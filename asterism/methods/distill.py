@@ -43,6 +43,7 @@ from asterism.ops.losses import entropy
 from asterism.ops.patches import standardize
 from asterism.ops.pixels import denormalise
 from asterism.ops.precision import at_least_float32
+from asterism.ranges import AreaRange, Count, Few, Pixels, Positive, Share
 from asterism.types import Batch, Features, Losses, Progress, Tokens, ViewSpec
 
 Metrics = dict[str, Float[Tensor, ""]]
@@ -53,18 +54,18 @@ class TokenTarget(Config):
 
     distance: Distance = "cosine"
     scale: Literal["plain", "standardised"] = "plain"  # standardised: each target with mean 0, variance 1 over channels
-    weight: float = Field(default=1.0, gt=0)
+    weight: Positive = 1.0
 
 
 class QueueTarget(Config):
     """Similarities to earlier images. SEED has 65 536 rows and the temperatures below; CompRess 128 000 rows, both
     temperatures 0.04, and no own target."""
 
-    size: int = Field(default=16384, gt=0)  # rows K, over all processes
-    teacher_temp: float = Field(default=0.01, gt=0)  # τ_T divides cosines
-    student_temp: float = Field(default=0.2, gt=0)  # τ_S
+    size: Count = 16384  # rows K, over all processes
+    teacher_temp: Positive = 0.01  # τ_T divides cosines
+    student_temp: Positive = 0.2  # τ_S
     own_target: bool = True  # whether the image's own target is a row of Q
-    weight: float = Field(default=1.0, gt=0)
+    weight: Positive = 1.0
 
 
 class DistillConfig(ColorsConfig):
@@ -82,13 +83,13 @@ class DistillConfig(ColorsConfig):
     cls: TokenTarget | None = TokenTarget()
     patches: TokenTarget | None = TokenTarget()
     queue: QueueTarget | None = None
-    head_layers: int = Field(default=1, ge=1)  # of the projections; 1: linear, so that features stay close to targets
-    hidden_dim: int = Field(default=2048, gt=0)  # of projections with several layers
+    head_layers: Few = 1  # of the projections; 1: linear, so that features stay close to targets
+    hidden_dim: Count = 2048  # of projections with several layers
 
     # The view, which both networks see
-    image_size: int | None = Field(default=None, gt=0)  # pixels; None: the backbone's image size
-    scale: tuple[float, float] = (0.25, 1.0)  # area of the crop as a share of the image
-    blur: float = Field(default=0.1, ge=0, le=1)  # probability
+    image_size: Pixels | None = None  # pixels; None: the backbone's image size
+    scale: AreaRange = (0.25, 1.0)  # area of the crop as a share of the image
+    blur: Share = 0.1  # probability
 
     @model_validator(mode="after")
     def _needs_a_target(self) -> DistillConfig:

@@ -21,9 +21,10 @@ from asterism.nn.fingerprint import encoder_fingerprint
 from asterism.nn.weights.description import WeightsOptions
 from asterism.nn.weights.load import load_encoder
 from asterism.ops.pixels import normalise
+from asterism.ranges import Pixels
 from asterism.types import Features
 
-InputSize = int | Literal["own", "view"]
+InputSize = Pixels | Literal["own", "view"]
 
 # A method is rebuilt whenever a checkpoint is exported. Weak references let it share the network of the method in
 # training instead of reading it again, and free the network with the last method that uses it.
