@@ -40,7 +40,7 @@ class FewPatches(Encoder):
         return self.backbone(pixels, keep=keep)
 
     def forward(self, pixels: Float[Tensor, "b 3 h w"]) -> Features:
-        return features_of(self.seen(pixels))
+        return features_of(self.backbone, self.seen(pixels))
 
 
 def seeing(encoder: Encoder, tokens: int | None) -> Encoder:
