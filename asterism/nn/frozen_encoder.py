@@ -93,9 +93,14 @@ def _load(source: str, options: dict[str, Any]) -> Encoder:
         # A network is initialised before its weights are loaded. That must not change what a method draws next, which
         # would depend on whether the network was in use already.
         with torch.random.fork_rng(devices=[]):
-            encoder = load_encoder(source, **options).requires_grad_(False).eval()
+            encoder = load_encoder(source, **_as_words(options)).requires_grad_(False).eval()
         _in_use[key] = encoder
     return encoder
+
+
+def _as_words(options: dict[str, Any]) -> dict[str, Any]:
+    """Options from YAML, which has lists instead of tuples."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
 
 
 def _stamp(path: Path) -> list[tuple[str, int, int]]:

@@ -10,7 +10,6 @@ from types import TracebackType
 
 import torch
 from rich.console import RenderableType
-from rich.markup import escape
 from torch import Tensor
 
 from asterism.errors import Interrupted
@@ -107,7 +106,7 @@ class Monitor:
         if self._display is not None:
             self._display.show(record)
             if warning:
-                self._display.print(f"[yellow]Warning at step {step}:[/] {warning}")
+                self._display.print(f"Warning at step {step}: {warning}")
 
     def write(self, step: int, record: Mapping[str, float | str]) -> None:
         if self._log is not None:
@@ -142,7 +141,7 @@ class Monitor:
             self._display.print(message)
 
     def _warn(self, message: str) -> None:
-        self.print(f"[yellow]Warning:[/] {escape(message)}")
+        self.print(f"Warning: {message}")
 
     def _add(self, name: str, value: Tensor) -> None:
         value = value.detach().float()
