@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from asterism.tools.track import Tracked
     from asterism.train.plan import Plan
     from asterism.train.processes import Init
+    from asterism.viz.page import Gallery
 
 PathLike = str | os.PathLike[str]
 
@@ -70,13 +71,13 @@ def pretrain(
             raise UserError(
                 "--resume continues a run as it is; leave out the method or recipe, --out, --init and --overwrite"
             )
-        return start.resume(Path(resume), tuple(changes))
+        return start.resume(Path(resume), tuple(changes), _examples)
     if name is None:
         raise _no_recipe()
     folder = Path(out) if out is not None else Path("runs") / Path(name).stem
     if takes_small_form(name, changes) and rank() == 0:
         print(f"No GPU found: training the small CPU version of {name!r}; --dry-run shows time, memory and disk")
-    return start.pretrain(load_recipe(name, changes), folder, overwrite=overwrite, init=_init(init))
+    return start.pretrain(load_recipe(name, changes), folder, overwrite=overwrite, init=_init(init), examples=_examples)
 
 
 def plan(
@@ -407,6 +408,13 @@ def export(
     subject = _subject(model, "auto" if isinstance(model, Encoder) else "cpu")
     origin = origin_of(subject.model.name, subject.run)
     return export_encoder(subject.encoder, target, folder, precision, origin, license)
+
+
+def _examples(run: Run) -> Mapping[str, Gallery]:
+    """Pictures of a finished run for its trackers."""
+    from asterism.reporting.examples import example_pictures  # imports the drawing libraries
+
+    return example_pictures(run)
 
 
 @dataclass(frozen=True)

@@ -666,7 +666,7 @@ def list_entries(
 # The demo's evaluations, on scenes that it was not trained on; segmentation uses 48 labelled scenes.
 _DEMO_SCORES: dict[str, tuple[str, list[str]]] = {
     "knn": ("scenes:size=64,count=2000", ["knn.k=[20]"]),
-    "reconstruction": ("scenes:size=64,count=500", []),
+    "reconstruction": ("scenes:size=64,count=500", ["reconstruction.network=random-convolutions"]),
     "dense-nn": ("scenes:size=64,count=192", ["dense-nn.shares=[0.25]", "dense-nn.draws=3"]),
 }
 

@@ -218,7 +218,12 @@ def test_the_demo_trains_evaluates_and_reports(monkeypatch: pytest.MonkeyPatch) 
     assert calls == [
         ("pretrain", {"recipe": "demo", "out": Path("shown"), "overwrite": False}),
         ("knn", Run(Path("shown")), "scenes:size=64,count=2000", {"baselines": True, "overrides": ["knn.k=[20]"]}),
-        ("reconstruction", Run(Path("shown")), "scenes:size=64,count=500", {"baselines": True, "overrides": []}),
+        (
+            "reconstruction",
+            Run(Path("shown")),
+            "scenes:size=64,count=500",
+            {"baselines": True, "overrides": ["reconstruction.network=random-convolutions"]},
+        ),
         (
             "dense-nn",
             Run(Path("shown")),

@@ -15,10 +15,10 @@ from asterism.data.sources.stamp import stamp
 from asterism.data.workers import cores
 from asterism.errors import UserError
 from asterism.features.cache import WORTH_KEEPING, stored
-from asterism.features.fingerprint import encoder_fingerprint
 from asterism.features.rows import Block, Stored
 from asterism.images.bad_image import BadImage
 from asterism.nn.encoder import Encoder
+from asterism.nn.fingerprint import encoder_fingerprint
 from asterism.ranges import FewFromZero
 from asterism.types import Features
 from asterism.viz.bar import Bar

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asterism.errors import MissingExtra, UserError, reason_of
-from asterism.features.fingerprint import encoder_fingerprint
 from asterism.inputs import parse_json
 from asterism.nn.encoder import Encoder
+from asterism.nn.fingerprint import encoder_fingerprint
 
 FORMAT = 1  # of the columns and their metadata; older files have none, and the same columns
 _LARGEST_SIDE = 1 << 24  # of one axis of a row

@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 from asterism.data import Source
 from asterism.errors import MissingExtra, UserError
 from asterism.features.extract import Encoded, stream
-from asterism.features.fingerprint import encoder_fingerprint
 from asterism.files import replacing, scratch_folder, write_text
 from asterism.images.bad_image import BadImage
 from asterism.index.read import FORMAT
 from asterism.lock import check_unowned, file_lock, owned
 from asterism.nn.encoder import Encoder
+from asterism.nn.fingerprint import encoder_fingerprint
 from asterism.types import Model
 
 _ROW_GROUP_BYTES = 32 << 20

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from asterism.config import Config
 from asterism.nn.backbone import Backbone, BackboneConfig, build_backbone
 from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, Encoder, Triple
+from asterism.nn.frozen_encoder import FrozenEncoder
 from asterism.nn.initialisation import Init
 from asterism.types import Batch, Losses, Progress, ViewSpec
 
@@ -36,8 +37,9 @@ class MethodConfig(Config):
 class Method(nn.Module, ABC):
     """A method of self-supervised learning.
 
-    A method owns its networks and memories as parameters and buffers, so that its `state_dict` is complete. Within one
-    optimiser step the loop calls `loss` once per micro-batch and `after_update` once at the end.
+    A method owns its networks and memories as parameters and buffers, so that its `state_dict` is complete;
+    `frozen_encoders` are the exception. Within one optimiser step the loop calls `loss` once per micro-batch and
+    `after_update` once at the end.
     """
 
     Config: ClassVar[type[MethodConfig]]
@@ -50,6 +52,9 @@ class Method(nn.Module, ABC):
     backbone: Backbone  # the network that is trained; `--init` loads its weights
     mean: Triple = IMAGENET_MEAN  # of RGB in [0, 1]: subtracted from the pixels; set from the data's settings
     std: Triple = IMAGENET_STD  # divides the result
+    # Networks that the method uses but neither trains nor saves, by the setting that names them. A resumed run loads
+    # them again, and refuses others.
+    frozen_encoders: Mapping[str, FrozenEncoder] = MappingProxyType({})
     uniform_terms: Mapping[str, float] = MappingProxyType({})  # ln K of each term that equals ln K after a collapse
 
     def __init__(self, config: MethodConfig, backbone: BackboneConfig) -> None:

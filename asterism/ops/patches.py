@@ -21,8 +21,8 @@ def unpatchify(patches: Float[Tensor, "b n d"], grid: tuple[int, int], patch_siz
 
 
 def standardize(
-    patches: Float[Tensor, "b n d"], epsilon: float = 1e-6
-) -> tuple[Float[Tensor, "b n d"], Float[Tensor, "b n 1"], Float[Tensor, "b n 1"]]:
+    patches: Float[Tensor, "*rows d"], epsilon: float = 1e-6
+) -> tuple[Float[Tensor, "*rows d"], Float[Tensor, "*rows 1"], Float[Tensor, "*rows 1"]]:
     """Patches with mean 0 and variance 1 each (the unbiased variance), and the means and deviations that undo it."""
     mean = patches.mean(dim=-1, keepdim=True)
     deviation = (patches.var(dim=-1, keepdim=True) + epsilon).sqrt()

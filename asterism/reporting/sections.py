@@ -66,17 +66,31 @@ _TRACKING = "The masks of the first frame, propagated to the following frames by
 def run_sections(run: Run, recipe: Recipe) -> list[Section]:
     """All that a run can show; one whose data or weights are gone still has a report."""
     try:
-        look, method = open_look(run, recipe), load_method(run)
+        look = open_look(run, recipe)
     except UserError as error:
         return [Section("Pictures", page.note(f"No pictures: {error}"))]
+    own, views = method_parts(run, recipe, look)
     of_look = (_features, _what_is_where, _concept_by_concept)
+    more = (_segmentations, _tracked, _nearest, _by_layer, _plane, _probes, _heads)
     parts: list[Callable[[], Section | None]] = [
         *(partial(draw, look) for draw in of_look),
-        partial(_of_the_method, method, recipe, look),
-        *(partial(draw, look) for draw in (_segmentations, _tracked, _nearest, _by_layer, _plane, _probes, _heads)),
-        partial(_views, method, recipe, look),
+        own,
+        *(partial(draw, look) for draw in more),
+        views,
     ]
     return list(_drawn(parts))
+
+
+def method_parts(
+    run: Run, recipe: Recipe, look: Look
+) -> tuple[Callable[[], Section | None], Callable[[], Section | None]]:
+    """What only the method can show, and its views; a note if it lacks something, such as a teacher that was moved."""
+    try:
+        method = load_method(run)
+    except UserError as error:
+        note = Section("The method", page.note(f"No pictures: {error}"))
+        return lambda: note, lambda: None
+    return partial(_of_the_method, method, recipe, look), partial(_views, method, recipe, look)
 
 
 def compared_sections(runs: Mapping[str, Run], data: Recipe) -> list[Section]:

@@ -54,6 +54,7 @@ class Facts(Config):
     batch_size: int = Field(ge=1, lt=2**63, strict=True)
     data: str | None = None  # fingerprint of the images; None in format 0
     recipe: dict[str, Any] | None = None  # as resolved; None in format 0
+    frozen_encoders: dict[str, str] = Field(default_factory=dict)  # their fingerprints, by the setting that names them
 
 
 class _StateFile(Facts):

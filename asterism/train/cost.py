@@ -23,7 +23,7 @@ class StepCost:
 
     flops: float  # forward and backward
     seconds: float  # forward and backward, extrapolated from small batches
-    memory: int  # bytes: weights, gradients, moments of AdamW, and tensors saved for the backward pass
+    memory: int  # bytes: weights (also frozen ones), gradients, moments of AdamW, tensors saved for the backward pass
     checkpoint: int  # bytes on disk
 
 
@@ -39,10 +39,11 @@ def step_cost(method: Method, batch_size: int, accumulate: int = 1) -> StepCost:
     trained = _bytes(parameter for parameter in method.parameters() if parameter.requires_grad)
     state = _bytes(method.state_dict().values())
     moments = 2 * trained
+    frozen = sum(encoder.bytes for encoder in method.frozen_encoders.values())
     return StepCost(
         flops=accumulate * flops,
         seconds=accumulate * seconds,
-        memory=int(state + trained + moments + kept),
+        memory=int(state + trained + moments + frozen + kept),
         checkpoint=state + moments,
     )
 

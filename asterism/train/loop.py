@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -36,6 +36,9 @@ from asterism.train.stopping import StopRequest
 from asterism.train.units import duration
 from asterism.train.verdict import verdict
 from asterism.types import Batch, Losses, Progress
+from asterism.viz.page import Gallery
+
+Examples = Callable[[Run], Mapping[str, Gallery]]
 
 _WARMING_UP = 3  # first steps, which are not timed
 
@@ -70,8 +73,11 @@ class Training:
                 seconds.append(time.perf_counter() - before)
         return statistics.median(seconds[_WARMING_UP:])
 
-    def train(self, start: int) -> Run:
-        """Train from step `start` to the end; saves regularly, at the end, and when a signal stops the run."""
+    def train(self, start: int, examples: Examples | None = None) -> Run:
+        """Train from step `start` to the end; saves regularly, at the end, and when a signal stops the run.
+
+        examples: draws pictures of the finished run for its trackers.
+        """
         first, probe = self.fabric.is_global_zero, self._probe
         pace = Pace(start, self.steps)
         saving = _SaveSchedule(self.recipe.checkpoint, self.steps, self.steps_per_epoch)
@@ -101,6 +107,8 @@ class Training:
                         f"asterism pretrain --resume {self.run.path}",
                         signal_number,
                     )
+            if examples is not None:
+                monitor.examples(self.steps, lambda: examples(self.run))
         if first and (summary := verdict(self.run.metrics())) is not None:
             monitor.print(summary)
         return self.run
@@ -253,6 +261,7 @@ class Training:
             batch_size=self.batch_size,
             data=self.source.fingerprint,
             recipe=self.recipe.model_dump(mode="json"),
+            frozen_encoders={name: frozen.fingerprint for name, frozen in self.method.frozen_encoders.items()},
         )
 
     def _last_checkpoint(self) -> str:

@@ -1,4 +1,4 @@
-"""The metrics log: `metrics.jsonl`, and TensorBoard if it is installed."""
+"""The metrics log, `metrics.jsonl`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from asterism.errors import MissingExtra, UserError
+from asterism.errors import UserError
 from asterism.files import replacing
 
 _LARGEST = 1e300  # of a logged number; infinities and NaN are not drawn
@@ -17,26 +17,19 @@ _LARGEST = 1e300  # of a logged number; infinities and NaN are not drawn
 class MetricsLog:
     """Appends one JSON object per line. On resume, lines after the checkpoint's step are dropped first."""
 
-    def __init__(self, run: Path, start_step: int, tensorboard: bool | Literal["auto"]) -> None:
+    def __init__(self, run: Path, start_step: int) -> None:
         self._path = run / "metrics.jsonl"
         _keep_until(self._path, start_step)
         self._file = self._path.open("a", encoding="utf-8")
-        self._board = _summary_writer(run, start_step, tensorboard)
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         self._file.write(json.dumps({"step": step, **values}) + "\n")
         self._file.flush()
-        if self._board is not None:
-            for name, value in values.items():
-                if isinstance(value, int | float):
-                    self._board.add_scalar(name, value, step)
 
     def close(self) -> None:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        if self._board is not None:
-            self._board.close()
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
@@ -88,16 +81,3 @@ def _is_valid(name: str, value: object) -> bool:
         return False
     number = isinstance(value, float | int) and not isinstance(value, bool)
     return number and abs(value) < _LARGEST  # type: ignore[arg-type]
-
-
-def _summary_writer(run: Path, start_step: int, enabled: bool | Literal["auto"]) -> Any:
-    """None when disabled, or when "auto" and not installed: the same numbers are in metrics.jsonl."""
-    if enabled is False:
-        return None
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        if enabled is True:
-            raise MissingExtra("tensorboard", "tensorboard") from None
-        return None
-    return SummaryWriter(str(run), purge_step=start_step)

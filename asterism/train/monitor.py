@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
 
 import torch
 from rich.console import RenderableType
 from torch import Tensor
 
-from asterism.config import Config
+from asterism.errors import Interrupted
 from asterism.ops.collectives import all_reduce_sum, world_size
 from asterism.ops.spread import SpreadWindow
 from asterism.ranges import Count
@@ -21,16 +20,18 @@ from asterism.train.collapse import CollapseWatch
 from asterism.train.metrics import MetricsLog
 from asterism.train.online_knn import OnlineKnnConfig
 from asterism.train.progress import ProgressDisplay
+from asterism.train.trackers.base import Ending
+from asterism.train.trackers.chosen import Trackers, TrackersConfig
 from asterism.types import Losses
+from asterism.viz.page import Gallery
 
 _RANK_ROWS = 256  # embeddings that the rank is measured on, from several batches if they are small
 
 
-class MonitorConfig(Config):
-    """How often metrics are logged, and what is measured besides the loss."""
+class MonitorConfig(TrackersConfig):
+    """How often metrics are logged, where to, and what is measured besides the loss."""
 
     log_every: Count = 10  # optimiser steps between records
-    tensorboard: bool | Literal["auto"] = "auto"  # auto: when the package is installed
     knn: OnlineKnnConfig | None = OnlineKnnConfig()  # None: no online k-NN
 
 
@@ -51,8 +52,9 @@ class Monitor:
         self._rank_known = False
         self._window = _Window()
         self._watch = CollapseWatch(uniform_terms, (steps - start_step) // config.log_every)
-        self._log = MetricsLog(run, start_step, config.tensorboard) if run is not None else None
+        self._log = MetricsLog(run, start_step) if run is not None else None
         self._display = ProgressDisplay(start_step, steps) if run is not None else None
+        self._trackers = None if run is None else Trackers(config, run, start_step, self._warn)
 
     def __enter__(self) -> Monitor:
         if self._display is not None:
@@ -66,6 +68,8 @@ class Monitor:
             self._display.stop()
         if self._log is not None:
             self._log.close()
+        if self._trackers is not None:
+            self._trackers.close(_ending(error))
 
     def micro_batch(self, losses: Losses) -> None:
         """Add the loss terms and metrics of one micro-batch."""
@@ -102,11 +106,13 @@ class Monitor:
         if self._display is not None:
             self._display.show(record)
             if warning:
-                self._display.print(f"[yellow]Warning at step {step}:[/] {warning}")
+                self._display.print(f"Warning at step {step}: {warning}")
 
     def write(self, step: int, record: Mapping[str, float | str]) -> None:
         if self._log is not None:
             self._log.write(step, record)
+        if self._trackers is not None:
+            self._trackers.numbers(step, record)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -121,9 +127,21 @@ class Monitor:
         if self._display is not None:
             self._display.show(record)
 
+    def examples(self, step: int, draw: Callable[[], Mapping[str, Gallery]]) -> None:
+        """Send example pictures to the trackers that were asked for; a failure is only reported."""
+        if self._trackers is None or not self._trackers.wants_pictures:
+            return
+        try:
+            self._trackers.pictures(step, draw())
+        except Exception as error:
+            self._warn(f"No example pictures for the trackers: {error}")
+
     def print(self, message: RenderableType) -> None:
         if self._display is not None:
             self._display.print(message)
+
+    def _warn(self, message: str) -> None:
+        self.print(f"Warning: {message}")
 
     def _add(self, name: str, value: Tensor) -> None:
         value = value.detach().float()
@@ -136,6 +154,12 @@ class Monitor:
         names = list(self._sums)
         self._sums, self._counts = {}, {}
         return dict(zip(names, (all_reduce_sum(means) / world_size()).tolist(), strict=True))
+
+
+def _ending(error: BaseException | None) -> Ending:
+    if error is None:
+        return "finished"
+    return "stopped" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed"
 
 
 class _Window:

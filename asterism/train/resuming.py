@@ -8,6 +8,7 @@ from typing import Any
 
 from asterism.data import Source
 from asterism.errors import UserError
+from asterism.methods.base import Method
 from asterism.train.checkpoint import Facts
 from asterism.train.recipe import Recipe
 
@@ -21,6 +22,7 @@ _MAY_CHANGE = (
     "data.prefetch",
     "data.keep_mb",
     "data.max_bad_share",
+    "method.teacher",  # where a frozen teacher is; another network is refused by its fingerprint
 )
 _SECTIONS = ("checkpoint.", "monitor.")
 _ALLOWED = f"{', '.join(_MAY_CHANGE)}, {' and '.join(f'{section}*' for section in _SECTIONS)}"
@@ -61,6 +63,18 @@ def check_data(source: Source, path: str, facts: Facts, run: Path) -> None:
         raise UserError(f"{path} has {len(source)} images, but the run was started on {facts.images}; {fix}")
     if facts.data is not None and source.fingerprint != facts.data:
         raise UserError(f"{path} has {len(source)} images with other names than those the run was started on; {fix}")
+
+
+def check_frozen_encoders(method: Method, facts: Facts, run: Path) -> None:
+    """Checkpoints do not contain frozen encoders, so a run continues only with the same ones."""
+    for setting, encoder in method.frozen_encoders.items():
+        before = facts.frozen_encoders.get(setting, "unknown")
+        if encoder.fingerprint != before:
+            raise UserError(
+                f"{setting} = {encoder.source} is not the network that the run was started with (fingerprint "
+                f"{encoder.fingerprint[:8]}, then {before[:8]}); give the original one: --resume {run} {setting}=PATH, "
+                f"or start a new run from its weights: --init {run}"
+            )
 
 
 def _may_change(key: str) -> bool:

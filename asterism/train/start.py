@@ -25,42 +25,53 @@ from asterism.train.cost import step_cost
 from asterism.train.exporting import export_if_stale
 from asterism.train.init_network import with_network_of
 from asterism.train.launch import launch
-from asterism.train.loop import Training
+from asterism.train.loop import Examples, Training
 from asterism.train.plan import Plan
 from asterism.train.processes import Init, Place, Task, explained_loss_of_processes, started_processes
 from asterism.train.recipe import Recipe
 from asterism.train.resolve import limited_to, resolve
-from asterism.train.resuming import check_data, check_overrides, check_recipe
+from asterism.train.resuming import check_data, check_frozen_encoders, check_overrides, check_recipe
 from asterism.train.run import Run, check_free, create_run, empty, open_run
+from asterism.train.trackers.chosen import check_packages
 
 _TRIAL_STEPS = 8  # timed before a run whose length is given in minutes
 
 
-def pretrain(recipe: Recipe, out: Path, *, init: Init | None = None, overwrite: bool = False) -> Run:
-    """Train a new run in the folder `out`; the backbone starts from the weights `init`, if given."""
+def pretrain(
+    recipe: Recipe,
+    out: Path,
+    *,
+    init: Init | None = None,
+    overwrite: bool = False,
+    examples: Examples | None = None,
+) -> Run:
+    """Train a new run in the folder `out`; the backbone starts from the weights `init`, if given.
+
+    examples: draws pictures of the finished run for its trackers.
+    """
     recipe = with_network_of(recipe, init)
-    return _on_all_cores(Task(recipe.model_dump(mode="json"), str(out), init, overwrite))
+    return _on_all_cores(Task(recipe.model_dump(mode="json"), str(out), init, overwrite), examples)
 
 
-def resume(path: Path, overrides: tuple[str, ...] = ()) -> Run:
+def resume(path: Path, overrides: tuple[str, ...] = (), examples: Examples | None = None) -> Run:
     """Resume a run from its last checkpoint; the result is the same as without the interruption."""
     run = open_run(path)
     check_overrides(overrides)
     recipe = Recipe.parse(with_overrides(run.config, overrides))
-    return _on_all_cores(Task(recipe.model_dump(mode="json"), str(path), resume=True))
+    return _on_all_cores(Task(recipe.model_dump(mode="json"), str(path), resume=True), examples)
 
 
-def _on_all_cores(task: Task) -> Run:
+def _on_all_cores(task: Task, examples: Examples | None) -> Run:
     recipe = Recipe.parse(task.recipe)
     if not starts_processes(recipe.trainer):
         with explained_loss_of_processes():
-            return run_task(task)
+            return run_task(task, examples=examples)
     _check_place(task)
     count = process_count(recipe.trainer, trained_parameters(build_method(recipe)))
     if count == 1:
-        return run_task(task)
+        return run_task(task, examples=examples)
     with started_processes(task, count) as place:
-        return run_task(task, place)
+        return run_task(task, place, examples)
 
 
 def _check_place(task: Task) -> None:
@@ -71,18 +82,20 @@ def _check_place(task: Task) -> None:
         check_free(out, task.overwrite)
 
 
-def run_task(task: Task, place: Place | None = None) -> Run:
+def run_task(task: Task, place: Place | None = None, examples: Examples | None = None) -> Run:
     """Run a task in this process. place: its rank among the processes that were started for the task."""
     recipe = Recipe.parse(task.recipe)
     fabric = launch(recipe.trainer, place)
     collectives.on_first_process(lambda: _check_place(task))
+    collectives.on_first_process(lambda: check_packages(recipe.monitor))
     if task.resume:
-        return _resume(fabric, recipe, Path(task.out))
-    return _pretrain(fabric, recipe, Path(task.out), task.init, task.overwrite)
+        return _resume(fabric, recipe, Path(task.out), examples)
+    return _pretrain(fabric, recipe, task, examples)
 
 
-def _pretrain(fabric: Fabric, recipe: Recipe, out: Path, init: Init | None, overwrite: bool) -> Run:
+def _pretrain(fabric: Fabric, recipe: Recipe, task: Task, examples: Examples | None) -> Run:
     """Everything that can fail is done before the folder is created."""
+    out, init = Path(task.out), task.init
     method = build_method(recipe)
     source = _open_data(recipe, method)
     recipe = resolve(recipe, len(source), fabric.device, fabric.world_size, method.backbone.architecture.init)
@@ -97,16 +110,16 @@ def _pretrain(fabric: Fabric, recipe: Recipe, out: Path, init: Init | None, over
     training = Training(fabric, recipe, source, method, Run(out))
     collectives.on_first_process(training.open_probe)
     with _new_folder(out):
-        collectives.on_first_process(lambda: create_run(out, recipe, overwrite))
+        collectives.on_first_process(lambda: create_run(out, recipe, task.overwrite))
         try:
-            return training.train(0)
+            return training.train(0, examples)
         except BaseException:
             if fabric.is_global_zero and not Run(out).has_results():
                 empty(out)
             raise
 
 
-def _resume(fabric: Fabric, recipe: Recipe, path: Path) -> Run:
+def _resume(fabric: Fabric, recipe: Recipe, path: Path, examples: Examples | None) -> Run:
     with _lock(path):
         run = open_run(path)
         collectives.on_first_process(run.check_files)
@@ -115,6 +128,7 @@ def _resume(fabric: Fabric, recipe: Recipe, path: Path) -> Run:
         source = _open_data(recipe, method)
         check_data(source, recipe.data.path, state.facts, path)
         check_recipe(recipe, state.facts, path / "config.yaml")
+        check_frozen_encoders(method, state.facts, path)
         recipe = resolve(recipe, len(source), fabric.device, fabric.world_size, method.backbone.architecture.init)
         checkpoint.check_fit(state.method, method.state_dict())
         training = None
@@ -127,7 +141,7 @@ def _resume(fabric: Fabric, recipe: Recipe, path: Path) -> Run:
             fabric.print(f"{path} is finished: all {state.step} steps are done")
             return run
         checkpoint.restore(state, training.method, training.optimizer)
-        return training.train(state.step)
+        return training.train(state.step, examples)
 
 
 def _repaired(run: Run, recipe: Recipe, state: checkpoint.State) -> bool:

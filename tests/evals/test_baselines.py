@@ -8,8 +8,8 @@ from asterism.evals import protocol_class, protocol_names
 from asterism.evals.baselines import untrained
 from asterism.evals.knn import KnnConfig
 from asterism.evals.measure import run_protocol
-from asterism.features.fingerprint import encoder_fingerprint
 from asterism.nn.concepts import ConceptEncoder
+from asterism.nn.fingerprint import encoder_fingerprint
 from asterism.nn.pixels import pixel_encoder, pixel_patches
 from asterism.ops.random import generator
 from asterism.types import Model

@@ -36,6 +36,15 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "massl": ("sop", {"images": _FEW | {"neighbours": 0, "anchors": "partition"}, "patches": None}),
     "cribo, neighbours at once": ("cribo", {"neighbour_start": 0}),
     "flsl, balanced targets": ("flsl", {"targets": "sinkhorn", "projected_epochs": 1, "local_views": 2}),
+    "distill, without own target": (
+        "distill",
+        {
+            "cls": {"distance": "mse", "scale": "standardised", "weight": 0.5},
+            "patches": None,
+            "queue": {"size": 12, "own_target": False, "teacher_temp": 0.04, "student_temp": 0.04},
+        },
+    ),
+    "distill, patches": ("distill", {"cls": None, "patches": {"distance": "mse"}, "queue": None, "head_layers": 2}),
     "stellar, no warm-up": ("stellar", {"warmup": None}),
 }
 CASES = {name: (name, {}) for name in method_names()} | VARIANTS

@@ -63,7 +63,7 @@ class Killed(BaseException):
     """Simulates SIGKILL: our code does not catch it, so nothing is saved."""
 
 
-@pytest.mark.parametrize("method", ["dino", "stellar"])
+@pytest.mark.parametrize("method", ["dino", "distill", "stellar"])
 def test_resuming_equals_an_uninterrupted_run(tmp_path, method, monkeypatch):
     """Stopped by a signal where STELLAR changes its phase, then killed between two checkpoints, then finished."""
     recipe = tiny_recipe(method, checkpoint={"every_steps": 2, "keep_last": 5})
@@ -132,7 +132,9 @@ def test_micro_batches_are_refused_where_the_loss_needs_the_whole_batch(tmp_path
 def test_micro_batches_are_allowed_where_the_loss_is_per_process(tmp_path):
     published = tiny_recipe("cribo", method={"object_batch": "process"}, trainer={"accumulate": 2, "steps": 2})
     assert pretrain(published, tmp_path / "run").metrics()
-    assert all(tiny_recipe(name).method.needs_whole_batch is None for name in ("dino", "ibot", "mae", "sop", "vq"))
+    assert all(
+        tiny_recipe(name).method.needs_whole_batch is None for name in ("dino", "distill", "ibot", "mae", "sop", "vq")
+    )
     assert tiny_recipe("flsl", method={"volume_weight": 0}).method.needs_whole_batch is None
 
 

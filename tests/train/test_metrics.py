@@ -2,13 +2,13 @@ from asterism.train.metrics import MetricsLog, read_metrics
 
 
 def test_lines_beyond_the_checkpoint_are_dropped_on_resume(tmp_path):
-    log = MetricsLog(tmp_path, 0, tensorboard=False)
+    log = MetricsLog(tmp_path, 0)
     for step in (10, 20, 30):
         log.write(step, {"loss": float(step)})
     log.close()
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 40, "lo')  # truncated by a crash
-    log = MetricsLog(tmp_path, 20, tensorboard=False)
+    log = MetricsLog(tmp_path, 20)
     log.write(30, {"loss": 31.0})
     log.close()
     assert read_metrics(tmp_path) == [
@@ -16,13 +16,6 @@ def test_lines_beyond_the_checkpoint_are_dropped_on_resume(tmp_path):
         {"step": 20, "loss": 20.0},
         {"step": 30, "loss": 31.0},
     ]
-
-
-def test_tensorboard_gets_the_numbers(tmp_path):
-    log = MetricsLog(tmp_path, 0, tensorboard=True)
-    log.write(1, {"loss": 1.0, "warning": "text is not a scalar"})
-    log.close()
-    assert list(tmp_path.glob("events.*"))
 
 
 def test_a_run_without_metrics_has_none(tmp_path):

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from asterism.train.recipe import Recipe
+
+# A teacher that differs from the students in all respects: 24 pixels, patches of 8, 24 channels, one block, 2 heads,
+# mean (0.4, 0.5, 0.6), deviation (0.2, 0.25, 0.3); random weights.
+TEACHER = Path(__file__).with_name("teacher.safetensors")
 
 METHODS: dict[str, dict[str, Any]] = {
     "cribo": {
@@ -17,6 +22,7 @@ METHODS: dict[str, dict[str, Any]] = {
         "bottleneck_dim": 16,
     },
     "dino": {"out_dim": 32, "hidden_dim": 32, "bottleneck_dim": 16, "local_views": 2, "freeze_last_layer": 1},
+    "distill": {"teacher": str(TEACHER), "queue": {"size": 24, "teacher_temp": 0.1}},
     "flsl": {"out_dim": 32, "hidden_dim": 32, "bottleneck_dim": 16},
     "ibot": {"out_dim": 32, "hidden_dim": 32, "bottleneck_dim": 16, "local_views": 2, "freeze_last_layer": 1},
     "mae": {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2},

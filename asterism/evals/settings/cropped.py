@@ -7,7 +7,8 @@ from asterism.evals.base import ProtocolConfig
 from asterism.features.extract import Extracted, Feature, extract, pooled
 from asterism.images.square import usual_resize
 from asterism.nn.encoder import Encoder
-from asterism.ranges import AtLeastOne
+from asterism.nn.few_patches import seeing
+from asterism.ranges import AtLeastOne, Count
 
 
 class CroppedConfig(ProtocolConfig):
@@ -25,9 +26,11 @@ class PooledConfig(CroppedConfig):
     """Which vector represents an image."""
 
     feature: Feature = "cls"  # cls: class token; patches: mean patch token; sparse: mean concept token
+    tokens: Count | None = None  # the encoder sees only so many patches, the same of every image; None: all
 
 
 def pooled_vectors(config: PooledConfig, encoder: Encoder, source: Source) -> Extracted:
+    encoder = seeing(encoder, config.tokens)
     return extract(
         encoder,
         source,

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from asterism.features.fingerprint import encoder_fingerprint
 from asterism.methods import create_method
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
+from asterism.nn.fingerprint import encoder_fingerprint
 from asterism.nn.pixels import pixel_patches
 from asterism.nn.weights.load import load_encoder
 from tests.concept_samples import concept_encoder
