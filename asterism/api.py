@@ -24,7 +24,7 @@ from asterism.index.write import Written, check_target, write_embeddings
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
 from asterism.nn.pixels import pixel_encoder
-from asterism.nn.weights.description import WeightsOptions
+from asterism.nn.weights.description import weights_options
 from asterism.nn.weights.load import load_encoder
 from asterism.ops.collectives import join_processes, on_first_process, rank
 from asterism.tools.output_folder import check_folder
@@ -112,7 +112,7 @@ def weights(model: PathLike, **options: Any) -> Weights:
 
     Unlike `load`, it keeps the name of the file for results, and also fits `pretrain(init=…)`.
     """
-    WeightsOptions(**options)  # refuses impossible values at once
+    weights_options(**options)  # refuses impossible values at once
     return Weights(os.fspath(model), options)
 
 

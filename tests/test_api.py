@@ -189,5 +189,5 @@ def test_unknown_names_are_refused() -> None:
         "segment",
         "track",
     }
-    parts = {"Encoder", "Features", "Result", "Run", "UserError", "ops", "plan"}
+    parts = {"Encoder", "Features", "Result", "Run", "UserError", "ops", "plan", "weights"}
     assert set(asterism.__all__) == names | parts | {"__version__"}

@@ -6,7 +6,7 @@ from typing import Any
 
 from asterism.errors import UserError
 from asterism.nn.backbone import NAME_OF_INIT, Architecture, BackboneConfig
-from asterism.nn.weights.description import WeightsOptions, warn_of_guesses
+from asterism.nn.weights.description import warn_of_guesses, weights_options
 from asterism.nn.weights.load import read_weights
 from asterism.train.processes import Init
 from asterism.train.recipe import Recipe
@@ -34,7 +34,7 @@ def with_network_of(recipe: Recipe, init: Init | None) -> Recipe:
             f"backbone.{given[0]} = {getattr(config, given[0])!r}, but backbone.name = init takes it from the weights; "
             "leave it out"
         )
-    weights = read_weights(init.source, WeightsOptions(**init.options))
+    weights = read_weights(init.source, weights_options(**init.options))
     if weights.asked is not None:
         raise UserError(weights.asked)
     warn_of_guesses(init.source, weights.guesses)

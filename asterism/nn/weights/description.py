@@ -64,21 +64,22 @@ class WeightsOptions(Description):
     decoder_heads: int | None = None  # of STELLAR's decoder
     tokenizer: str | Path | None = None  # whose codes STELLAR's decoder predicts, if the file lacks it
 
-    def __post_init__(self) -> None:
-        for word in ("heads", "decoder_heads", "image_size", "eps"):
-            value = getattr(self, word)
-            if value is not None and value <= 0:
-                raise UserError(f"{word} = {value}: expected a positive number")
-        for word, allowed in (("activation", get_args(Activation)), ("pooling", get_args(Pooling))):
-            value = getattr(self, word)
-            if value is not None and value not in allowed:
-                raise unknown(word, str(value), allowed)
-        if self.which not in ("teacher", "student"):
-            raise unknown("network of a checkpoint", str(self.which), ["teacher", "student"])
-        object.__setattr__(self, "mean", _triple("mean", self.mean))
-        object.__setattr__(self, "std", _triple("std", self.std))
-        if self.std is not None and min(self.std) <= 0:
-            raise UserError(f"std = {self.std}: expected positive numbers")
+
+def weights_options(**words: Any) -> WeightsOptions:
+    """The options with these words; raises for impossible values. One number for mean or std is for all channels."""
+    for word in ("heads", "decoder_heads", "image_size", "eps"):
+        value = words.get(word)
+        if value is not None and value <= 0:
+            raise UserError(f"{word} = {value}: expected a positive number")
+    for word, allowed in (("activation", get_args(Activation)), ("pooling", get_args(Pooling))):
+        if words.get(word) is not None and words[word] not in allowed:
+            raise unknown(word, str(words[word]), allowed)
+    if words.get("which", "teacher") not in ("teacher", "student"):
+        raise unknown("network of a checkpoint", str(words["which"]), ["teacher", "student"])
+    words |= {word: _triple(word, words.get(word)) for word in ("mean", "std")}
+    if words["std"] is not None and min(words["std"]) <= 0:
+        raise UserError(f"std = {words['std']}: expected positive numbers")
+    return WeightsOptions(**words)
 
 
 def parse_options(texts: Sequence[str]) -> dict[str, Any]:
@@ -93,7 +94,7 @@ def parse_options(texts: Sequence[str]) -> dict[str, Any]:
         if word not in words:
             raise unknown("weights option", word, words)
         options[word] = _parsed(word, value.strip())
-    WeightsOptions(**options)  # refuses impossible values before anything is read
+    weights_options(**options)  # refuses impossible values before anything is read
     return options
 
 

@@ -159,12 +159,14 @@ def _refuse_key_bias(file: CheckpointFile, name: str, bias: Tensor) -> None:
 
 
 def _temperature(periods: Tensor | None) -> float:
-    """The base of the periods base^(k / n), k = 0 … n - 1; the official files store them in bfloat16."""
+    """The base of the periods base^(k / n), k = 0 … n - 1.
+
+    The official files store them in bfloat16, which leaves two digits of the base.
+    """
     if periods is None or len(periods) < 2:
         return _TEMPERATURE
-    last, count = float(periods[-1]), len(periods)
-    base = last ** (count / (count - 1))
-    return _TEMPERATURE if abs(base / _TEMPERATURE - 1) < 0.02 else base
+    base = float(periods[-1]) ** (len(periods) / (len(periods) - 1))
+    return float(f"{base:.2g}") if periods.dtype is torch.bfloat16 else base
 
 
 def _row(token: Tensor | None) -> Tensor | None:

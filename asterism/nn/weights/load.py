@@ -16,7 +16,7 @@ from asterism.nn.backbone import NAME_OF_INIT, Architecture, Backbone, bare_netw
 from asterism.nn.encoder import Encoder, Triple
 from asterism.nn.positions import resample, table_layout
 from asterism.nn.weights.checkpoint_file import SUFFIXES, read_checkpoint
-from asterism.nn.weights.description import Description, WeightsOptions, warn_of_guesses
+from asterism.nn.weights.description import Description, WeightsOptions, warn_of_guesses, weights_options
 from asterism.nn.weights.encoder_weights import EncoderWeights, described
 from asterism.nn.weights.families import convert
 from asterism.nn.weights.hub import PREFIX, hub_folder
@@ -32,7 +32,7 @@ def load_encoder(source: str | Path, **words: Any) -> Encoder:
 
     The words are those of `WeightsOptions`. A value that neither they nor the file state is guessed, with a warning.
     """
-    weights = read_weights(source, WeightsOptions(**words))
+    weights = read_weights(source, weights_options(**words))
     if weights.asked is not None:
         raise UserError(weights.asked)
     check_fits(lambda: bare_network(weights.architecture), weights.tensors, source)
@@ -70,7 +70,7 @@ def load_weights_into(backbone: Backbone, source: str | Path, **words: Any) -> L
 
     Refuses weights of a network that computes something else: other shapes, heads, activations or rotary positions.
     """
-    options = WeightsOptions(**words)
+    options = weights_options(**words)
     name = options.name or backbone.architecture.name
     weights = read_weights(source, dataclasses.replace(options, name=name))
     report = _load(backbone, weights, str(source), _other_backbone(weights.tensors))
