@@ -91,6 +91,8 @@ def _explain(config: type[BaseModel], error: ValidationError, section: str) -> s
     reasons: dict[str, list[str]] = {}
     lines: dict[str, str] = {}
     for problem in error.errors(include_url=False):
+        if problem["type"] == "too_short" and problem["input"]:  # its values are refused, each with its own reason
+            continue
         path, siblings = _place(config, problem["loc"], problem["type"] in _ABOUT_KEYS)
         place = ".".join([section] * bool(section) + path)
         if problem["type"] == "extra_forbidden":

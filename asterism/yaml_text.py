@@ -61,6 +61,14 @@ class _Loader(yaml.SafeLoader):
         finally:
             self.levels -= 1
 
+    def construct_text(self, node: yaml.ScalarNode) -> str:
+        """JSON writes characters beyond 16 bits as two escapes, which YAML reads as two characters."""
+        text = super().construct_yaml_str(node)
+        try:
+            return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16")
+        except UnicodeDecodeError:
+            raise _Flaw(f"line {node.start_mark.line + 1}: half of a character that is written as two") from None
+
     def construct_number(self, node: yaml.ScalarNode) -> int:
         if len(node.value) > _MOST_DIGITS:
             raise _Flaw(f"line {node.start_mark.line + 1}: a number of {len(node.value):,} digits is too long")
@@ -77,6 +85,7 @@ _Loader.add_implicit_resolver(
     list("-+0123456789."),
 )
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_number)
+_Loader.add_constructor("tag:yaml.org,2002:str", _Loader.construct_text)
 
 
 def _size(node: yaml.Node, known: dict[int, int], depth: int) -> int:

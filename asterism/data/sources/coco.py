@@ -43,6 +43,8 @@ class CocoMasks:
         if len(categories) >= VOID:
             raise UserError(f"{path} has {len(categories)} categories; at most {VOID - 1} are supported")
         for name, image in self.images.items():
+            if not isinstance(image, int):
+                raise UserError(f"{path}: the image {name} has the id {image!r}; ids are whole numbers")
             _check_size(path, name, self._sizes[image])
 
     def __call__(self, image: int) -> NDArray[np.integer]:
