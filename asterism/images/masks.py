@@ -41,6 +41,15 @@ def read_mask(path: Path) -> Int64[Tensor, "h w"]:
     return torch.from_numpy(_ranks(values) if in_colour else values)
 
 
+def mask_size(path: Path) -> tuple[int, int]:
+    """Height and width, from the header alone."""
+    try:
+        with opened(read_image_file(path, str(path)), str(path)) as image:
+            return image.height, image.width
+    except BadImage as error:
+        raise UserError(f"cannot read the mask {error}") from None
+
+
 def read_labels(path: Path) -> NDArray[np.int64]:
     """The values of an index image, palette or grey."""
     values, in_colour = read_values(path)

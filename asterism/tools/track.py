@@ -19,7 +19,7 @@ from asterism.data.sources.davis import list_frames
 from asterism.errors import UserError
 from asterism.features.mask_tracking import Tracking, follow_masks
 from asterism.files import filling
-from asterism.images.masks import read_mask, save_mask, white_as_object
+from asterism.images.masks import mask_size, read_mask, save_mask, white_as_object
 from asterism.images.pictures import read_picture
 from asterism.images.write import save_picture, to_pillow
 from asterism.nn.encoder import Encoder
@@ -59,14 +59,15 @@ def track_video(encoder: Encoder, video: Path, mask: Path, out: Path, config: Tr
 
 def read_first_mask(path: Path, frame: Path) -> Int64[Tensor, "h w"]:
     """The mask of the first frame; it must have the frame's size and not be empty."""
-    mask = read_mask(path)
-    mask = white_as_object(mask, set(torch.unique(mask).tolist()))
     height, width = read_picture(frame).shape[1:]
-    if mask.shape != (height, width):
+    size = mask_size(path)
+    if size != (height, width):
         raise UserError(
-            f"the mask {path} has {mask.shape[1]}×{mask.shape[0]} pixels, but the first frame {frame} has "
+            f"the mask {path} has {size[1]}×{size[0]} pixels, but the first frame {frame} has "
             f"{width}×{height}; make the mask the size of the frame"
         )
+    mask = read_mask(path)
+    mask = white_as_object(mask, set(torch.unique(mask).tolist()))
     if not (mask > 0).any():
         raise UserError(f"the mask {path} is empty: give every object a value or colour other than black")
     if int(mask.max()) > 255:
