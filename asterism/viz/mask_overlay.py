@@ -29,7 +29,7 @@ def overlay(image: UInt8[Tensor, "3 h w"], mask: Integer[Tensor, "h w"]) -> UInt
     for top in range(0, height, rows):
         bottom = min(height, top + rows)
         first, last = max(0, top - radius), min(height, bottom + radius + 1)  # outlines of the neighbouring rows count
-        outline = dilated(_borders(mask[first:last])[None], radius)[0, top - first : bottom - first]
+        outline = _widened(_borders(mask[first:last]), radius)[top - first : bottom - first]
         drawn[:, top:bottom] = _tinted(image[:, top:bottom], mask[top:bottom], outline, colours)
     return drawn
 
@@ -39,6 +39,17 @@ def _tinted(image: Tensor, mask: Tensor, outline: Tensor, colours: Tensor) -> Te
     tinted = torch.where(inside, (1 - _TINT) * pixels + _TINT * colour, pixels)
     edge = torch.where(inside, 0.75 * colour + 0.25 * 255, 0.5 * pixels)
     return torch.where(outline, edge, tinted).round().clamp(0, 255).to(torch.uint8)
+
+
+def _widened(borders: Bool[Tensor, "h w"], radius: int) -> Bool[Tensor, "h w"]:
+    """All pixels within `radius` of a border, computed only around the columns that have one."""
+    columns = borders.any(dim=0).nonzero()
+    if not len(columns):
+        return borders
+    left, right = max(0, int(columns[0]) - radius), int(columns[-1]) + radius + 1
+    result = torch.zeros_like(borders)
+    result[:, left:right] = dilated(borders[None, :, left:right], radius)[0]
+    return result
 
 
 def _borders(mask: Integer[Tensor, "h w"]) -> Bool[Tensor, "h w"]:
