@@ -98,8 +98,9 @@ class Index:
             return
         step = "" if self.facts.get("step") is None else f" at step {self.facts['step']}"
         raise UserError(
-            f"{self.path} was made by another model ({self.facts.get('model')}{step}), so its vectors cannot be "
-            "compared; embed the images with this model, or use that one"
+            f"{self.path} was made by another model ({self.facts.get('model')}{step}) with Asterism "
+            f"{self.facts.get('version')}, so its vectors cannot be compared; embed the images with this model, or use "
+            "that one"
         )
 
     def _parts(self, name: str) -> Iterator[Tensor]:

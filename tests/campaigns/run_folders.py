@@ -1,7 +1,8 @@
 """Run folders that were edited, damaged or mixed up, and every command that reads one.
 
 A damage changes a finished run of two steps, which has checkpoints of both and one evaluation. A command on it succeeds
-where the damage does not matter, else it ends with a sentence.
+where the damage does not matter, else it ends with a sentence. In the last cases disks and processes fail while the
+second step is trained; then the first checkpoint must be good.
 """
 
 from __future__ import annotations
@@ -11,15 +12,23 @@ import json
 import os
 import random
 import shutil
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from asterism.data import workers
+from asterism.train import checkpoint, processes
+from asterism.train.loop import Training
 from tests.campaigns import materials
 from tests.campaigns.campaign import Case
+from tests.campaigns.disks import no_large_files, read_only, small_disk
+from tests.campaigns.processes import Ended
 
 Change = Callable[[Path], object]  # of a run folder
 
@@ -60,6 +69,7 @@ def cases(seed: int) -> Iterator[Case]:
     for damage in (*_contents(), *_checkpoints(seed), *_recipes(seed), *_values(seed), *_mixed()):
         for command in damage.commands:
             yield _case(damage, command)
+    yield from _disturbed()
 
 
 def _case(damage: Damage, command: str) -> Case:
@@ -366,3 +376,81 @@ def _half_written(run: Path) -> None:
     temporary = run / "checkpoints" / ".step-00000003.tmp"
     shutil.copytree(run / _LAST, temporary)
     (temporary / "state.json").unlink()
+
+
+# Training that is disturbed
+
+
+def _disturbed() -> Iterator[Case]:
+    for devices in (1, 2):
+        case = partial(
+            Case,
+            prepare=partial(_unfinished, devices),
+            outputs=("run", "run/*"),
+            kept=("run/metrics.jsonl", "run/encoder.safetensors"),  # which is exported again: it was of step 2
+            check=_first_is_good,
+            seconds=300,
+            slow=devices == 2,
+        )
+        where = f"{devices} processes"
+        for kilobytes in (0, 8, 40, 80, 160):
+            disk = partial(_full_disk, kilobytes)
+            yield case(f"{kilobytes} kB left, {where}", "full and failing disks", exits=(0, 2), around=disk)
+        yield case(f"read-only, {where}", "full and failing disks", around=lambda here: read_only(here / "run"))
+        yield case(f"files cannot grow, {where}", "full and failing disks", inside=no_large_files)
+        yield case(
+            f"the data vanishes, {where}", "disturbed processes", inside=_remove_the_data, kept=("run/*", "photos*")
+        )
+        yield case(f"a data worker is killed, {where}", "disturbed processes", inside=_kill_a_worker)
+    yield case("a process is killed", "disturbed processes", inside=partial(_signal_the_other, signal.SIGKILL))
+    yield case("a process hangs", "disturbed processes", inside=partial(_signal_the_other, signal.SIGSTOP))
+
+
+def _unfinished(devices: int, here: Path) -> Sequence[str]:
+    run = materials.run(here / "run")
+    materials.photos(here / "photos")
+    _without_last(run)
+    return ["pretrain", "--resume", "run", "data.path=photos", f"trainer.devices={devices}", "data.workers=1"]
+
+
+def _full_disk(kilobytes: int, here: Path) -> AbstractContextManager[None]:
+    return small_disk(here / "run", kilobytes)
+
+
+def _first_is_good(here: Path, ended: Ended) -> str | None:
+    folder = here / "run" / "checkpoints"
+    checkpoint.verify(folder / "step-00000001")
+    left = [path.name for path in (here / "run").rglob(".*")]
+    return f"left behind: {left}" if left else None
+
+
+def _remove_the_data() -> None:
+    """After the images were listed and before they are read."""
+    batches = Training._batches
+
+    def vanished(self: Training, start: int) -> Any:
+        shutil.rmtree("photos", ignore_errors=True)
+        return batches(self, start)
+
+    Training._batches = vanished  # type: ignore[method-assign]
+
+
+def _kill_a_worker() -> None:
+    workers._start_worker = _die
+
+
+def _die(number: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _signal_the_other(number: signal.Signals) -> None:
+    """Send a signal to the second process when it is ready."""
+    processes._SILENCE = 3.0
+    ready = processes._Watch.wait_until_ready
+
+    def disturbed(self: processes._Watch) -> None:
+        ready(self)
+        for other in self._others:
+            other.process.send_signal(number)
+
+    processes._Watch.wait_until_ready = disturbed  # type: ignore[method-assign]

@@ -18,6 +18,7 @@ from asterism.data import Source, open_source
 from asterism.errors import MissingExtra, UserError
 from asterism.index import write as embeddings
 from asterism.index.write import Written, check_target, write_embeddings
+from asterism.lock import file_lock, owned
 from asterism.nn.encoder import Encoder
 from asterism.types import Features, Model
 from tests.evals.samples import COLOURS, small_encoder, write_colours
@@ -143,6 +144,17 @@ def test_targets_are_checked_first(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="exists already"):
         check_target(tmp_path / "x.npz", overwrite=False)
     assert check_target(tmp_path / "x.npz", overwrite=True)
+
+
+def test_an_index_has_one_writer(source: Source, tmp_path: Path) -> None:
+    target = tmp_path / "index.npz"
+    with owned(file_lock(target), target):
+        with pytest.raises(UserError, match=r"index.npz is being written by this process"):
+            check_target(target, overwrite=True)
+        with pytest.raises(UserError, match=r"index.npz is being written by this process"):
+            write(source, target)
+    write(source, target)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["index.npz", "labelled"]
 
 
 def test_the_missing_parquet_extra_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

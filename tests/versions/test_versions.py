@@ -13,6 +13,7 @@ import torch
 import asterism
 from asterism.errors import UserError
 from asterism.evals.result import read_results
+from asterism.features.fingerprint import encoder_fingerprint
 from asterism.index.read import open_index
 from asterism.train.run import Run
 
@@ -40,18 +41,32 @@ def test_a_run_is_resumed(version: Path) -> None:
     torch.testing.assert_close(vectors, torch.tensor(expected["vectors"]), rtol=1e-2, atol=1e-3)
 
 
-def test_its_export_results_and_indices_are_read(version: Path) -> None:
+def test_its_export_and_results_are_read(version: Path) -> None:
     encoder = asterism.load("run")
     expected = torch.tensor(json.loads((version / "expected.json").read_text())["vectors"])
     vectors = encoder.encode([Path("photos/red/0.png"), Path("photos/blue/3.png")]).cls
     torch.testing.assert_close(vectors, expected, rtol=1e-4, atol=1e-5)
     (result,) = read_results(Path("run/eval"))
     assert result.protocol == "knn"
-    for name in ("index.npz", "index.parquet"):
-        index = open_index(Path(name), encoder)
-        assert len(index.keys) == 8
-        row = index.keys.index("red/0.png")
-        assert torch.allclose(next(index.vectors())[row, 0], expected[0], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["index.npz", "index.parquet"])
+def test_its_indices_are_read_or_refused_by_name(version: Path, name: str) -> None:
+    """An index is refused when this version computes other vectors with the same weights."""
+    encoder = asterism.load("run")
+    if json.loads(str(np.load("index.npz")["metadata"]))["encoder"] != encoder_fingerprint(encoder):
+        with pytest.raises(UserError, match=rf"model \(run at step 4\) with Asterism {version_of(version)}"):
+            open_index(Path(name), encoder)
+        return
+    index = open_index(Path(name), encoder)
+    expected = torch.tensor(json.loads((version / "expected.json").read_text())["vectors"])
+    assert len(index.keys) == 8
+    row = index.keys.index("red/0.png")
+    assert torch.allclose(next(index.vectors())[row, 0], expected[0], atol=1e-4)
+
+
+def version_of(place: Path) -> str:
+    return json.loads((place / "run" / "environment.json").read_text())["packages"]["asterism"]
 
 
 def test_newer_files_are_refused_by_name(version: Path) -> None:
