@@ -51,7 +51,7 @@ from tests.evals.samples import write_colours
 
 _IMAGES = 20  # of each of three colours
 _STEPS = 15
-_DISK = 3000  # kilobytes, several times what a run needs
+_DISK = 12_000  # kilobytes, several times what a run and its report need
 _PROTOCOL = ["--protocols", "knn", "knn.k=[5]"]
 _TRAINING = [
     "dino",
@@ -256,7 +256,7 @@ def live_on(run: str, data: str, place: str, flags: str, log: str) -> None:
     from asterism import api
     from asterism.errors import UserError
 
-    sys.stdout = sys.stderr = Path(os.devnull).open("w")
+    sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
     failing_files(place, flags)
     number = 0
     while True:
@@ -299,17 +299,28 @@ def disk(folder: Path) -> Iterator[bool]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--every", type=float, default=3.0, help="mean seconds between faults")
+    parser.add_argument(
+        "--every",
+        type=float,
+        help="mean seconds between faults  [default: an eighth of an undisturbed round, at least 3]",
+    )
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that nothing stays mounted
     with tempfile.TemporaryDirectory(prefix="asterism-soak-") as name:
         home = Path(name).resolve()
         for place in ("calm", "disturbed", "live", "flags"):
             (home / place / "here").mkdir(parents=True)
         data, calm = write_damaged_photos(home / "photos"), home / "calm" / "here"
+        start = time.monotonic()
         one_round(calm, data, Tally(), None, None)
-        expected = results(calm)
-        print(f"undisturbed: {len(expected.losses)} losses, k-NN {expected.score:.1f} %", flush=True)
+        seconds, expected = time.monotonic() - start, results(calm)
+        chosen.every = chosen.every or max(3.0, seconds / 8)
+        print(
+            f"undisturbed: {len(expected.losses)} losses, k-NN {expected.score:.1f} %, {seconds:.0f} s a round; "
+            f"a fault every {chosen.every:.0f} s",
+            flush=True,
+        )
         return soak(home, data, expected, chosen)
 
 
