@@ -5,7 +5,7 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.asterism-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: setup demo test campaign check format clean
+.PHONY: setup demo test campaign check audit format clean
 
 setup: $(STAMP)
 
@@ -32,6 +32,11 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	PYTHONPATH=. $(BIN)/lint-imports
+	$(BIN)/python -m tests.audit
+
+audit: setup
+	$(BIN)/python -m pip install --quiet pip-audit
+	$(BIN)/python -m tests.audit
 
 format: setup
 	$(BIN)/ruff format .

@@ -132,7 +132,7 @@ def about(
     if version:
         import asterism
 
-        print(f"asterism {asterism.__version__}")
+        _say(f"asterism {asterism.__version__}")
         raise typer.Exit
 
 
@@ -189,8 +189,8 @@ def pretrain(
         recipe=recipe, data=data, out=out, resume=resume, overwrite=overwrite, init=start, overrides=changes
     )
     if rank() == 0:
-        print(f"Finished: {run.path}")
-        print(f"Next:     asterism evaluate {run.path} --data LABELLED/  or  asterism report {run.path}")
+        _say(f"Finished: {run.path}")
+        _say(f"Next:     asterism evaluate {run.path} --data LABELLED/  or  asterism report {run.path}")
 
 
 @app.command()
@@ -287,7 +287,7 @@ def embed(
         batch_size=batch_size,
         device=device,
     )
-    print(f"{written.images} images of {written.data} × {written.dim} dimensions: {written.path}")
+    _say(f"{written.images} images of {written.data} × {written.dim} dimensions: {written.path}")
     if written.skipped:
         _warn(f"skipped {written.skipped} unreadable images, see {written.bad_images}", "yellow")
 
@@ -336,7 +336,7 @@ def concepts(
     """
     from asterism import api
 
-    print(
+    _say(
         api.concepts(
             _model(model, weights_option),
             images,
@@ -406,7 +406,7 @@ def reconstruct(
         overwrite=overwrite,
         device=device,
     ):
-        print(path)
+        _say(path)
 
 
 @app.command()
@@ -441,8 +441,8 @@ def track(
         _model(model, weights_option), video, mask, out, overwrite=overwrite, device=device, overrides=overrides or []
     )
     objects = "1 object" if tracked.objects == 1 else f"{tracked.objects} objects"
-    print(f"{objects} in {tracked.frames} frames: {tracked.folder}")
-    print(tracked.animation)
+    _say(f"{objects} in {tracked.frames} frames: {tracked.folder}")
+    _say(tracked.animation)
 
 
 @app.command()
@@ -481,7 +481,7 @@ def segment(
         device=device,
         overrides=overrides or [],
     )
-    print(f"{found.images} images from {found.examples} examples of {len(found.classes)} classes: {found.folder}")
+    _say(f"{found.images} images from {found.examples} examples of {len(found.classes)} classes: {found.folder}")
     for bad in found.skipped:
         _warn(f"skipped {bad}", "yellow")
 
@@ -523,10 +523,10 @@ def search(
         _model(model, weights_option), index, query, out, count=count, data=data, overwrite=overwrite, device=device
     )
     for path, neighbours in found.items():
-        print(path)
+        _say(path)
         for neighbour in neighbours:
-            print(f"  {neighbour.similarity:.3f}  {neighbour.key}")
-    print(out)
+            _say(f"  {neighbour.similarity:.3f}  {neighbour.key}")
+    _say(out)
 
 
 @app.command()
@@ -542,7 +542,7 @@ def report(
     """
     from asterism import api
 
-    print(api.report(*runs))
+    _say(api.report(*runs))
 
 
 @app.command()
@@ -590,13 +590,13 @@ def compare(
         if launch not in LAUNCHERS:
             raise unknown("launcher", launch, LAUNCHERS)
         machines = Machines("slurm" if launch == "slurm" else "torchrun", devices, nodes)
-        print(f"Start with:   bash {comparing.write_launch_scripts(planned, machines)}")
-        print(f"Collect with: asterism compare {study} --out {planned.place.folder}")
+        _say(f"Start with:   bash {comparing.write_launch_scripts(planned, machines)}")
+        _say(f"Collect with: asterism compare {study} --out {planned.place.folder}")
     elif dry_run:
-        print(comparing.describe_plan(planned))
+        _say(comparing.describe_plan(planned))
     else:
-        found = comparing.run_study(planned, jobs, print)
-        print(f"\n{found.table}\n{found.page}")
+        found = comparing.run_study(planned, jobs, _say)
+        _say(f"\n{found.table}\n{found.page}")
 
 
 @app.command()
@@ -628,9 +628,9 @@ def export(
 
     exported = api.export(model, to, out, dtype=dtype, license=license_name, overwrite=overwrite)
     for name, size in exported.files.items():
-        print(f"{exported.folder / name}  {_megabytes(size)}")
+        _say(f"{exported.folder / name}  {_megabytes(size)}")
     if exported.difference is not None:
-        print(f"Largest difference from the model: {exported.difference:.1e}")
+        _say(f"Largest difference from the model: {exported.difference:.1e}")
     for note in exported.notes:
         _warn(f"Note: {note}", "yellow")
 
@@ -686,7 +686,7 @@ def demo(
     for protocol, (data, changes) in _DEMO_SCORES.items():
         for result in api.evaluate(run, data, protocol, baselines=True, overrides=changes).values():
             _show(result)
-    print(f"Report: {api.report(run).resolve()}")
+    _say(f"Report: {api.report(run).resolve()}")
 
 
 def _model(place: str, options: list[str] | None) -> str | Weights:
@@ -733,14 +733,14 @@ def _show(result: Result) -> None:
     """A table of values: one row per metric, one column per encoder."""
     from rich.table import Table
 
-    from asterism.viz.console import plain_console
+    from asterism.viz.console import plain_console, visible
 
-    table = Table("", result.model.name, *result.baselines)
+    table = Table("", visible(result.model.name), *map(visible, result.baselines))
     for column in table.columns[1:]:
         column.justify = "right"
     for name, value in result.values.items():
         others = (baseline.get(name) for baseline in result.baselines.values())
-        table.add_row(name, *("" if number is None else f"{number:.2f}" for number in (value, *others)))
+        table.add_row(visible(name), *("" if number is None else f"{number:.2f}" for number in (value, *others)))
     console = plain_console(soft_wrap=True)
     console.print(f"{result.protocol}: {result.test.images:,} images of {result.test.name}", style="bold")
     console.print(table, soft_wrap=False)
@@ -748,6 +748,12 @@ def _show(result: Result) -> None:
         console.print(note)
     if result.path is not None:
         console.print(f"Written to {result.path}")
+
+
+def _say(text: object) -> None:
+    from asterism.viz.console import visible
+
+    print(visible(text))
 
 
 def _warn(message: str, style: str) -> None:

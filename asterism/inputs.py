@@ -48,8 +48,8 @@ def read_regular(path: Path, most: int) -> bytes:
                 raise Unreadable(f"the file cannot be read: {reason_of(error)}") from None
             if wait is None:
                 raise UserError(
-                    f"cannot read {path}: {reason_of(error)}. The disk, the network drive or the system failed, not "
-                    "the file's format: check it and run the command again; if only this file fails, delete it"
+                    f"cannot read {path}: {reason_of(error)}. The disk, the network drive or the system failed: check "
+                    "it and run the command again; if only this file fails, delete it"
                 ) from None
             time.sleep(wait)
     raise AssertionError

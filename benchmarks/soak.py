@@ -51,7 +51,7 @@ from tests.evals.samples import write_colours
 
 _IMAGES = 20  # of each of three colours
 _STEPS = 15
-_DISK = 3000  # kilobytes, several times what a run needs
+_DISK = 8_000  # kilobytes, several times what a run and its report need
 _PROTOCOL = ["--protocols", "knn", "knn.k=[5]"]
 _TRAINING = [
     "dino",
@@ -63,6 +63,8 @@ _TRAINING = [
     f"trainer.steps={_STEPS}",
     "trainer.batch_size=8",
     "method.out_dim=32",
+    "method.hidden_dim=32",
+    "method.bottleneck_dim=16",
     "method.local_views=0",
     "data.workers=1",
     "data.max_bad_share=0.2",
@@ -173,6 +175,23 @@ class Faults:
         return lambda: (self.flags / name).unlink(missing_ok=True)
 
 
+@dataclass(frozen=True)
+class Disturbance:
+    """The faults of the commands, and of the process that never ends."""
+
+    commands: Faults
+    live: Faults
+    live_pid: int
+
+    def __call__(self, pid: int) -> None:
+        self.commands(pid)
+        self.live(self.live_pid)
+
+    def end(self) -> None:
+        self.commands.end()
+        self.live.end()
+
+
 # --- the commands ----------------------------------------------------------------------------------------------------
 
 
@@ -233,7 +252,9 @@ class Tally:
             self.wrong.append(f"{' '.join(words[:3])}: {ended.problem or ended.code}: {ended.errors[-1500:]}")
 
 
-def one_round(folder: Path, data: Path, tally: Tally, faults: Faults | None, inside: Callable[[], None] | None) -> None:
+def one_round(
+    folder: Path, data: Path, tally: Tally, faults: Disturbance | None, inside: Callable[[], None] | None
+) -> None:
     for words_of in commands(folder, data):
         while True:
             words = words_of()
@@ -256,7 +277,7 @@ def live_on(run: str, data: str, place: str, flags: str, log: str) -> None:
     from asterism import api
     from asterism.errors import UserError
 
-    sys.stdout = sys.stderr = Path(os.devnull).open("w")
+    sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
     failing_files(place, flags)
     number = 0
     while True:
@@ -266,11 +287,10 @@ def live_on(run: str, data: str, place: str, flags: str, log: str) -> None:
             found = api.evaluate(run, data, "knn", out=f"{place}/eval", knn={"k": [5]})["knn"].values["top1_k5"]
             api.embed(run, data, f"{place}/live.npz", overwrite=True)
             vectors = np.load(f"{place}/live.npz")["embeddings"].tobytes()
-            shutil.copytree(run, f"{place}/run", dirs_exist_ok=True)
-            api.report(f"{place}/run")
+            api.report(run)
             end = _digest(found, vectors)
         except (UserError, OSError) as error:
-            wrong = type(error).__name__
+            wrong = f"{type(error).__name__}: {str(error)[:200]}"
         pages = int(Path("/proc/self/statm").read_text().split()[1]) if Path("/proc/self/statm").exists() else 0
         files = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0  # noqa: PTH208
         line = {"round": number, "megabytes": pages * 4096 / 1e6, "files": files, "end": end, "error": wrong}
@@ -299,17 +319,28 @@ def disk(folder: Path) -> Iterator[bool]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--every", type=float, default=3.0, help="mean seconds between faults")
+    parser.add_argument(
+        "--every",
+        type=float,
+        help="mean seconds between faults  [default: an eighth of an undisturbed round, at least 3]",
+    )
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that nothing stays mounted
     with tempfile.TemporaryDirectory(prefix="asterism-soak-") as name:
         home = Path(name).resolve()
         for place in ("calm", "disturbed", "live", "flags"):
             (home / place / "here").mkdir(parents=True)
         data, calm = write_damaged_photos(home / "photos"), home / "calm" / "here"
+        start = time.monotonic()
         one_round(calm, data, Tally(), None, None)
-        expected = results(calm)
-        print(f"undisturbed: {len(expected.losses)} losses, k-NN {expected.score:.1f} %", flush=True)
+        seconds, expected = time.monotonic() - start, results(calm)
+        chosen.every = chosen.every or max(3.0, seconds / 8)
+        print(
+            f"undisturbed: {len(expected.losses)} losses, k-NN {expected.score:.1f} %, {seconds:.0f} s a round; "
+            f"a fault every {chosen.every:.0f} s",
+            flush=True,
+        )
         return soak(home, data, expected, chosen)
 
 
@@ -323,20 +354,19 @@ def soak(home: Path, data: Path, expected: Results, chosen: argparse.Namespace) 
         faults = Faults(folder, flags / "here", chosen.every, ("kill", "kill", *lasting), mounted, dice)
         live_faults = Faults(place, flags / "here", chosen.every, lasting, live_mounted, random.Random(chosen.seed + 1))
         inside = partial(failing_files, str(home / "disturbed"), str(flags / "here"))
+        shutil.copytree(home / "calm/here/run", place / "run", symlinks=True)
         live = get_context("forkserver").Process(
-            target=live_on, args=(str(home / "calm/here/run"), str(data), str(place), str(flags / "here"), str(log))
+            target=live_on, args=(str(place / "run"), str(data), str(place), str(flags / "here"), str(log))
         )
         live.start()
 
-        def watch(pid: int) -> None:
-            faults(pid)
-            live_faults(live.pid or 0)
-
+        assert live.pid is not None
+        disturbance = Disturbance(faults, live_faults, live.pid)
         try:
             while time.monotonic() - start < 60 * chosen.minutes:
                 for left in folder.iterdir():
                     shutil.rmtree(left) if left.is_dir() else left.unlink()
-                one_round(folder, data, tally, _Both(watch, faults, live_faults), inside)  # type: ignore[arg-type]
+                one_round(folder, data, tally, disturbance, inside)
                 tally.rounds += 1
                 tally.unequal += results(folder) != expected
                 left_behind = [path.name for path in folder.rglob(".*") if path.name.endswith("tmp")]
@@ -344,28 +374,12 @@ def soak(home: Path, data: Path, expected: Results, chosen: argparse.Namespace) 
                     tally.wrong.append(f"left behind: {left_behind}")
                 print(f"{(time.monotonic() - start) / 60:.1f} min: {_words(tally, faults)}", flush=True)
         finally:
-            live_faults.end()
+            disturbance.end()
             still_alive = live.is_alive()
             live.kill()
             live.join()
     equal = _digest(expected.score, expected.embeddings)
     return conclude(tally, faults, live_faults, log, equal, still_alive, time.monotonic() - start)
-
-
-@dataclass
-class _Both:
-    """The faults of the commands and of the process that never ends, as one."""
-
-    watch: Callable[[int], None]
-    commands: Faults
-    live: Faults
-
-    def __call__(self, pid: int) -> None:
-        self.watch(pid)
-
-    def end(self) -> None:
-        self.commands.end()
-        self.live.end()
 
 
 def conclude(
@@ -377,8 +391,7 @@ def conclude(
     print(f"commands:  {_words(tally, faults)}")
     good = [line for line in lines if not line["error"]]
     different = sum(line["end"] != equal for line in good)
-    errors = dict(Counter(line["error"] for line in lines if line["error"]))
-    print(f"one process: {len(lines)} rounds, {len(good)} complete, {different} unequal; the others ended by {errors}")
+    print(f"one process: {len(lines)} rounds, {len(good)} complete, {different} unequal; the others ended by faults")
     print(f"             {dict(live.count)}, still running: {still_alive}")
     for what in ("megabytes", "files"):
         first, last = ([line[what] for line in part] for part in (lines[:quarter], lines[-quarter:]))

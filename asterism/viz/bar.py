@@ -7,7 +7,7 @@ import time
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from asterism.ops.collectives import rank
-from asterism.viz.console import plain_console
+from asterism.viz.console import plain_console, visible
 
 _QUIET_SECONDS = 2.0  # a bar appears when the work takes longer than this
 
@@ -17,7 +17,7 @@ class Bar:
 
     def __init__(self, title: str, total: int, done: int = 0) -> None:
         self._console = plain_console(stderr=True)
-        self._title, self._total, self._done = title, total, done
+        self._title, self._total, self._done = visible(title), total, done
         self._start = time.monotonic()
         self._bar: Progress | None = None
 

@@ -36,7 +36,8 @@ def main() -> int:
             verdicts.append(verdict)
             if chosen.verbose or not verdict.passed:
                 print(f"{verdict.kind}: {case.cause}: {case.name}\n    {verdict.detail}", flush=True)
-    print(f"\n{table(verdicts)}\n\n{len(verdicts)} cases in {time.monotonic() - start:.0f} s")
+    seconds, computed = time.monotonic() - start, sum(verdict.computed for verdict in verdicts)
+    print(f"\n{table(verdicts)}\n\n{len(verdicts)} cases in {seconds:.0f} s, of which {computed:.0f} s computing")
     return int(not all(verdict.passed for verdict in verdicts))
 
 

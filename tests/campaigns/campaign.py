@@ -20,7 +20,7 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -64,6 +64,7 @@ class Verdict:
     case: Case
     kind: str
     detail: str = ""
+    computed: float = 0.0  # seconds on a processor
 
     @property
     def passed(self) -> bool:
@@ -83,7 +84,7 @@ def run_case(case: Case) -> Verdict:
                 ended = execute(words, folder, case.seconds, case.megabytes, case.inside)
                 after = snapshot(folder)
                 left = sorted(file.name for file in temporary.iterdir())
-                return judge(case, ended, before, after, left, folder)
+                return replace(judge(case, ended, before, after, left, folder), computed=ended.computed)
         except Unavailable as error:
             return Verdict(case, SKIPPED, str(error))
 

@@ -52,6 +52,7 @@ class Ended:
     problem: str  # "hang" or "memory" if a limit was exceeded, else empty
     seconds: float
     megabytes: float  # the most that was resident, as far as it was seen
+    computed: float  # seconds on a processor, as far as they were seen
 
 
 def execute(
@@ -86,12 +87,13 @@ def execute(
         process = _CONTEXT.Process(
             target=_command, args=(list(words), str(folder), own, str(output), str(errors), inside)
         )
-        start, most, problem = time.monotonic(), 0.0, ""
+        start, most, computed, problem = time.monotonic(), 0.0, 0.0, ""
         process.start()
         assert process.pid is not None
         while process.exitcode is None:
             process.join(_POLL)
             most = max(most, _resident(process.pid))
+            computed = max(computed, _computed(process.pid))
             elapsed = time.monotonic() - start
             if watch is not None:
                 watch(process.pid)
@@ -100,9 +102,8 @@ def execute(
                 _kill(process.pid)
                 process.join()
         _kill(process.pid)  # whatever it started
-        return Ended(
-            process.exitcode, _read(output), _read(errors), problem, round(time.monotonic() - start, 2), round(most, 1)
-        )
+        seconds = time.monotonic() - start
+        return Ended(process.exitcode, _read(output), _read(errors), problem, seconds, most, computed)
 
 
 @functools.cache
@@ -148,6 +149,15 @@ def _resident(pid: int) -> float:
     except (OSError, IndexError):
         return 0.0
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def _computed(pid: int) -> float:
+    """Seconds that a process has computed, 0 where the system does not say."""
+    try:
+        numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK") if len(numbers) > 12 else 0.0
 
 
 def _kill(pid: int) -> None:

@@ -362,7 +362,6 @@ def _bombs() -> Iterator[Case]:
                 "decompression bombs",
                 partial(prepare, name=name, file=file, content=content),
                 exits=(0, 2),
-                megabytes=_SMALL_MEMORY,
             )
 
 

@@ -11,7 +11,7 @@ from asterism.viz.bar import Bar
 
 def _shown(monkeypatch: pytest.MonkeyPatch, quiet_seconds: float, *, terminal: bool = True, rank: int = 0) -> str:
     screen = io.StringIO()
-    monkeypatch.setattr(bar, "Console", lambda stderr: Console(file=screen, force_terminal=terminal, width=80))
+    monkeypatch.setattr(bar, "plain_console", lambda stderr: Console(file=screen, force_terminal=terminal, width=80))
     monkeypatch.setattr(bar, "rank", lambda: rank)
     monkeypatch.setattr(bar, "_QUIET_SECONDS", quiet_seconds)
     with Bar("birds", 40, 10) as shown:

@@ -1,0 +1,32 @@
+"""A few cases of every cause; `make campaign` runs all."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from tests.campaigns import CAMPAIGNS
+from tests.campaigns.campaign import SKIPPED, Case, few, run_case
+
+_SEED = 0
+_PER_CAUSE = 2
+
+
+def _chosen() -> dict[str, Case]:
+    return {
+        f"{name}: {case.cause}: {case.name}": case
+        for name in CAMPAIGNS
+        for case in few(importlib.import_module(f"tests.campaigns.{name}").cases(_SEED), _SEED, _PER_CAUSE)
+    }
+
+
+_CASES = _chosen()
+
+
+@pytest.mark.parametrize("name", _CASES)
+def test_a_case_ends_well(name: str) -> None:
+    verdict = run_case(_CASES[name])
+    if verdict.kind == SKIPPED:
+        pytest.skip(verdict.detail)
+    assert verdict.passed, f"{verdict.kind}: {verdict.detail}"
