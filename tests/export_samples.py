@@ -55,6 +55,6 @@ def _seeded() -> Iterator[None]:
 def _encoder(backbone: Backbone) -> Encoder:
     """Weights as after training: no part is zero, one or too small to be noticed."""
     for name, parameter in backbone.network.named_parameters():
-        if name == "pos_embed" or "relative_position" in name or name.endswith(("bias", "gamma")):
+        if name == "pos_embed" or "relative_position" in name or name.endswith(("bias", "gamma", "gamma_1")):
             parameter.add_(0.5 * torch.randn(parameter.shape))
     return Encoder(backbone, MEAN, STD).eval()

@@ -54,7 +54,7 @@ def open_model(folder: Path) -> Model:
         output = network(((images - mean) / std).to(network.dtype), **options)
         tokens = output.last_hidden_state
         patches, sparse = tokens[:, first + extra :], tokens[:, first : first + extra]
-        found = {"cls": tokens[:, 0] if first else patches.mean(dim=1), "patches": patches}
+        found = {"cls": tokens[:, 0] if own["pooling"] == "class" else patches.mean(dim=1), "patches": patches}
         if own["concepts"]:
             found["sparse"] = sparse
         if localization is not None:
@@ -91,10 +91,15 @@ def _localization(encoder: Encoder) -> Localization | None:
     return encoder.localization if isinstance(encoder, ConceptEncoder) else None
 
 
+def _pooling(encoder: Encoder) -> str:
+    return encoder.backbone.pooling if isinstance(encoder.backbone, ViT) else "mean"
+
+
 def _description(encoder: Encoder, localization: Localization | None) -> dict[str, Any]:
     """What readers of the tokens need, in the configuration under a key that transformers keeps and ignores."""
     return {
         "class_token": encoder.backbone.has_cls,
+        "pooling": _pooling(encoder),
         "registers": encoder.backbone.registers,
         "patch_size": encoder.patch_size,
         "concepts": isinstance(encoder, ConceptEncoder),
@@ -104,8 +109,8 @@ def _description(encoder: Encoder, localization: Localization | None) -> dict[st
 
 def _notes(encoder: Encoder) -> tuple[str, ...]:
     notes = []
-    if isinstance(encoder.backbone, ViT) and not encoder.backbone.has_cls:
-        notes.append("the network has no class token: an image's vector is the mean of its patches, not pooler_output")
+    if isinstance(encoder.backbone, ViT) and _pooling(encoder) == "mean":
+        notes.append("an image's vector is the mean of its patches, not pooler_output")
     if isinstance(encoder, ConceptEncoder) and encoder.reconstruction is not None:
         notes.append("the decoder, which makes images from concepts, is left out; --to safetensors keeps it")
     return tuple(notes)
@@ -117,7 +122,11 @@ def _usage(encoder: Encoder, native: NativeModel, localization: Localization | N
     patches = f"tokens[:, {start}:]" if start else "tokens"
     imports = ""
     lines = [f"patches = {patches}  # one vector per patch, in raster order"]
-    lines.append("image = tokens[:, 0]  # one vector per image" if first else "image = patches.mean(dim=1)")
+    lines.append(
+        "image = tokens[:, 0]  # one vector per image"
+        if _pooling(encoder) == "class"
+        else "image = patches.mean(dim=1)"
+    )
     text = "It is a native class of transformers (" + native.config["architectures"][0] + "); no remote code is needed."
     if isinstance(encoder, ConceptEncoder):
         lines.append(f"concepts = tokens[:, {first}:{start}]  # what is in the image")
