@@ -27,7 +27,8 @@ def timm_vit(name: str, **arguments: Any) -> Encoder:
     """The same sizes, with arguments that are timm's."""
     sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 32, "depth": 2, "num_heads": 2}
     with _seeded():
-        return _encoder(rebuild_backbone(Architecture(name, sizes | VIT_FEATURES | arguments)))
+        pooling = "mean" if arguments.get("global_pool") == "avg" else None
+        return _encoder(rebuild_backbone(Architecture(name, sizes | VIT_FEATURES | arguments, pooling=pooling)))
 
 
 def small_swin(window: int = 4, depths: tuple[int, ...] = (2, 1, 1, 1), image_size: int = 32) -> Encoder:

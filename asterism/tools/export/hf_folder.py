@@ -37,8 +37,7 @@ def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
 
 
 def open_model(folder: Path) -> Model:
-    transformers = needed("transformers")
-    network = transformers.AutoModel.from_pretrained(folder, dtype="auto").eval()
+    network = _network(folder)
     details = json.loads((folder / _PREPROCESSOR).read_text(encoding="utf-8"))
     own = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))["asterism"]
     mean, std = (torch.tensor(details[name])[:, None, None] for name in ("image_mean", "image_std"))
@@ -63,6 +62,19 @@ def open_model(folder: Path) -> Model:
         return {name: tensor.float() for name, tensor in found.items()}
 
     return run
+
+
+def _network(folder: Path) -> Any:
+    """The model, without the library's progress bar."""
+    transformers = needed("transformers")
+    messages = transformers.utils.logging
+    shown = messages.is_progress_bar_enabled()
+    messages.disable_progress_bar()
+    try:
+        return transformers.AutoModel.from_pretrained(folder, dtype="auto").eval()
+    finally:
+        if shown:
+            messages.enable_progress_bar()
 
 
 HF = Target("hf", "transformers", (_CONFIG, _PREPROCESSOR, _WEIGHTS, _CONCEPTS), write, open_model)
