@@ -611,6 +611,7 @@ def export(
         str | None, typer.Option("--license", metavar="NAME", help="For the model card, for example apache-2.0.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export in --out.")] = False,
+    weights_option: WeightsOption = None,
 ) -> None:
     """Write a model for other programs: onnxruntime, torch alone, Hugging Face transformers, timm.
 
@@ -626,7 +627,9 @@ def export(
     """
     from asterism import api
 
-    exported = api.export(model, to, out, dtype=dtype, license=license_name, overwrite=overwrite)
+    exported = api.export(
+        _model(model, weights_option), to, out, dtype=dtype, license=license_name, overwrite=overwrite
+    )
     for name, size in exported.files.items():
         _say(f"{exported.folder / name}  {_megabytes(size)}")
     if exported.difference is not None:

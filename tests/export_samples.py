@@ -27,7 +27,8 @@ def timm_vit(name: str, **arguments: Any) -> Encoder:
     """The same sizes, with arguments that are timm's."""
     sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 32, "depth": 2, "num_heads": 2}
     with _seeded():
-        return _encoder(rebuild_backbone(Architecture(name, sizes | VIT_FEATURES | arguments)))
+        pooling = "mean" if arguments.get("global_pool") == "avg" else None
+        return _encoder(rebuild_backbone(Architecture(name, sizes | VIT_FEATURES | arguments, pooling=pooling)))
 
 
 def small_swin(window: int = 4, depths: tuple[int, ...] = (2, 1, 1, 1), image_size: int = 32) -> Encoder:
@@ -55,6 +56,6 @@ def _seeded() -> Iterator[None]:
 def _encoder(backbone: Backbone) -> Encoder:
     """Weights as after training: no part is zero, one or too small to be noticed."""
     for name, parameter in backbone.network.named_parameters():
-        if name == "pos_embed" or "relative_position" in name or name.endswith(("bias", "gamma")):
+        if name == "pos_embed" or "relative_position" in name or name.endswith(("bias", "gamma", "gamma_1")):
             parameter.add_(0.5 * torch.randn(parameter.shape))
     return Encoder(backbone, MEAN, STD).eval()

@@ -181,6 +181,7 @@ def test_unknown_names_are_refused() -> None:
         "concepts",
         "embed",
         "evaluate",
+        "export",
         "load",
         "pretrain",
         "reconstruct",

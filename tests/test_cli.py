@@ -120,6 +120,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
         "track",
         "segment",
         "search",
+        "export",
         "report",
         "list",
         "demo",

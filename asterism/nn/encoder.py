@@ -57,7 +57,8 @@ class Encoder(nn.Module):
 
     def forward(self, pixels: Float[Tensor, "b 3 h w"]) -> Features:
         """Features of normalised pixels."""
-        return features_of(self.backbone, self.backbone(pixels))
+        tokens = self.backbone(pixels)
+        return features_of(tokens, self.backbone.pool(tokens))
 
     def named_outputs(self, pixels: Float[Tensor, "b 3 h w"]) -> dict[str, Tensor]:
         """What an exported model returns for normalised pixels, by name: the tensors of `Features`.
@@ -94,7 +95,7 @@ class Encoder(nn.Module):
         depth = self.backbone.depth
         blocks = range(max(0, depth - last), depth)
         layers = self.backbone.layers(self.normalise(images), blocks)
-        return [features_of(self.backbone, tokens) for tokens in layers]
+        return [features_of(tokens, self.backbone.pool(tokens)) for tokens in layers]
 
     def normalise(self, images: Shaped[Tensor, "b c h w"]) -> Float[Tensor, "b 3 h w"]:
         """Pixels as `forward` expects them, from uint8 or from floats in [0, 1]."""
@@ -141,9 +142,9 @@ class Encoder(nn.Module):
         encoder of some step never has older parts."""
 
 
-def features_of(backbone: Backbone, tokens: Tokens) -> Features:
-    """Features of a backbone's tokens."""
-    return Features(cls=backbone.pool(tokens), patches=tokens.patches, grid=tokens.grid)
+def features_of(tokens: Tokens, vector: Float[Tensor, "b d"]) -> Features:
+    """Features of a backbone's tokens, and of the vector that it pools from them."""
+    return Features(cls=vector, patches=tokens.patches, grid=tokens.grid)
 
 
 def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:

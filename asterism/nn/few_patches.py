@@ -40,7 +40,8 @@ class FewPatches(Encoder):
         return self.backbone(pixels, keep=keep)
 
     def forward(self, pixels: Float[Tensor, "b 3 h w"]) -> Features:
-        return features_of(self.backbone, self.seen(pixels))
+        tokens = self.seen(pixels)
+        return features_of(tokens, self.backbone.pool(tokens))
 
 
 def seeing(encoder: Encoder, tokens: int | None) -> Encoder:

@@ -7,6 +7,7 @@ enter as lengths of tensors, and the position table is resampled by matrices. No
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,7 +20,8 @@ from torch import Tensor, nn
 
 from asterism.nn.backbone import Backbone
 from asterism.nn.encoder import Encoder
-from asterism.nn.positions import Grid, Resampling
+from asterism.nn.positions import Grid
+from asterism.nn.rope_vit import RopeViT
 from asterism.nn.swin import Swin
 from asterism.nn.vit import ViT
 from asterism.ops.bicubic import antialiased_matrix, plain_matrix
@@ -39,13 +41,12 @@ class Graph(nn.Module):
 
     def __init__(self, encoder: Encoder, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        copied = copy.deepcopy(encoder).requires_grad_(False).eval()
         self.dtype = dtype
-        self.any_size = type(encoder.backbone) is ViT
         self.image_size = encoder.image_size
         self.patch_size = encoder.patch_size
-        copied.backbone = _recordable(copied)
-        self.encoder = copied.to(dtype)
+        self.any_size = _takes_any_size(encoder.backbone)
+        self.encoder: Any = copy.deepcopy(encoder).requires_grad_(False).eval().to(dtype)
+        self.encoder.backbone = _recordable(self.encoder, encoder.backbone)
         for name in ("mean", "std"):
             self.register_buffer(name, torch.tensor(getattr(encoder, name))[:, None, None])
 
@@ -72,67 +73,93 @@ def recording() -> Iterator[None]:
         jaxtyping.config.update("jaxtyping_disable", disabled)
 
 
-def _recordable(encoder: Encoder) -> Any:
+def _takes_any_size(backbone: Backbone) -> bool:
+    return type(backbone) is ViT or (isinstance(backbone, RopeViT) and backbone.turns_like_dinov3)
+
+
+def _recordable(encoder: Encoder, exact: Backbone) -> Any:
+    """What takes the place of the encoder's backbone, which is `exact` in the precision of the graph."""
     backbone = encoder.backbone
-    if type(backbone) is ViT:
-        return _AnySizeViT(backbone)
+    if isinstance(backbone, ViT) and isinstance(exact, ViT):
+        return _RecordableViT(backbone, exact, None if _takes_any_size(exact) else encoder.image_size)
     if isinstance(backbone, Swin):
         backbone.fix_masks(encoder.image_size)
     return _FixedSize(backbone, encoder.image_size)
 
 
-class _AnySizeViT(nn.Module):
-    """A `ViT` for images of any size, in place of the encoder's backbone."""
+class _RecordableViT(nn.Module):
+    """A `ViT` in place of the encoder's backbone, for images of any size, or of `size` pixels per side.
+
+    Positions are stored in full precision. Rotary ones other than DINOv3's are computed in advance, for one size.
+    """
 
     prefix: Float[Tensor, "1 p d"]
     table: Float[Tensor, "rows columns d"] | None
+    periods: Float[Tensor, " k"] | None
 
-    def __init__(self, vit: ViT) -> None:
+    def __init__(self, vit: ViT, exact: ViT, size: int | None) -> None:
         super().__init__()
-        self.network = vit.network
-        self.patch_size = vit.patch_size
-        self.has_cls = vit.has_cls
-        self.registers = vit.registers
-        self.resampling: Resampling = vit.architecture.resampling
+        self.vit = vit
+        self.size = size
         self.grid: Grid = vit.network.patch_embed.grid_size
-        prefix, positions = vit.prefix_and_positions(self.grid)
+        prefix, _ = vit.prefix_and_positions(self.grid)
+        _, positions = exact.prefix_and_positions(self.grid)
+        turns = isinstance(exact, RopeViT) and exact.turns_like_dinov3
         self.register_buffer("prefix", prefix.detach())
         self.register_buffer("table", None if positions is None else positions.detach().view(*self.grid, -1))
+        self.register_buffer("periods", exact.network.rope.periods if turns else None)
+        if size is not None:
+            side = size // vit.patch_size
+            for block, (table,) in enumerate(exact.context((side, side), None)):
+                self.register_buffer(f"rotary_{block}", None if table is None else table.detach())
 
     def forward(self, pixels: Float[Tensor, "b 3 h w"]) -> Tokens:
-        cells = F.pixel_unshuffle(pixels, self.patch_size)  # raises for sides that are not multiples
-        embed = self.network.patch_embed
-        patches = F.linear(cells.flatten(2).mT, embed.proj.weight.flatten(1), embed.proj.bias)
-        patches = embed.norm(patches)
+        vit = self.vit
+        if self.size is not None:
+            pixels = pixels.expand(-1, 3, self.size, self.size)  # raises for every other size
+        cells = F.pixel_unshuffle(pixels, vit.patch_size)  # raises for sides that are not multiples
+        embed = vit.network.patch_embed
+        patches = embed.norm(F.linear(cells.flatten(2).mT, embed.proj.weight.flatten(1), embed.proj.bias))
         if self.table is not None:
             patches = patches + self._positions(cells).to(patches.dtype)
-        x = torch.cat([self.prefix.expand(cells.shape[0], -1, -1), patches], dim=1)
-        x = self.network.norm_pre(x)
-        for block in self.network.blocks:
-            x = block(x)
-        x = self.network.norm(x)
-        first = int(self.has_cls)
-        return Tokens(
-            cls=x[:, 0] if self.has_cls else None,
-            registers=x[:, first : first + self.registers],
-            patches=x[:, first + self.registers :],
-            grid=(cells.shape[2], cells.shape[3]),
-        )
+        x = vit.network.norm_pre(torch.cat([self.prefix.expand(cells.shape[0], -1, -1), patches], dim=1))
+        for block, context in zip(vit.network.blocks, self._context(cells), strict=True):
+            x = block(x, *context)
+        return vit.tokens(vit.network.norm(x), (cells.shape[2], cells.shape[3]))
+
+    def pool(self, tokens: Tokens) -> Float[Tensor, "b d"]:
+        return self.vit.pool(tokens)
 
     def _positions(self, cells: Float[Tensor, "b c rows columns"]) -> Float[Tensor, "n d"]:
         """The table resampled to the grid of these cells; equal to `positions.resample`."""
         assert self.table is not None
-        lines = [torch.ones_like(line).float() for line in (cells[0, 0, :, 0], cells[0, 0, 0])]
-        extra = torch.zeros_like(lines[0].sum())
-        if self.resampling == "offset":
+        lines, extra = _lines(cells), torch.zeros_like(self.table[0, 0, 0])
+        if self.vit.architecture.resampling == "offset":
             own = (lines[0].sum() == self.grid[0]) & (lines[1].sum() == self.grid[1])
             extra = _OFFSET * (~own).float()
-        matrix = antialiased_matrix if self.resampling == "antialiased" else plain_matrix
+        matrix = antialiased_matrix if self.vit.architecture.resampling == "antialiased" else plain_matrix
         rows, columns = (
             matrix(line.cumsum(0) - 0.5, old, old / (line.sum() + extra))
             for line, old in zip(lines, self.grid, strict=True)
         )
-        return torch.einsum("ri,ijd,cj->rcd", rows, self.table.float(), columns).flatten(0, 1)
+        return torch.einsum("ri,ijd,cj->rcd", rows, self.table, columns).flatten(0, 1)
+
+    def _context(self, cells: Float[Tensor, "b c rows columns"]) -> list[tuple[Tensor | None, ...]]:
+        """What each block takes besides the tokens: nothing, or sines and cosines."""
+        depth = self.vit.depth
+        if self.size is not None:
+            return [(getattr(self, f"rotary_{block}"),) for block in range(depth)]
+        if self.periods is None:
+            return [()] * depth
+        rows, columns = (2 * (line.cumsum(0) - 0.5) / line.sum() - 1 for line in _lines(cells))
+        centres = torch.stack([rows[:, None] + 0 * columns, 0 * rows[:, None] + columns], dim=-1)
+        angles = (2 * math.pi * centres[..., None] / self.periods).flatten(2).flatten(0, 1).repeat(1, 2)
+        return [(torch.cat([angles.sin(), angles.cos()], dim=-1),)] * depth
+
+
+def _lines(cells: Float[Tensor, "b c rows columns"]) -> list[Float[Tensor, " _"]]:
+    """A one for every row, and one for every column: sizes as tensors, on the device of the cells."""
+    return [torch.ones_like(line).float() for line in (cells[0, 0, :, 0], cells[0, 0, 0])]
 
 
 class _FixedSize(nn.Module):
@@ -145,3 +172,6 @@ class _FixedSize(nn.Module):
 
     def forward(self, pixels: Float[Tensor, "b 3 h w"]) -> Tokens:
         return self.backbone(pixels.expand(-1, 3, self.size, self.size))  # raises for every other size
+
+    def pool(self, tokens: Tokens) -> Float[Tensor, "b d"]:
+        return self.backbone.pool(tokens)

@@ -10,7 +10,12 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from timm.layers import AttentionRope, PatchEmbed, apply_rot_embed_cat  # type: ignore[attr-defined]
+from timm.layers import (  # type: ignore[attr-defined]
+    AttentionRope,
+    PatchEmbed,
+    RotaryEmbeddingDinoV3,
+    apply_rot_embed_cat,
+)
 from timm.models.eva import Eva, EvaAttention, EvaBlock, EvaBlockPostNorm
 from torch import Tensor
 from torch.nn import functional as F
@@ -40,7 +45,14 @@ def build(config: BackboneConfig) -> RopeViT:
 class RopeViT(ViT):
     """A timm `Eva` as a `Backbone`. Class token and registers are not rotated."""
 
-    def _context(self, grid: Grid, keep: Int[Tensor, "b m"] | None) -> Sequence[tuple[Float[Tensor, ...] | None]]:
+    @property
+    def turns_like_dinov3(self) -> bool:
+        """Whether positions are those of DINOv3: patch centres in [-1, 1] along each side, the same for all blocks."""
+        rope = self.network.rope
+        own = (rope.normalize_coords, rope.grid_offset) if type(rope) is RotaryEmbeddingDinoV3 else None
+        return own == ("separate", 0.0) and rope.rotate_half and self.network.pos_embed is None
+
+    def context(self, grid: Grid, keep: Int[Tensor, "b m"] | None) -> Sequence[tuple[Float[Tensor, ...] | None]]:
         """Sines and cosines of every block: one table, or (`rope_mixed`) a learned one per block."""
         rope = self.network.rope
         if rope is None:

@@ -44,7 +44,7 @@ def build(config: BackboneConfig) -> ViT:
 class ViT(Backbone):
     """A timm `VisionTransformer` as a `Backbone`; without mask, keep and keys it computes `forward_features`.
 
-    Networks of other timm classes override `_is_known` and `_context`, what every block takes besides the tokens.
+    Networks of other timm classes override `_is_known` and `context`, what every block takes besides the tokens.
     """
 
     takes_masks: ClassVar[bool] = True
@@ -83,28 +83,28 @@ class ViT(Backbone):
         keep: Int[Tensor, "b m"] | None = None,
         drop_keys: Int[Tensor, " b"] | None = None,
     ) -> Tokens:
-        x, context = self._embed(pixels, mask, keep), self._context(self.grid_of(pixels), keep)
+        x, context = self._embed(pixels, mask, keep), self.context(self.grid_of(pixels), keep)
         factors = branch_factors(drop_keys, self.depth, self.drop_path)
         for block, factor, each in zip(self.network.blocks, factors, context, strict=True):
             x = run_block(block, x, factor, self.checkpointing, each)
-        return self._tokens(self.network.norm(x), self.grid_of(pixels))
+        return self.tokens(self.network.norm(x), self.grid_of(pixels))
 
     def embedded(self, pixels: Float[Tensor, "b 3 h w"]) -> Tokens:
-        return self._tokens(self._embed(pixels, None, None), self.grid_of(pixels))
+        return self.tokens(self._embed(pixels, None, None), self.grid_of(pixels))
 
     def layers(self, pixels: Float[Tensor, "b 3 h w"], blocks: Sequence[int]) -> list[Tokens]:
         wanted = [self.block_index(block) for block in blocks]
         x, outputs = self._embed(pixels, None, None), {}
-        context = self._context(self.grid_of(pixels), None)
+        context = self.context(self.grid_of(pixels), None)
         for index, block in enumerate(self.network.blocks[: max(wanted, default=-1) + 1]):
             x = block(x, *context[index])
             if index in wanted:
-                outputs[index] = self._tokens(self.network.norm(x), self.grid_of(pixels))
+                outputs[index] = self.tokens(self.network.norm(x), self.grid_of(pixels))
         return [outputs[index] for index in wanted]
 
     def attention(self, pixels: Float[Tensor, "b 3 h w"], block: int = -1) -> Float[Tensor, "b heads t t"]:
         index = self.block_index(block)
-        x, context = self._embed(pixels, None, None), self._context(self.grid_of(pixels), None)
+        x, context = self._embed(pixels, None, None), self.context(self.grid_of(pixels), None)
         for number, earlier in enumerate(self.network.blocks[:index]):
             x = earlier(x, *context[number])
         inputs: list[Tensor] = []
@@ -126,7 +126,7 @@ class ViT(Backbone):
     def _pooled_by_attention(self, tokens: Tokens) -> Float[Tensor, "b t d"]:
         return tokens.patches
 
-    def _context(self, grid: Grid, keep: Int[Tensor, "b m"] | None) -> Sequence[tuple[Float[Tensor, ...] | None, ...]]:
+    def context(self, grid: Grid, keep: Int[Tensor, "b m"] | None) -> Sequence[tuple[Float[Tensor, ...] | None, ...]]:
         """For every block, what it takes besides the tokens."""
         return [()] * self.depth
 
@@ -189,7 +189,7 @@ class ViT(Backbone):
         own_grid = network.patch_embed.grid_size
         return prefix, resample(network.pos_embed[:, rows:], own_grid, grid, self.architecture.resampling)
 
-    def _tokens(self, x: Float[Tensor, "b t d"], grid: Grid) -> Tokens:
+    def tokens(self, x: Float[Tensor, "b t d"], grid: Grid) -> Tokens:
         first = int(self.has_cls)
         return Tokens(
             cls=x[:, 0] if self.has_cls else None,

@@ -12,7 +12,7 @@ from torch import Tensor
 from asterism.nn.encoder import Encoder
 from asterism.nn.graph import Graph, recording
 from tests.concept_samples import concept_encoder
-from tests.export_samples import small_swin, small_vit
+from tests.export_samples import small_swin, small_vit, timm_vit
 
 SHAPES = [(1, 3, 16, 16), (3, 3, 24, 40), (2, 3, 8, 12), (1, 3, 4, 4), (2, 3, 16, 20)]
 
@@ -73,6 +73,32 @@ def test_swin_has_one_size() -> None:
     torch.testing.assert_close(graph(images), outputs(encoder, images), atol=1e-5, rtol=0)
     with pytest.raises(RuntimeError, match="must match"):
         graph(torch.rand(1, 3, 64, 16))  # as many pixels, and as many windows
+
+
+def test_dinov3_at_any_size() -> None:
+    encoder = timm_vit("vit_small_patch16_dinov3")
+    graph = Graph(encoder)
+    assert graph.any_size
+    for shape in SHAPES:
+        images = torch.rand(shape)
+        torch.testing.assert_close(graph(images), outputs(encoder, images), atol=1e-5, rtol=0)
+
+
+def test_other_rotary_positions_have_one_size() -> None:
+    encoder = timm_vit("eva02_tiny_patch14_224")
+    graph = Graph(encoder)
+    assert not graph.any_size
+    images = torch.rand(3, 3, 16, 16)
+    torch.testing.assert_close(graph(images), outputs(encoder, images), atol=1e-5, rtol=0)
+    with pytest.raises(RuntimeError, match="must match"):
+        graph(torch.rand(1, 3, 32, 8))
+
+
+@pytest.mark.parametrize("pooling", ["map", "avg"])
+def test_pooling_with_weights_of_its_own(pooling: str) -> None:
+    encoder = timm_vit("vit_base_patch16_224", global_pool=pooling)
+    images = torch.rand(2, 3, 24, 16)
+    torch.testing.assert_close(Graph(encoder)(images), outputs(encoder, images), atol=1e-5, rtol=0)
 
 
 def test_a_graph_does_not_share_weights() -> None:

@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,11 @@ from asterism.images.pictures import batch_of
 from asterism.nn.encoder import Encoder
 from asterism.tools.export.export import TARGETS, export_encoder
 from asterism.tools.export.target import Target, Written
+from asterism.train.run import create_run
 from asterism.types import Model
 from tests.concept_samples import concept_encoder
 from tests.export_samples import MEAN, STD, small_swin, small_vit, timm_vit
+from tests.train.tiny import tiny_recipe
 
 SHAPES = [(1, 3, 16, 16), (5, 3, 24, 40), (2, 3, 8, 12), (3, 3, 4, 64)]  # batch sizes, sizes and aspects
 
@@ -121,8 +123,8 @@ def test_torchscript_needs_torch_alone(tmp_path: Path) -> None:
 
 def test_torchscript_names_no_device(tmp_path: Path) -> None:
     """A device in the graph would keep it from running on another one."""
-    for encoder in (concept_encoder(), small_swin()):
-        folder = asterism.export(encoder, "torchscript", tmp_path / type(encoder).__name__).folder
+    for name, make in (("concepts", concept_encoder), ("swin", small_swin), ("rotary", SAMPLES["rotary"])):
+        folder = asterism.export(make(), "torchscript", tmp_path / name).folder
         model: Any = TARGETS["torchscript"].open(folder)
         assert "Device = prim" not in str(model.inlined_graph)
         assert 'value="cpu"' not in str(model.inlined_graph)
@@ -138,10 +140,19 @@ def test_torchscript_of_a_swin_refuses_other_sizes(tmp_path: Path) -> None:
         model(torch.rand(1, 3, 64, 16))
 
 
-@pytest.mark.parametrize(
-    "encoder", [small_vit(), small_vit(class_token=False), small_swin()], ids=["cls", "mean", "swin"]
-)
-def test_timm_opens_its_folder(encoder: Encoder, tmp_path: Path) -> None:
+SAMPLES: dict[str, Callable[[], Encoder]] = {
+    "class token": small_vit,
+    "mean patch": lambda: small_vit(class_token=False),
+    "swin": small_swin,
+    "rotary": lambda: timm_vit("vit_small_patch16_dinov3"),
+    "attention pooling": lambda: timm_vit("vit_base_patch16_224", global_pool="map"),
+    "norm after pooling": lambda: timm_vit("vit_base_patch16_224", global_pool="avg"),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_timm_opens_its_folder(name: str, tmp_path: Path) -> None:
+    encoder = SAMPLES[name]()
     folder = asterism.export(encoder, "timm", tmp_path / "timm").folder
     model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
     images = torch.rand(2, 3, encoder.image_size, encoder.image_size)
@@ -151,7 +162,7 @@ def test_timm_opens_its_folder(encoder: Encoder, tmp_path: Path) -> None:
     data = timm.data.resolve_model_data_config(model)
     assert (tuple(data["mean"]), tuple(data["std"])) == (MEAN, STD)
     assert (data["interpolation"], data["crop_pct"]) == ("bicubic", 1.0)
-    assert data["input_size"] == (3, encoder.image_size, encoder.image_size)
+    assert tuple(data["input_size"]) == (3, encoder.image_size, encoder.image_size)
 
 
 def test_timms_transform_is_ours(tmp_path: Path) -> None:
@@ -196,6 +207,17 @@ def test_transformers_opens_its_folder(tmp_path: Path) -> None:
     for shape in SHAPES:
         images = torch.rand(shape)
         assert_equal(TARGETS["hf"].open(folder)(images), encoder, images)
+
+
+def test_transformers_folders_state_their_pooling(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    encoder = small_vit()
+    encoder.backbone.pooling = "mean"
+    exported = asterism.export(encoder, "hf", tmp_path / "hf")
+    assert exported.difference < 1e-5
+    assert exported.notes == ("an image's vector is the mean of its patches, not pooler_output",)
+    with pytest.raises(UserError, match="a pooling with weights of its own"):
+        asterism.export(SAMPLES["attention pooling"](), "hf", tmp_path / "other")
 
 
 @pytest.mark.parametrize("target", ["hf", "timm"])
@@ -267,8 +289,7 @@ def test_the_encoder_itself_stays_as_it_is(tmp_path: Path) -> None:
 def write_run(folder: Path) -> Path:
     """A run folder as far as export looks at it."""
     folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text("method: {name: stellar}\ndata: {path: /home/someone/photos}\n")
-    (folder / "environment.json").write_text("{}")
+    create_run(folder, tiny_recipe("stellar", data={"path": "/home/someone/photos"}), overwrite=False)
     concept_encoder().save(folder, step=1234)
     used = DataUsed("/data/birds", 500, "0")
     Result("knn", {"top1": 61.5}, {}, Model("run", 1234), used, used, 1.0).write(folder / "eval")

@@ -13,7 +13,9 @@ from torch import nn
 
 from asterism.nn.backbone import Backbone
 from asterism.nn.encoder import Encoder
+from asterism.nn.rope_vit import RopeViT
 from asterism.nn.swin import Swin
+from asterism.nn.vit import ViT
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 
@@ -87,7 +89,13 @@ def unusual_eps(backbone: Backbone) -> float | None:
 
 
 def _pooling(backbone: Backbone) -> Mapping[str, Any]:
-    """So that calling the network gives our `cls`: the class token or the mean patch, after the final norm."""
-    if isinstance(backbone, Swin):
+    """So that calling the network gives our `cls`: the class token or the mean patch after the final norm, or the
+    network's own pooling."""
+    if not isinstance(backbone, ViT):
         return {"global_pool": "avg"}
-    return {"global_pool": "token"} if backbone.has_cls else {"global_pool": "avg", "fc_norm": False}
+    own = backbone.architecture.arguments.get("global_pool")
+    if own:
+        return {"global_pool": own}
+    if backbone.pooling == "class":
+        return {"global_pool": "token"}
+    return {"global_pool": "avg", "use_fc_norm" if isinstance(backbone, RopeViT) else "fc_norm": False}

@@ -3,6 +3,7 @@
 Each network becomes the class that computes the same, so that `AutoModel` opens it without any code of ours:
 
 - a ViT with a class token or registers: DINOv2 (with registers), which resamples positions for any image size;
+- a ViT with DINOv3's rotary positions: DINOv3;
 - a ViT with patches alone: the vision tower of SigLIP, without its pooling head;
 - a Swin: Swin.
 """
@@ -14,13 +15,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from timm.layers import GluMlp, LayerScale, Mlp  # type: ignore[attr-defined]
+from timm.layers import GluMlp, LayerScale, Mlp, SwiGLU  # type: ignore[attr-defined]
+from timm.models.eva import EvaAttention, EvaBlock
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asterism.errors import UserError
 from asterism.nn.backbone import Backbone
+from asterism.nn.rope_vit import RopeViT
 from asterism.nn.swin import Swin
 from asterism.nn.vit import ViT
 
@@ -39,8 +42,10 @@ def native_model(backbone: Backbone) -> NativeModel:
     """The native class of transformers that computes the same; raises if there is none."""
     if isinstance(backbone, Swin):
         return _swin(backbone)
+    if isinstance(backbone, RopeViT):
+        return _dinov3(backbone)
     if type(backbone) is not ViT:
-        raise _inexpressible(backbone, f"a {type(backbone).__name__}")
+        raise _inexpressible(backbone, f"the form of a {type(backbone).__name__}")
     _check_parts(backbone)
     with torch.no_grad():
         return _dinov2(backbone) if backbone.has_cls or backbone.registers else _siglip(backbone)
@@ -53,6 +58,7 @@ def _check_parts(vit: ViT) -> None:
         "a norm before its blocks": not isinstance(network.norm_pre, nn.Identity),
         "a norm in its patch embedding": not isinstance(network.patch_embed.norm, nn.Identity),
         "no position table": network.pos_embed is None,
+        "a pooling with weights of its own": _has_own_pooling(network),
         "norms after its branches": any(type(block) is not Block for block in network.blocks),
         "norms of queries and keys": any(not isinstance(b.attn.q_norm, nn.Identity) for b in network.blocks),
         "norms inside attention or MLP": any(_has_inner_norm(block) for block in network.blocks),
@@ -192,6 +198,73 @@ def _siglip_block(block: Any) -> dict[str, Tensor]:
         scaled[f"{part}.weight"] = scaled[f"{part}.weight"] * scale[:, None]
         scaled[f"{part}.bias"] = scaled[f"{part}.bias"] * scale
     return {**_module("layer_norm1", block.norm1), **_module("layer_norm2", block.norm2), **attention, **scaled}
+
+
+def _dinov3(vit: RopeViT) -> NativeModel:
+    """DINOv3: [class token, registers, patches], with rotary positions."""
+    network, block = vit.network, vit.network.blocks[0]
+    gated = type(block.mlp) is SwiGLU
+    unknown = {
+        "rotary positions other than DINOv3's": not vit.turns_like_dinov3 or network.rope.min_period is not None,
+        "no class token": not vit.has_cls,
+        "a norm before its blocks": not isinstance(network.norm_pre, nn.Identity),
+        "a pooling with weights of its own": _has_own_pooling(network),
+        "blocks of an unknown kind": any(type(each) is not EvaBlock for each in network.blocks),
+        "attention of an unknown kind": type(block.attn) is not EvaAttention or block.attn.qkv is None,
+        "norms inside attention or MLP": _has_inner_norm(block) or not isinstance(block.attn.q_norm, nn.Identity),
+        "an MLP of an unknown kind": not (isinstance(block.mlp.act, nn.SiLU) if gated else _is_known_mlp(block.mlp)),
+    }
+    for part, present in unknown.items():
+        if present:
+            raise _inexpressible(vit, part)
+    biased = block.attn.q_bias is not None
+    config = {
+        "architectures": ["DINOv3ViTModel"],
+        "model_type": "dinov3_vit",
+        **_sizes(vit),
+        "hidden_act": "silu" if gated else "gelu",
+        "intermediate_size": block.mlp.fc2.in_features,
+        "rope_theta": network.rope.temperature,
+        "query_bias": biased,
+        "key_bias": False,
+        "value_bias": biased,
+        "use_gated_mlp": gated,
+        "num_register_tokens": vit.registers,
+        "layerscale_value": 1.0,
+        "drop_path_rate": 0.0,
+    }
+    tensors = {
+        "embeddings.cls_token": network.cls_token,
+        "embeddings.mask_token": torch.zeros_like(network.cls_token),
+        "embeddings.register_tokens": network.reg_token if vit.registers else network.cls_token[:, :0],
+        **_module("embeddings.patch_embeddings", network.patch_embed.proj),
+        **_module("norm", network.norm),
+    }
+    for number, each in enumerate(network.blocks):
+        tensors |= {f"layer.{number}.{name}": tensor for name, tensor in _dinov3_block(each).items()}
+    return NativeModel(config, tensors, any_size=True)
+
+
+def _dinov3_block(block: Any) -> dict[str, Tensor]:
+    ones, attn, mlp = torch.ones_like(block.norm1.weight), block.attn, block.mlp
+    weights = zip(("q_proj", "k_proj", "v_proj"), attn.qkv.weight.chunk(3), strict=True)
+    biases = {} if attn.q_bias is None else {"q_proj.bias": attn.q_bias, "v_proj.bias": attn.v_bias}
+    inputs = {"gate_proj": mlp.fc1_g, "up_proj": mlp.fc1_x} if type(mlp) is SwiGLU else {"up_proj": mlp.fc1}
+    return {
+        **_module("norm1", block.norm1),
+        **_module("norm2", block.norm2),
+        **{f"attention.{name}.weight": tensor for name, tensor in weights},
+        **{f"attention.{name}": tensor for name, tensor in biases.items()},
+        **_module("attention.o_proj", attn.proj),
+        **{name: tensor for part, layer in inputs.items() for name, tensor in _module(f"mlp.{part}", layer).items()},
+        **_module("mlp.down_proj", mlp.fc2),
+        "layer_scale1.lambda1": ones if block.gamma_1 is None else block.gamma_1,
+        "layer_scale2.lambda1": ones if block.gamma_2 is None else block.gamma_2,
+    }
+
+
+def _has_own_pooling(network: Any) -> bool:
+    return network.attn_pool is not None or not isinstance(network.fc_norm, nn.Identity)
 
 
 def _swin(swin: Swin) -> NativeModel:

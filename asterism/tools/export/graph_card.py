@@ -7,6 +7,7 @@ from typing import Any
 
 from asterism.nn.encoder import Encoder
 from asterism.nn.graph import Graph
+from asterism.nn.rope_vit import RopeViT
 
 INPUT = "images"
 
@@ -41,7 +42,8 @@ def notes_of(encoder: Encoder, graph: Graph) -> tuple[str, ...]:
     if graph.any_size:
         return ()
     size, name = graph.image_size, encoder.backbone.architecture.name
-    return (f"only for images of {size}×{size} pixels: the windows of {name} are laid out while it is recorded",)
+    part = "the rotary positions" if isinstance(encoder.backbone, RopeViT) else "the windows"
+    return (f"only for images of {size}×{size} pixels: {part} of {name} are laid out while it is recorded",)
 
 
 def inputs_and_outputs(graph: Graph, file: str, outputs: list[str]) -> str:

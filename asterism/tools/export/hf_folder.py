@@ -37,8 +37,7 @@ def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
 
 
 def open_model(folder: Path) -> Model:
-    transformers = needed("transformers")
-    network = transformers.AutoModel.from_pretrained(folder, dtype="auto").eval()
+    network = _network(folder)
     details = json.loads((folder / _PREPROCESSOR).read_text(encoding="utf-8"))
     own = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))["asterism"]
     mean, std = (torch.tensor(details[name])[:, None, None] for name in ("image_mean", "image_std"))
@@ -54,7 +53,7 @@ def open_model(folder: Path) -> Model:
         output = network(((images - mean) / std).to(network.dtype), **options)
         tokens = output.last_hidden_state
         patches, sparse = tokens[:, first + extra :], tokens[:, first : first + extra]
-        found = {"cls": tokens[:, 0] if first else patches.mean(dim=1), "patches": patches}
+        found = {"cls": tokens[:, 0] if own["pooling"] == "class" else patches.mean(dim=1), "patches": patches}
         if own["concepts"]:
             found["sparse"] = sparse
         if localization is not None:
@@ -63,6 +62,19 @@ def open_model(folder: Path) -> Model:
         return {name: tensor.float() for name, tensor in found.items()}
 
     return run
+
+
+def _network(folder: Path) -> Any:
+    """The model, without the library's progress bar."""
+    transformers = needed("transformers")
+    messages = transformers.utils.logging
+    shown = messages.is_progress_bar_enabled()
+    messages.disable_progress_bar()
+    try:
+        return transformers.AutoModel.from_pretrained(folder, dtype="auto").eval()
+    finally:
+        if shown:
+            messages.enable_progress_bar()
 
 
 HF = Target("hf", "transformers", (_CONFIG, _PREPROCESSOR, _WEIGHTS, _CONCEPTS), write, open_model)
@@ -91,10 +103,15 @@ def _localization(encoder: Encoder) -> Localization | None:
     return encoder.localization if isinstance(encoder, ConceptEncoder) else None
 
 
+def _pooling(encoder: Encoder) -> str:
+    return encoder.backbone.pooling if isinstance(encoder.backbone, ViT) else "mean"
+
+
 def _description(encoder: Encoder, localization: Localization | None) -> dict[str, Any]:
     """What readers of the tokens need, in the configuration under a key that transformers keeps and ignores."""
     return {
         "class_token": encoder.backbone.has_cls,
+        "pooling": _pooling(encoder),
         "registers": encoder.backbone.registers,
         "patch_size": encoder.patch_size,
         "concepts": isinstance(encoder, ConceptEncoder),
@@ -104,8 +121,8 @@ def _description(encoder: Encoder, localization: Localization | None) -> dict[st
 
 def _notes(encoder: Encoder) -> tuple[str, ...]:
     notes = []
-    if isinstance(encoder.backbone, ViT) and not encoder.backbone.has_cls:
-        notes.append("the network has no class token: an image's vector is the mean of its patches, not pooler_output")
+    if isinstance(encoder.backbone, ViT) and _pooling(encoder) == "mean":
+        notes.append("an image's vector is the mean of its patches, not pooler_output")
     if isinstance(encoder, ConceptEncoder) and encoder.reconstruction is not None:
         notes.append("the decoder, which makes images from concepts, is left out; --to safetensors keeps it")
     return tuple(notes)
@@ -117,7 +134,11 @@ def _usage(encoder: Encoder, native: NativeModel, localization: Localization | N
     patches = f"tokens[:, {start}:]" if start else "tokens"
     imports = ""
     lines = [f"patches = {patches}  # one vector per patch, in raster order"]
-    lines.append("image = tokens[:, 0]  # one vector per image" if first else "image = patches.mean(dim=1)")
+    lines.append(
+        "image = tokens[:, 0]  # one vector per image"
+        if _pooling(encoder) == "class"
+        else "image = patches.mean(dim=1)"
+    )
     text = "It is a native class of transformers (" + native.config["architectures"][0] + "); no remote code is needed."
     if isinstance(encoder, ConceptEncoder):
         lines.append(f"concepts = tokens[:, {first}:{start}]  # what is in the image")

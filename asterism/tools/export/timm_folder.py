@@ -10,7 +10,6 @@ from torch import Tensor
 
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
-from asterism.nn.swin import Swin
 from asterism.nn.weights.timm_folder import (
     CONFIG_FILE,
     WEIGHTS_FILE,
@@ -25,7 +24,8 @@ def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
     write_timm_folder(encoder, folder, dtype)
     backbone, notes = encoder.backbone, []
     resampling = backbone.architecture.resampling
-    if not isinstance(backbone, Swin) and resampling != "antialiased":
+    any_size = resampling == "antialiased" or getattr(backbone.network, "pos_embed", None) is None
+    if not any_size:
         notes.append(
             f"equal at {backbone.image_size} pixels only: for other sizes timm resamples positions by the form "
             f"'antialiased', and this model's is {resampling!r}"
@@ -40,7 +40,7 @@ def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
             "concept tokens are the registers of forward_features; maps and reconstruction are left out, timm has no "
             "place for them"
         )
-    return Written(resampling == "antialiased", tuple(notes), _usage(eps))
+    return Written(any_size, tuple(notes), _usage(eps))
 
 
 def open_model(folder: Path) -> Model:

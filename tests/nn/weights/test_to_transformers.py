@@ -18,7 +18,7 @@ from tests.export_samples import small_swin, small_vit, timm_vit
 
 transformers = pytest.importorskip("transformers")
 
-GATED = "vit_giant_patch14_dinov2"
+GATED, DINOV3 = "vit_giant_patch14_dinov2", "vit_small_patch16_dinov3"
 Maker = Callable[[], Encoder]
 
 
@@ -60,6 +60,12 @@ SAMPLES: dict[str, tuple[Maker, str, bool]] = {  # network, native class, equal 
     "layer scale": (lambda: timm_vit("vit_base_patch16_224", init_values=1e-5), "Dinov2WithRegistersModel", True),
     "no bias": (lambda: timm_vit("vit_base_patch16_224", qkv_bias=False), "Dinov2WithRegistersModel", True),
     "gated": (lambda: timm_vit(GATED, mlp_ratio=3.0), "Dinov2WithRegistersModel", True),
+    "rotary": (lambda: timm_vit(DINOV3), "DINOv3ViTModel", True),
+    "rotary, gated, no registers": (
+        lambda: timm_vit("vit_small_plus_patch16_dinov3", num_reg_tokens=0, rope_temperature=30.0),
+        "DINOv3ViTModel",
+        True,
+    ),
     "swin": (lambda: small_swin(), "SwinModel", False),
 }
 
@@ -91,6 +97,8 @@ def test_another_resampling_is_stated() -> None:
         (lambda: timm_vit("vit_base_patch16_clip_quickgelu_224"), "a norm before its blocks"),
         (lambda: timm_vit("vit_base_patch16_224", act_layer="quick_gelu"), "an MLP of an unknown kind"),
         (lambda: timm_vit(GATED, class_token=False), "a gated MLP and no class token"),
+        (lambda: timm_vit("vit_base_patch16_224", global_pool="map"), "a pooling with weights of its own"),
+        (lambda: timm_vit("eva02_tiny_patch14_224"), "rotary positions other than DINOv3's"),
         (lambda: small_swin(window=8), "windows of several sizes"),
         (lambda: small_swin(window=3), "windows of 3 patches that do not divide its grids of"),
     ],
