@@ -183,9 +183,13 @@ class Reconstruction(Evaluation):
         return _concepts(encoder)
 
     def _perceptual(self, encoder: Encoder) -> Lpips | None:
-        if self.config.perceptual == "auto" and self.config.pixels(encoder)["crop"] < SMALLEST_LPIPS_SIDE:
-            return None
-        return perceptual_distance(self.config.perceptual)
+        name, side = self.config.perceptual, self.config.pixels(encoder)["crop"]
+        if name in ("alex", "vgg") and side < SMALLEST_LPIPS_SIDE:
+            raise UserError(
+                f"reconstruction.perceptual = {name}, but LPIPS needs images of at least {SMALLEST_LPIPS_SIDE} pixels, "
+                f"and these have {side}; choose auto or none, or a larger reconstruction.side"
+            )
+        return None if side < SMALLEST_LPIPS_SIDE else perceptual_distance(name)
 
 
 def _concepts(encoder: Encoder) -> Reconstructor:

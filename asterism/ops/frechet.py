@@ -19,7 +19,7 @@ class Moments:
         self._sum = self._products = torch.empty(0)
 
     def add(self, features: Float[Tensor, "b d"]) -> None:
-        rows = features.detach().double().cpu()
+        rows = features.detach().cpu().double()  # in this order: Apple GPUs have no float64
         if self._origin is None:
             dim = rows.shape[1]
             self._origin = rows.mean(0)

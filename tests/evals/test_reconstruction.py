@@ -129,9 +129,11 @@ def test_lpips_is_a_value_where_its_networks_are(
     distance = Lpips("alex", heads, torch.nn.Sequential(*layers))
     monkeypatch.setattr(reconstruction, "perceptual_distance", lambda name: distance)
     photos = write_colours(tmp_path, 1)
+    assert "lpips_alex" not in dict(_evaluation(photos).measure(encoder)), "images of 16 pixels are too small"
+    with pytest.raises(UserError, match="LPIPS needs images of at least 32 pixels, and these have 16"):
+        dict(_evaluation(photos, perceptual="alex").measure(encoder))
+    monkeypatch.setattr(reconstruction, "SMALLEST_LPIPS_SIDE", 16)
     assert dict(_evaluation(photos, perceptual="alex").measure(encoder))["lpips_alex"] > 0
-    without = _evaluation(photos)
-    assert "lpips_alex" not in dict(without.measure(encoder)), "images of 16 pixels are too small for AlexNet"
 
 
 def test_a_tokenizer_and_a_decoder_exclude_each_other() -> None:
