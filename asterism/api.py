@@ -386,7 +386,7 @@ def search(
 
 
 def export(
-    model: PathLike | Run | Encoder,
+    model: PathLike | Run | Weights | Encoder,
     to: str,
     out: PathLike = "exported",
     *,
@@ -404,7 +404,7 @@ def export(
     from asterism.tools.export.model_card import origin_of
 
     target, precision = target_named(to), dtype_named(dtype)
-    folder = check_out(Path(out), overwrite, None if isinstance(model, Encoder) else _path_of(model))
+    folder = check_out(Path(out), overwrite, None if isinstance(model, Encoder) else Path(_place_and_options(model)[0]))
     subject = _subject(model, "auto" if isinstance(model, Encoder) else "cpu")
     origin = origin_of(subject.model.name, subject.run)
     return export_encoder(subject.encoder, target, folder, precision, origin, license)

@@ -611,6 +611,7 @@ def export(
         str | None, typer.Option("--license", metavar="NAME", help="For the model card, for example apache-2.0.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export in --out.")] = False,
+    weights_option: WeightsOption = None,
 ) -> None:
     """Write a model for other programs: onnxruntime, torch alone, Hugging Face transformers, timm.
 
@@ -626,7 +627,8 @@ def export(
     """
     from asterism import api
 
-    exported = api.export(model, to, out, dtype=dtype, license=license_name, overwrite=overwrite)
+    chosen = _model(model, weights_option)
+    exported = api.export(chosen, to, out, dtype=dtype, license=license_name, overwrite=overwrite)
     for name, size in exported.files.items():
         print(f"{exported.folder / name}  {_megabytes(size)}")
     if exported.difference is not None:
