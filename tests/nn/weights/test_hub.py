@@ -33,7 +33,7 @@ def test_an_unreachable_server(name: str) -> None:
 
 
 def test_names_of_the_hub() -> None:
-    with pytest.raises(UserError, match="write hf:OWNER/MODEL"):
+    with pytest.raises(UserError, match="write hf:ORGANISATION/MODEL"):
         load_encoder("hf:dinov2-small")
     with pytest.raises(UserError, match="a model of the Hugging Face hub is named hf:facebook/dinov2-small"):
         load_encoder("facebook/dinov2-small")
