@@ -627,9 +627,8 @@ def export(
     """
     from asterism import api
 
-    exported = api.export(
-        _model(model, weights_option), to, out, dtype=dtype, license=license_name, overwrite=overwrite
-    )
+    chosen = _model(model, weights_option)
+    exported = api.export(chosen, to, out, dtype=dtype, license=license_name, overwrite=overwrite)
     for name, size in exported.files.items():
         _say(f"{exported.folder / name}  {_megabytes(size)}")
     if exported.difference is not None:

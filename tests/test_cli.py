@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 from asterism import api, cli
@@ -438,3 +439,28 @@ def test_messages_are_readable_in_a_pipe(labelled: Path) -> None:
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "Error: unknown list 'modles'; did you mean 'models' or 'methods'?\n"
+
+
+def test_options_of_weights(labelled: Path, tmp_path: Path) -> None:
+    """A file that does not say how it was trained: the words are the same on every command."""
+    plain = small_encoder().backbone.network.state_dict()
+    torch.save(plain, "bare.pth")
+    options = ["-w", "heads=2", "--weights-option", "mean=0", "-w", "std=1", "-w", "image_size=24"]
+    assert call("embed", "bare.pth", "--data", labelled, "--out", "e.npz", *options).exit_code == 0
+    search = ["search", "bare.pth", "-i", "e.npz", "-q", next(labelled.rglob("*.png"))]
+    assert call(*search, *options).exit_code == 0
+    assert "another model" in refused(call(*search, "-w", "heads=1", "--overwrite"))
+    assert "did you mean 'heads'" in refused(call("embed", "bare.pth", "--data", labelled, "-w", "head=2"))
+    assert "describes the weights of --init" in refused(call("pretrain", "dino", "--data", labelled, "-w", "heads=2"))
+    for command in ("evaluate", "embed", "concepts", "reconstruct", "track", "segment", "search", "pretrain", "export"):
+        assert "--weights-option" in call(command, "--help").output
+
+
+def test_warnings_are_shown_without_the_line_of_code() -> None:
+    torch.save(small_encoder().backbone.network.state_dict(), "bare.pth")
+    script = [sys.executable, "-m", "asterism", "export", "bare.pth", "--to", "safetensors", "--out", "x"]
+    place = os.environ | {"PYTHONPATH": str(Path(api.__file__).parents[1])}
+    ran = subprocess.run([*script, "-w", "heads=2"], capture_output=True, text=True, check=False, env=place)
+    shown = " ".join(ran.stderr.split())
+    assert shown.startswith("Warning: bare.pth does not state everything its features depend on. Assumed: eps=1e-06")
+    assert ".py" not in shown

@@ -28,6 +28,7 @@ from asterism.types import Tokens
 Pooling = Literal["class", "mean", "attention"]
 
 NAME_OF_INIT = "init"  # as `backbone.name`: the network of the weights that a run starts from
+FROM_WEIGHTS = ("arguments", "patch_size", "dim", "depth", "heads", "mlp_ratio", "window", "positions", "pretrained")
 
 
 class BackboneConfig(Config):

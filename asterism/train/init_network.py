@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from asterism.errors import UserError
-from asterism.nn.backbone import NAME_OF_INIT, Architecture, BackboneConfig
+from asterism.nn.backbone import FROM_WEIGHTS, NAME_OF_INIT, Architecture, BackboneConfig
 from asterism.nn.weights.description import warn_of_guesses, weights_options
 from asterism.nn.weights.load import read_weights
 from asterism.train.processes import Init
 from asterism.train.recipe import Recipe
-
-# Settings that the weights determine; others (image size, drop path, mask token, registers) remain the recipe's.
-_DETERMINED = ("arguments", "patch_size", "dim", "depth", "heads", "mlp_ratio", "window", "positions", "pretrained")
 
 # Arguments of features alone, which every backbone sets itself.
 _OWN = ("num_classes", "global_pool", "dynamic_img_size", "strict_img_size", "drop_path_rate")
@@ -21,14 +18,14 @@ _OWN = ("num_classes", "global_pool", "dynamic_img_size", "strict_img_size", "dr
 def with_network_of(recipe: Recipe, init: Init | None) -> Recipe:
     """The recipe with network, epsilon and pixel statistics of the weights, if it asks for them.
 
-    Pixel statistics that the user gave are kept.
+    Image size, drop path, mask token and registers remain the recipe's, and so do pixel statistics that were given.
     """
     config = recipe.backbone
     if config.name != NAME_OF_INIT:
         return recipe
     if init is None:
         raise UserError("backbone.name = init takes the network from other weights: give --init WEIGHTS")
-    given = [name for name in _DETERMINED if name in config.model_fields_set]
+    given = [name for name in FROM_WEIGHTS if name in config.model_fields_set]
     if given:
         raise UserError(
             f"backbone.{given[0]} = {getattr(config, given[0])!r}, but backbone.name = init takes it from the weights; "

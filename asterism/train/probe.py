@@ -26,9 +26,13 @@ class Probe:
         return {self._measure.name: self._measure.accuracy(encoder)}
 
     def first_record(self, encoder: Encoder) -> dict[str, float]:
-        """The record before training: the initial encoder, and raw pixels of the same images."""
+        """The record before training: the initial encoder, and raw pixels of the same images.
+
+        The encoder comes first, because the images are read once, at the size of the first.
+        """
+        record = self.record(encoder)
         pixels = self._measure.accuracy(pixel_encoder().to(next(encoder.parameters()).device))
-        return self.record(encoder) | {f"{self._measure.name}_pixels": pixels}
+        return record | {f"{self._measure.name}_pixels": pixels}
 
 
 def open_probe(

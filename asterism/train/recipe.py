@@ -15,7 +15,7 @@ from asterism.data.loader import DataConfig
 from asterism.errors import UserError, unknown
 from asterism.methods import method_class, method_names
 from asterism.methods.base import MethodConfig
-from asterism.nn.backbone import BackboneConfig
+from asterism.nn.backbone import FROM_WEIGHTS, NAME_OF_INIT, BackboneConfig
 from asterism.ranges import Count, Few, Positive, Seed
 from asterism.train.checkpoint import CheckpointConfig
 from asterism.train.monitor import MonitorConfig
@@ -79,16 +79,13 @@ def load_recipe(name: str, overrides: Sequence[str] = (), values: Mapping[str, A
     """The recipe `name` (a YAML file, a shipped recipe or a method), changed by `values` and then `overrides`.
 
     A recipe may have a section `on_cpu` with changes for machines without a GPU, so that a run takes minutes there. A
-    length that the user gives replaces the one of that section.
+    length that the user gives replaces the recipe's. So does `backbone.name=init` with the sizes of its network.
     """
     written = read_yaml(find_recipe(name))
     small = _section(written.pop("on_cpu", {}), "on_cpu")
     if takes_small_form(name, overrides, values):
-        given = _section(with_overrides(values or {}, overrides).get("trainer"), "trainer")
-        if any(length in given for length in _LENGTHS):
-            trainer = _section(small.get("trainer"), "on_cpu.trainer")
-            small = {**small, "trainer": {k: v for k, v in trainer.items() if k not in _LENGTHS}}
         written = _merge(written, small)
+    written = _without_replaced(written, with_overrides(values or {}, overrides))
     merged = with_overrides(_merge(written, values or {}), overrides)
     if "path" not in _section(merged.get("data"), "data"):
         raise UserError(f"the recipe {name!r} does not specify any images: give --data FOLDER (or data.path)")
@@ -100,6 +97,20 @@ def _section(value: Any, name: str) -> Mapping[str, Any]:
     if value is not None and not isinstance(value, Mapping):
         raise UserError(f"{name} = {value!r} must be a group of settings, such as {name}.key=value")
     return value or {}
+
+
+def _without_replaced(written: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The written recipe without settings that contradict, not only precede, what the user gives."""
+    replaced: dict[str, tuple[str, ...]] = {}
+    trainer, backbone = (_section(given.get(name), name) for name in ("trainer", "backbone"))
+    if any(length in trainer for length in _LENGTHS):
+        replaced["trainer"] = _LENGTHS
+    if backbone.get("name") == NAME_OF_INIT:
+        replaced["backbone"] = FROM_WEIGHTS
+    return dict(written) | {
+        section: {key: value for key, value in _section(written.get(section), section).items() if key not in keys}
+        for section, keys in replaced.items()
+    }
 
 
 def takes_small_form(name: str, overrides: Sequence[str] = (), values: Mapping[str, Any] | None = None) -> bool:

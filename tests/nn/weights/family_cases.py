@@ -358,7 +358,7 @@ def main() -> None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 largest = difference(load_encoder(path, **case.options), reference, case.shapes)
-            print(f"| {name} | yes | {largest:.0e} | {what_is_missing(path) or 'nothing: all is stated'} |")
+            print(f"| {name} | yes | {largest:.0g} | {what_is_missing(path) or 'nothing: all is stated'} |")
             sys.stdout.flush()
     for name in REFUSED:
         print(f"| {name} | refused by name | – | – |")
