@@ -68,9 +68,12 @@ def _program(graph: Graph) -> tuple[Any, list[str]]:
         program: Any = torch.onnx.export(
             graph, (example,), dynamo=True, dynamic_shapes=(axes,), input_names=[INPUT], verbose=False
         )
-    for value in (value for node in program.model.graph for value in node.outputs):
-        if value.name in outputs:
-            value.name += "_inner"  # names are unique: `where` is also an operator's result
+    for node in program.model.graph:
+        node.metadata_props.clear()  # the exporter's call stacks, with paths of this machine
+        for value in node.outputs:
+            value.metadata_props.clear()
+            if value.name in outputs:
+                value.name += "_inner"  # names are unique: `where` is also an operator's result
     for name, value in zip(outputs, program.model.graph.outputs, strict=True):
         value.name = name
         named = _OUTPUT_AXES.get(name, {}) if graph.any_size else {}
