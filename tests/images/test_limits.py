@@ -25,9 +25,7 @@ def test_a_bomb_is_refused_by_its_header(monkeypatch: pytest.MonkeyPatch) -> Non
         raise AssertionError("the pixels must not be decoded")
 
     monkeypatch.setattr(ImageFile.ImageFile, "load", no_decoding)
-    with pytest.raises(
-        BadImage, match=r"60000×60000, more than 178,956,970 pixels; ASTERISM_MAX_IMAGE_PIXELS|has more"
-    ):
+    with pytest.raises(BadImage, match="more than 178,956,970 pixels; ASTERISM_MAX_IMAGE_PIXELS sets the limit"):
         decode(png(60_000, 60_000), "key")
 
 
