@@ -435,9 +435,7 @@ def _images() -> Iterator[Case]:
             prepare = partial(_with_file, command, _TOLERANT.get(own, ()), partial(_write, make), file)
             exits = _EITHER if tolerable else (2,)
             kind = "extreme shapes" if "×" in name else "images"
-            yield Case(
-                f"{command.__name__[1:]}: {name}", kind, prepare, exits, slow=large, seconds=300 if large else 60
-            )
+            yield Case(f"{own}: {name}", kind, prepare, exits, slow=large, **limits)
 
 
 def _write(make: Callable[[], bytes], file: Path) -> None:
