@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import numpy as np
@@ -100,3 +101,15 @@ def test_the_same_file_is_its_own_nearest_neighbour(tmp_path: Path) -> None:
     for key, vector in zip(vectors["keys"].tolist(), vectors["embeddings"], strict=True):
         assert np.array_equal(encoder.encode(tmp_path / "photos" / key).cls[0].numpy(), vector), key
     assert len(files) == len(vectors["keys"])
+
+
+def test_only_the_decoder_opens_images() -> None:
+    """Pillow on its own would open formats that run programs, such as PostScript."""
+    package = Path(asterism.__file__).parent
+    calls = [
+        f"{path.relative_to(package)}:{node.lineno}"
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in ("Image.open", "PIL.Image.open")
+    ]
+    assert [call.partition(":")[0] for call in calls] == ["images/decode.py"], calls

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -420,6 +421,7 @@ IMAGES: dict[str, Callable[[], bytes]] = {
 def _images() -> Iterator[Case]:
     for name, make in IMAGES.items():
         large = name == "13000 × 13000"
+        limits: dict[str, Any] = {"seconds": 900, "megabytes": 4000} if large else {}
         allowed = large or name == "16 × 1600"
         for command, file, tolerable in (
             (_embed, "photos/red/x.png", True),
@@ -433,9 +435,7 @@ def _images() -> Iterator[Case]:
             prepare = partial(_with_file, command, _TOLERANT.get(own, ()), partial(_write, make), file)
             exits = _EITHER if tolerable else (2,)
             kind = "extreme shapes" if "×" in name else "images"
-            yield Case(
-                f"{command.__name__[1:]}: {name}", kind, prepare, exits, slow=large, seconds=300 if large else 60
-            )
+            yield Case(f"{own}: {name}", kind, prepare, exits, slow=large, **limits)
 
 
 def _write(make: Callable[[], bytes], file: Path) -> None:

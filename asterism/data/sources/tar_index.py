@@ -53,7 +53,8 @@ def members(path: Path, file: BinaryIO) -> Iterator[Member]:
                 size = _decimal(extended.get("size"), size)
                 name = extended.get("path", name)
             offset = position + _BLOCK
-            if offset + size > end:
+            following = offset + (size + _BLOCK - 1) // _BLOCK * _BLOCK
+            if following > end:
                 raise UserError(f"{path} is truncated: {name!r} ends at byte {offset + size:,}, the file at {end:,}")
             if kind in _SPARSE or "sparse" in extended:
                 raise _Damaged(f"{name!r} is stored as a sparse file, which cannot be read; pack it without --sparse")
@@ -65,7 +66,7 @@ def members(path: Path, file: BinaryIO) -> Iterator[Member]:
         except _Damaged as error:
             what = "is damaged" if position else "is not an uncompressed tar file"
             raise UserError(f"{path} {what}: {error} at byte {position:,}") from None
-        position = offset + (size + _BLOCK - 1) // _BLOCK * _BLOCK
+        position = following
         if kind in _REGULAR:
             yield Member(name, offset, size)
         if kind not in _ABOUT_OTHERS:

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from asterism.cli import app
+from asterism.errors import explain_system_error
+from asterism.inputs import user_path
+
+
+@pytest.mark.parametrize(
+    "number", [errno.ENOSPC, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EACCES, errno.EIO]
+)
+def test_errors_of_the_file_system_name_the_place_and_a_fix(number: int) -> None:
+    said = explain_system_error(OSError(number, os.strerror(number), "/data/out"))
+    assert said is not None
+    assert "/data/out" in said
+    assert ";" in said
+    assert "\n" not in said
+
+
+def test_errors_of_libraries_are_recognised_by_their_text() -> None:
+    assert "the disk is full" in str(
+        explain_system_error(RuntimeError("I/O error: No space left on device (os error 28)"))
+    )
+    assert "read-only" in str(explain_system_error(RuntimeError("write failed: Read-only file system")))
+    assert "not enough memory" in str(explain_system_error(MemoryError()))
+    assert explain_system_error(ZeroDivisionError("division by zero")) is None
+
+
+def test_memory_that_cannot_be_reserved_is_a_sentence() -> None:
+    with pytest.raises(RuntimeError) as error:
+        torch.empty(2**60, dtype=torch.uint8)
+    assert "not enough memory" in str(explain_system_error(error.value))
+
+
+@pytest.mark.parametrize("data", ["~nosuchuser/photos", "n" * 300, "nowhere/photos"])
+def test_paths_that_cannot_be_opened(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = CliRunner().invoke(app, ["pretrain", "dino", "--data", data, "--out", "out", "trainer.steps=1"])
+    assert ended.exit_code == 2
+    assert ended.stderr.startswith("Error: ") or "Error: " in ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_home_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert user_path("~/photos") == tmp_path / "photos"
+    assert user_path("photos") == Path("photos")
