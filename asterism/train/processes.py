@@ -33,7 +33,7 @@ from asterism.errors import Interrupted, UserError, explain_system_error
 from asterism.ops import collectives
 from asterism.train import checkpoint
 
-_PATIENCE = 10.0  # seconds that the other processes get to exit before they are killed
+_PATIENCE = 20.0  # seconds that the other processes get to exit before they are killed
 _BEAT = 1.0  # seconds between heartbeats
 _SILENCE = 30.0  # seconds without a heartbeat after which a process is ended
 _USER_ERROR = 2  # exit code
