@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from functools import partial
 from multiprocessing.process import BaseProcess
+from multiprocessing.util import get_temp_dir
 from typing import Any, TypeVar
 
 import torch
@@ -40,6 +41,8 @@ def prepare(
         pin_memory=pin_memory,
         generator=generator(0),  # otherwise torch would draw from the global one
     )
+    if workers:
+        get_temp_dir()  # workers use it, and this process deletes it; each would leave one of its own when it is killed
     with _own_child_signal():
         iterator: Any = iter(loader)
     processes = list(getattr(iterator, "_workers", ()))

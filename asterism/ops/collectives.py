@@ -16,7 +16,7 @@ import torch.distributed as dist
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from asterism.errors import UserError
+from asterism.errors import UserError, explain_system_error
 
 T = TypeVar("T")
 
@@ -89,13 +89,18 @@ def broadcast_object(value: T, source: int = 0) -> T:
 
 
 def on_first_process(action: Callable[[], T]) -> T:
-    """Run `action` on process 0 and send its result, or its user error, to all, so that none waits for a dead one."""
+    """Run `action` on process 0 and send its result, or its error, to all, so that none waits for a dead one.
+
+    Errors of the user and of the system, such as a full disk, become a `UserError` in every process.
+    """
+    if world_size() == 1:
+        return action()
     outcome: tuple[bool, Any] = (True, None)
     if rank() == 0:
         try:
             outcome = (True, action())
-        except UserError as error:
-            outcome = (False, str(error))
+        except (UserError, OSError, MemoryError) as error:
+            outcome = (False, _sentence(error))
     succeeded, value = broadcast_object(outcome)
     if not succeeded:
         raise UserError(value)
@@ -103,17 +108,17 @@ def on_first_process(action: Callable[[], T]) -> T:
 
 
 def on_every_process(action: Callable[[], T]) -> T:
-    """Run `action`, which must not communicate, on all processes; a user error in one is raised in all.
+    """Run `action`, which must not communicate, on all processes; an error in one is raised in all.
 
-    Costs one small collective if no process fails.
+    Errors of the user and of the system become a `UserError`. Costs one small collective if no process fails.
     """
     if world_size() == 1:
         return action()
     problem: str | None = None
     try:
         result = action()
-    except UserError as error:
-        problem = str(error)
+    except (UserError, OSError, MemoryError) as error:
+        problem = _sentence(error)
     failed = int(all_reduce_max(torch.tensor(0 if problem is None else 1 + rank(), device=_device())))
     if failed:
         raise UserError(broadcast_object(problem, source=failed - 1))
@@ -162,6 +167,10 @@ def barrier() -> None:
     """Wait until every process has reached this point."""
     if world_size() > 1:
         dist.barrier()
+
+
+def _sentence(error: Exception) -> str:
+    return str(error) if isinstance(error, UserError) else explain_system_error(error) or str(error)
 
 
 def _loopback() -> str:

@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from asterism.config import Config
-from asterism.errors import UserError
+from asterism.errors import UserError, reason_of
 from asterism.files import flush, replacing, write_text
 from asterism.ops.sharding import placed_like, whole
 from asterism.ranges import Count, Few, NonNegative
@@ -140,7 +140,9 @@ def write(state: State, folder: Path, config: CheckpointConfig) -> Path:
         shutil.rmtree(temporary, ignore_errors=True)
         before = steps(folder)
         kept = f"the checkpoint of step {before[-1]} is intact" if before else "there is no earlier checkpoint"
-        raise UserError(f"cannot write the checkpoint of step {state.step} to {folder}: {error}; {kept}") from None
+        raise UserError(
+            f"cannot write the checkpoint of step {state.step} to {folder}: {reason_of(error)}; {kept}"
+        ) from None
     return final
 
 

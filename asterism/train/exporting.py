@@ -6,7 +6,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from asterism.errors import UserError
+from asterism.errors import UserError, reason_of
 from asterism.nn.weights.load import load_encoder
 from asterism.train.building import build_method
 from asterism.train.checkpoint import State
@@ -21,7 +21,9 @@ def export(recipe: Recipe, state: State, path: Path) -> None:
     try:
         method.encoder().save(path, step=state.step)
     except (OSError, SafetensorError) as error:
-        raise UserError(f"cannot write {path}: {error}; the checkpoint of step {state.step} is complete") from None
+        raise UserError(
+            f"cannot write {path}: {reason_of(error)}; the checkpoint of step {state.step} is complete"
+        ) from None
 
 
 def export_if_stale(run: Run, recipe: Recipe, state: State) -> bool:

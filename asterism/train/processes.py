@@ -29,11 +29,11 @@ from typing import Any
 
 from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
 
-from asterism.errors import Interrupted, UserError
+from asterism.errors import Interrupted, UserError, explain_system_error
 from asterism.ops import collectives
 from asterism.train import checkpoint
 
-_PATIENCE = 10.0  # seconds that the other processes get to exit before they are killed
+_PATIENCE = 20.0  # seconds that the other processes get to exit before they are killed
 _BEAT = 1.0  # seconds between heartbeats
 _SILENCE = 30.0  # seconds without a heartbeat after which a process is ended
 _USER_ERROR = 2  # exit code
@@ -280,7 +280,7 @@ class _Heart:
         while True:
             try:
                 os.write(self._pipe, b".")
-            except OSError:  # nobody reads any more
+            except OSError:  # the reader is gone
                 self.end_if_alone()
                 return
             time.sleep(_BEAT)
@@ -300,6 +300,9 @@ def _main() -> None:
         with contextlib.suppress(UserError, Interrupted, KeyboardInterrupt):
             run_task(task, place)
         collectives.leave_processes()
+    except OSError as error:
+        print(f"Error: {explain_system_error(error)}", file=sys.stderr, flush=True)
+        sys.exit(_USER_ERROR)
     except RuntimeError as error:
         if not collectives.lost_connection(error):
             raise
