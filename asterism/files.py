@@ -115,7 +115,8 @@ def _temporary(target: Path, create: Callable[[Path], int]) -> Iterator[Path]:
         try:
             yield path
         finally:
-            _delete(path)
+            with contextlib.suppress(OSError):  # what a failing disk does not delete, the next writer will
+                _delete(path)
             os.close(lock)
     except OSError as error:
         if isinstance(error.filename, str) and _MARK in error.filename:
@@ -129,10 +130,16 @@ def _new(target: Path, create: Callable[[Path], int]) -> tuple[Path, int]:
         lock = create(path)
         with contextlib.suppress(OSError):  # without locks, as on some network drives, leftovers stay
             _flock(lock)
-        with contextlib.suppress(FileNotFoundError):  # another process saw it before it was locked, and deleted it
-            if os.path.samestat(os.fstat(lock), path.lstat()):
-                return path, lock
+        if _is_at(lock, path):  # else another process saw it before it was locked, and deleted it
+            return path, lock
         os.close(lock)
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.lstat())
+    except OSError:
+        return False
 
 
 def _new_file(path: Path) -> int:

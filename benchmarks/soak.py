@@ -70,7 +70,7 @@ _TRAINING = [
     "data.max_bad_share=0.2",
     "monitor.tensorboard=false",
     "monitor.log_every=1",
-    "checkpoint.every_steps=3",
+    "checkpoint.every_steps=1",
 ]
 
 
@@ -351,7 +351,7 @@ def soak(home: Path, data: Path, expected: Results, chosen: argparse.Namespace) 
     with disk(folder) as mounted, disk(place) as live_mounted:
         dice = random.Random(chosen.seed)
         lasting = ("stop", "no_space", "failing_disk")
-        faults = Faults(folder, flags / "here", chosen.every, ("kill", "kill", *lasting), mounted, dice)
+        faults = Faults(folder, flags / "here", chosen.every, ("kill", *lasting), mounted, dice)
         live_faults = Faults(place, flags / "here", chosen.every, lasting, live_mounted, random.Random(chosen.seed + 1))
         inside = partial(failing_files, str(home / "disturbed"), str(flags / "here"))
         shutil.copytree(home / "calm/here/run", place / "run", symlinks=True)

@@ -111,7 +111,7 @@ def test_a_failed_folder_leaves_nothing_not_even_its_parents(tmp_path, exists):
 
 # --- every system call may fail ---------------------------------------------------------------------------------------
 
-CALLS = ("open", "mkdir", "chmod", "fsync", "rename", "replace", "scandir")
+CALLS = ("open", "mkdir", "chmod", "fsync", "rename", "replace", "scandir", "unlink", "rmdir")
 
 
 class FailingCalls:
@@ -130,6 +130,11 @@ class FailingCalls:
             return call(*words, **more)
 
         return counted
+
+
+def open_files() -> int:
+    listed = Path("/proc/self/fd")
+    return len(list(listed.iterdir())) if listed.exists() else 0
 
 
 def write_one(folder: Path) -> None:
@@ -153,12 +158,15 @@ def test_a_write_is_whole_or_has_not_happened_wherever_it_fails(tmp_path, monkey
         folder = tmp_path / str(failing)
         folder.mkdir()
         (folder / "a.txt").write_text("old")
+        before = open_files()
         with monkeypatch.context() as patch:
             calls = FailingCalls(patch, failing)
             with contextlib.suppress(OSError):
                 write(folder)
-        assert content(folder) in (old, new), failing
-        ends.append(content(folder) == new)
+        whole = {name: text for name, text in content(folder).items() if ".asterism-tmp" not in name}
+        assert whole in (old, new), failing
+        assert open_files() == before, f"call {failing} leaks a file"
+        ends.append(whole == new)
         if calls.count < failing:
             break
     assert ends[-1]

@@ -85,7 +85,8 @@ def write_embeddings(
             file.add(_columns(batch, dense), facts | {"grid": list(batch.features.grid)})
             bad += batch.unreadable
         file.finish()
-    return Written(target, source.name, file.images, file.dim, len(bad), _record(bad, target))
+        record = _record(bad, target)  # before the target is in place: without room for it there is neither
+    return Written(target, source.name, file.images, file.dim, len(bad), record)
 
 
 def _columns(batch: Encoded, dense: bool) -> Table:
@@ -223,9 +224,11 @@ class _Npz(_Rows):
 
 
 def _record(bad: list[BadImage], target: Path) -> Path | None:
-    if not bad:
-        return None
+    """List the images that were left out; the list of an earlier file of this name is replaced or removed."""
     path = target.with_name(f"{target.stem}.bad_images.jsonl")
+    if not bad:
+        path.unlink(missing_ok=True)
+        return None
     lines = [json.dumps({"key": image.key, "reason": image.reason}, ensure_ascii=False) for image in bad]
     write_text(path, "\n".join(lines) + "\n")
     return path

@@ -10,7 +10,7 @@ from tests.campaigns import CAMPAIGNS
 from tests.campaigns.campaign import SKIPPED, Case, few, run_case
 
 _SEED = 0
-_PER_CAUSE = 2
+_PER_CAUSE = 1
 
 
 def _chosen() -> dict[str, Case]:

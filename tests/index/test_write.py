@@ -171,3 +171,25 @@ def missing(package: str) -> Callable[[str], Any]:
         return __import__(name)
 
     return import_module
+
+
+def test_without_room_for_the_list_of_bad_images_there_is_no_file_either(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = next((tmp_path / "labelled").rglob("*.png"))
+    image.write_bytes(b"cut off")
+    full = OSError(28, "No space left on device")
+
+    def fail(*words: Any) -> None:
+        raise full
+
+    with monkeypatch.context() as patch:
+        patch.setattr(embeddings, "write_text", fail)
+        with pytest.raises(OSError, match="No space"):
+            write(source, tmp_path / "a.npz")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["labelled"]
+    assert write(source, tmp_path / "a.npz").bad_images == tmp_path / "a.bad_images.jsonl"
+    image.unlink()
+    complete = open_source(str(tmp_path / "labelled"))
+    assert write(complete, tmp_path / "a.npz").bad_images is None
+    assert not (tmp_path / "a.bad_images.jsonl").exists(), "the list of the file that was replaced"
