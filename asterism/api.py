@@ -437,7 +437,7 @@ def _subject(model: PathLike | Run | Weights | Encoder, device: str, tokenizer: 
     name, options = _place_and_options(model)
     path = Path(name)
     if name == "pixels" and options:
-        raise UserError("pixels are no network and take no weights options; leave them out")
+        raise UserError("pixels are not a network and take no weights options; leave them out")
     encoder = pixel_encoder() if name == "pixels" else load(_with_tokenizer(name, options, tokenizer))
     return _Subject(encoder.to(place), Model(name, encoder.step), path if (path / "config.yaml").is_file() else None)
 

@@ -170,6 +170,7 @@ def pretrain(
       asterism pretrain dino --data photos/ --out runs/first
       asterism pretrain recipe.yaml --out runs/x optim.lr=3e-4 trainer.batch_size=64
       asterism pretrain dino --data photos/ trainer.minutes=30 --dry-run
+      asterism pretrain adapt --init dinov2_vits14_pretrain.pth --data photos/
       asterism pretrain --resume runs/first
     """
     from asterism import api
@@ -231,6 +232,7 @@ def evaluate(
       asterism evaluate runs/first --data labelled/ --protocols knn
       asterism evaluate runs/first --data labelled/ --baselines knn.k=20 knn.label_share=0.1
       asterism evaluate vit_small_patch16_224.dino --data labelled/
+      asterism evaluate tiny.pth --data labelled/ --weights-option heads=4 --weights-option mean=0.5
     """
     from asterism import api
     from asterism.ops.collectives import rank

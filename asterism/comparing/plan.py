@@ -34,6 +34,7 @@ class Trial:
     init: str | None  # weights, or the folder of the trial `after`
     after: str | None  # the trial whose weights it starts from
     untrained: bool
+    weights_options: tuple[str, ...] = ()  # of `init` or `model`
 
     @property
     def is_trained(self) -> bool:
@@ -87,7 +88,7 @@ def plan_trials(study: StudyConfig, place: Place, only: Iterable[str] = (), data
 def pretrain_command(trial: Trial, place: Place, length: Sequence[str], more: Sequence[str] = ()) -> Command:
     assert trial.recipe is not None
     options = ["--data", trial.data] if trial.data else []
-    options += ["--init", trial.init] if trial.init else []
+    options += ["--init", trial.init, *_described(trial)] if trial.init else []
     changes = [*trial.settings, *length, *more]
     return ["pretrain", trial.recipe, "--out", str(place.run(trial.name)), *options, *changes]
 
@@ -99,8 +100,13 @@ def resume_command(trial: Trial, place: Place) -> Command:
 def evaluate_command(trial: Trial, place: Place, part: EvaluationConfig, more: Sequence[str] = ()) -> Command:
     model = trial.model or str(place.run(trial.name))
     options = ["--data", part.data] if part.data else []
+    options += _described(trial) if trial.model else []
     options += ["--out", str(place.results(trial.name, part))]
     return ["evaluate", model, "--protocols", ",".join(part.protocols), *options, *part.settings, *more]
+
+
+def _described(trial: Trial) -> list[str]:
+    return [word for option in trial.weights_options for word in ("--weights-option", option)]
 
 
 def as_text(command: Command) -> str:
@@ -122,6 +128,8 @@ def is_evaluated(trial: Trial, place: Place, part: EvaluationConfig) -> bool:
 def specification(trial: Trial) -> dict[str, Any]:
     """Everything that determines a trial's result, as plain values."""
     values: dict[str, Any] = json.loads(json.dumps(asdict(trial)))
+    if not trial.weights_options:  # records of studies without them do not have this key
+        del values["weights_options"]
     return values
 
 
@@ -143,6 +151,7 @@ def _trial(study: StudyConfig, place: Place, name: str, seed: int, budget: Budge
         init=run.init if after is None else str(place.run(after.name)),
         after=None if after is None else after.name,
         untrained=run.untrained,
+        weights_options=run.weights_options,
     )
 
 

@@ -28,6 +28,7 @@ from asterism.config import Config, read_yaml
 from asterism.errors import UserError, unknown
 from asterism.evals import protocol_class
 from asterism.evals.chosen import chosen_protocols
+from asterism.nn.weights.description import parse_options
 from asterism.ranges import Seed
 from asterism.train.recipe import Recipe, load_recipe
 
@@ -43,6 +44,7 @@ class RunConfig(LengthConfig):
     data: str | None = None  # images to train on, instead of the study's and the recipe's
     init: str | None = None  # weights to start from: a run folder, a file, a timm name
     after: str | None = None  # another run of this study, whose weights to start from
+    weights_options: tuple[str, ...] = ()  # WORD=VALUE: what the file of `init` or `model` does not say
     untrained: bool = False  # evaluate the initial network
     model: str | None = None  # instead of a recipe: a run, a weights file, a timm name, or "pixels"
 
@@ -55,6 +57,9 @@ class RunConfig(LengthConfig):
             raise ValueError(f"a model is not trained, so {', '.join(idle) or 'a budget'} has no effect; leave it out")
         if self.untrained and (self.init or self.after or self.budgets):
             raise ValueError("an untrained network has no init, after or budget; leave them out")
+        if self.weights_options and not (self.init or self.model):
+            raise ValueError("weights_options describe the weights of init or model, and neither is given")
+        parse_options(self.weights_options)
         if self.init and self.after:
             raise ValueError("give init (weights) or after (a run of this study), not both")
         return self

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from asterism.comparing.budget import Budget
 from asterism.comparing.checks import check_data, check_folder, check_settings
-from asterism.comparing.plan import Place, as_text, evaluate_command, plan_trials, pretrain_command
+from asterism.comparing.plan import Place, as_text, evaluate_command, plan_trials, pretrain_command, specification
 from asterism.comparing.study import StudyConfig, chosen_runs, load_study
 from asterism.errors import UserError
 from asterism.train.recipe import load_recipe
@@ -35,6 +36,8 @@ WRONG = {
     "runs: {a: {recipe: dino-scenes, after: mea}, mae: {recipe: mae-scenes}}": "did you mean 'mae'",
     "runs: {a: {recipe: dino-scenes, after: b}, b: {recipe: mae-scenes, after: a}}": "in a circle",
     "runs: {a: {recipe: dino-scenes, untrained: true, steps: 3}}": "untrained",
+    "runs: {a: {recipe: dino-scenes, weights_options: [heads=4]}}": "neither is given",
+    "runs: {a: {model: w.pth, weights_options: [head=4]}}": "did you mean 'heads'",
     "runs: {a: {recipe: dino-scenes}}\nevaluations: [{protocols: [knnn], columns: [knnn.top1]}]": "did you mean 'knn'",
     "runs: {a: {recipe: dino-scenes}}\nevaluations: [{protocols: [knn], columns: [top1_k20]}]": "protocol.value",
     "runs: {a: {recipe: dino-scenes}}\nevaluations: [{protocols: [knn], columns: [linear.top1]}]": "must be one of the",
@@ -145,6 +148,18 @@ def test_commands_are_as_a_user_would_type_them(tmp_path: Path) -> None:
     )
     evaluation = as_text(evaluate_command(trial, place, study.evaluations[0]))
     assert evaluation.startswith("asterism evaluate studies/x/runs/dino-0 --protocols knn --out studies/x/evaluations/")
+
+
+def test_commands_describe_weights(tmp_path: Path) -> None:
+    one = "a: {recipe: adapt, init: w.pth, weights_options: [heads=4]}"
+    runs = f"runs: {{{one}, b: {{model: w.pth, weights_options: [std=1]}}}}"
+    study = load_study(_write(tmp_path, f"{runs}\nevaluations: [{{protocols: [knn], columns: [knn.top1_k20]}}]"))
+    place = Place(Path("studies/x"))
+    trained, evaluated = plan_trials(study, place)
+    assert "--init w.pth --weights-option heads=4" in as_text(pretrain_command(trained, place, []))
+    assert "--weights-option" not in as_text(evaluate_command(trained, place, study.evaluations[0]))
+    assert "--weights-option std=1" in as_text(evaluate_command(evaluated, place, study.evaluations[0]))
+    assert "weights_options" not in specification(replace(trained, weights_options=()))
 
 
 def test_a_changed_evaluation_has_another_folder(tmp_path: Path) -> None:

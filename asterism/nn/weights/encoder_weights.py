@@ -92,7 +92,7 @@ def weights_of(file: CheckpointFile, layout: Layout, options: WeightsOptions) ->
         mask_token=layout.mask_token,
         mean=found.mean or IMAGENET_MEAN,
         std=found.std or IMAGENET_STD,
-        image_size=_usable(stated, layout, architecture, file),
+        image_size=_usable(stated, layout, architecture),
         said=said,
         asked=asked,
         guesses=guesses_in(stated, usual, certain),
@@ -158,7 +158,10 @@ def _architecture(file: CheckpointFile, layout: Layout, found: Description, name
     if kind == "swin":
         _refuse_for_swin(str(name), found)
         return Architecture(str(name), SWIN, layer_norm_eps=found.eps)
-    arguments = (_rope_arguments if kind == "rope" else _vit_arguments)(file, tensors, found, name)
+    if kind == "rope":
+        arguments = _rope_arguments(file, tensors, found.image_size, name is None)
+    else:
+        arguments = _vit_arguments(file, tensors)
     generic = _ROPE_VIT if kind == "rope" else _SWIGLU_VIT if is_gated(tensors) else _PLAIN_VIT
     from asterism.nn.vit import FEATURES_ONLY
 
@@ -177,9 +180,7 @@ def _refuse_for_swin(name: str, values: Description) -> None:
         raise UserError(f"{name} is a Swin, whose {given[0]} belongs to its name; leave out {given[0]}=")
 
 
-def _vit_arguments(
-    file: CheckpointFile, tensors: Mapping[str, Tensor], found: Description, name: str | None
-) -> dict[str, Any]:
+def _vit_arguments(file: CheckpointFile, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     common, side, no_embed_class = _common_arguments(file, tensors)
     if side is None:
         raise UserError(f"{file.path} lacks the tensor 'pos_embed' of a vision transformer")
@@ -197,11 +198,12 @@ def _vit_arguments(
 
 
 def _rope_arguments(
-    file: CheckpointFile, tensors: Mapping[str, Tensor], found: Description, name: str | None
+    file: CheckpointFile, tensors: Mapping[str, Tensor], image_size: int | None, generic: bool
 ) -> dict[str, Any]:
+    """generic: whether the network is built from a generic name, which has no gate of its own."""
     common, side, _ = _common_arguments(file, tensors)
     patch, biases = common["patch_size"], ("q_bias", "qkv.bias", "q_proj.bias")
-    size = side * patch if side is not None else _rounded(found.image_size or 224, patch)
+    size = side * patch if side is not None else _rounded(image_size or 224, patch)
     arguments = common | {
         "img_size": size,
         "mlp_ratio": _ratio(tensors["blocks.0.mlp.fc2.weight"].shape[1], common["embed_dim"]),
@@ -209,7 +211,7 @@ def _rope_arguments(
         "init_values": 1e-5 if "blocks.0.gamma_1" in tensors else None,
         "num_reg_tokens": _registers(tensors),
     }
-    if name is None and "blocks.0.mlp.fc1_g.weight" in tensors:
+    if generic and "blocks.0.mlp.fc1_g.weight" in tensors:
         arguments |= {"swiglu_mlp": True, "swiglu_align_to": 1}
     return arguments
 
@@ -253,7 +255,7 @@ def _patch_shape(tensors: Mapping[str, Tensor]) -> tuple[int, int, int]:
     return shape[0], shape[1], shape[2]
 
 
-def _usable(stated: Description, layout: Layout, architecture: Architecture, file: CheckpointFile) -> int | None:
+def _usable(stated: Description, layout: Layout, architecture: Architecture) -> int | None:
     """The stated image size. One that is next to the file and does not divide into patches is ignored."""
     patch = architecture.arguments.get("patch_size")
     size = stated.image_size

@@ -201,7 +201,7 @@ def _timm(file: CheckpointFile) -> Layout:
     said = Description(
         mean=_triple(file, details, "mean"),
         std=_triple(file, details, "std"),
-        heads=(file.config.get("model_args") or {}).get("num_heads"),
+        heads=_heads(file),
     )
     arguments: dict[str, Any] = {}
     if any(n.startswith("attn_pool.") for n in tensors):
@@ -280,10 +280,18 @@ def _without_mask_token(tensors: Mapping[str, Tensor], name: str) -> tuple[dict[
     return rest, None if token is None else token.reshape(1, -1)
 
 
+def _heads(file: CheckpointFile) -> int | None:
+    heads = (file.config.get("model_args") or {}).get("num_heads")
+    if heads is not None and (not isinstance(heads, int) or heads <= 0):
+        raise UserError(f"{file.path.with_name('config.json')}: num_heads = {heads!r}; expected a positive number")
+    return heads
+
+
 def _triple(file: CheckpointFile, details: Mapping[str, Any], key: str) -> Triple | None:
     values = details.get(key)
     if values is None:
         return None
-    if not isinstance(values, list | tuple) or len(values) != 3:
+    numbers = isinstance(values, list | tuple) and all(isinstance(value, int | float) for value in values)
+    if not numbers or len(values) != 3 or (key == "std" and min(values) <= 0):
         raise UserError(f"{file.path.with_name('config.json')}: {key} = {values!r}; expected three numbers")
     return float(values[0]), float(values[1]), float(values[2])

@@ -21,6 +21,7 @@ from asterism.nn.weights.transformers_names import (
     vit_prefix,
 )
 
+_LARGEST = 1 << 14  # pixels per side
 _HALF: Triple = (0.5, 0.5, 0.5)
 _CLIP_MEAN: Triple = (0.48145466, 0.4578275, 0.40821073)
 _CLIP_STD: Triple = (0.26862954, 0.26130258, 0.27577711)
@@ -141,7 +142,7 @@ def _pixels(file: CheckpointFile) -> tuple[Triple | None, Triple | None]:
     normalised = values.get("do_normalize", True)
     mean: Any = values.get("image_mean") if normalised else [0.0] * 3
     std: Any = values.get("image_std") if normalised else [1.0] * 3
-    if not (_are_numbers(mean) and _are_numbers(std)):
+    if not (_are_numbers(mean) and _are_numbers(std) and min(std) > 0):
         if mean is None and std is None:
             return None, None
         raise UserError(
@@ -173,4 +174,4 @@ def _side(size: Any) -> int | None:
         size = [size.get("height"), size.get("width")]
     if isinstance(size, list | tuple):
         size = size[0] if len(size) == 2 and size[0] == size[1] else None
-    return size if isinstance(size, int) and not isinstance(size, bool) and size > 0 else None
+    return size if isinstance(size, int) and not isinstance(size, bool) and 0 < size <= _LARGEST else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 
@@ -170,3 +171,23 @@ def test_a_class_token_without_a_position_is_ambiguous(tmp_path: Path) -> None:
         load_encoder(tmp_path / "w.pth", heads=4)
     assert load_encoder(tmp_path / "w.pth", heads=4, family="timm").backbone.has_cls
     assert not load_encoder(tmp_path / "w.pth", heads=4, family="flsl").backbone.has_cls
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_args": {"num_heads": "4"}}, "num_heads = '4'; expected a positive number"),
+        ({"pretrained_cfg": {"mean": [0.5]}}, r"mean = \[0.5\]; expected three numbers"),
+        ({"pretrained_cfg": {"std": [0, 1, 1]}}, r"std = \[0, 1, 1\]; expected three numbers"),
+        ({"pretrained_cfg": ["a"]}, "do not fit a checkpoint of timm"),
+        ({"architecture": 7}, "do not fit a checkpoint of timm|timm has no model"),
+        ({"architecture": "resnet18"}, "'resnet18' is neither"),
+        ({"architecture": "hf-hub:someone/model"}, "timm has no model"),
+    ],
+)
+def test_settings_of_timm_that_cannot_be_right(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    path, _ = CASES["timm folder"].write(tmp_path)
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(UserError, match=message):
+        load_encoder(path)

@@ -173,6 +173,12 @@ def test_published_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     assert encoder.mean == (0.5, 0.5, 0.5)  # as timm states for these weights
     assert encoder.image_size == 224
 
+    pooled = load_encoder("vit_base_patch16_siglip_224")
+    assert pooled.backbone.pooling == "attention"  # as these weights were trained
+    assert load_encoder("vit_base_patch16_siglip_224", pooling="mean", mean=0.1).mean == (0.1, 0.1, 0.1)
+    rotary = load_encoder("vit_small_patch16_dinov3")
+    assert (rotary.backbone.pooling, rotary.image_size) == ("class", 256)
+
     def offline(*_: Any, **__: Any) -> None:
         raise OSError("no connection\nmore text")
 
