@@ -83,7 +83,7 @@ def run_case(case: Case) -> Verdict:
                 before = snapshot(folder)
                 ended = execute(words, folder, case.seconds, case.megabytes, case.inside)
                 after = snapshot(folder)
-                left = sorted(file.name for file in temporary.iterdir())
+                left = sorted(file.name for file in temporary.iterdir() if "wandb" not in file.name)  # timm imports it
                 return replace(judge(case, ended, before, after, left, folder), computed=ended.computed)
         except Unavailable as error:
             return Verdict(case, SKIPPED, str(error))
