@@ -31,7 +31,7 @@ WRONG = {
     "runs: {a/b: {recipe: dino-scenes}}": "cannot be the name of a folder",
     "steps: 3\nepochs: 2\nruns: {a: {recipe: dino-scenes}}": "two budgets are given (steps and epochs)",
     "runs: {a: {recipe: dino-scenes, steps: 3, images: 9}}": "two budgets are given",
-    "steps: 0\nruns: {a: {recipe: dino-scenes}}": "above 0",
+    "steps: 0\nruns: {a: {recipe: dino-scenes}}": "steps.0 = 0: must be at least 1",
     "seeds: [1, 1]\nruns: {a: {recipe: dino-scenes}}": "a seed is repeated",
     "runs: {a: {recipe: dino-scenes, after: mea}, mae: {recipe: mae-scenes}}": "did you mean 'mae'",
     "runs: {a: {recipe: dino-scenes, after: b}, b: {recipe: mae-scenes, after: a}}": "in a circle",
