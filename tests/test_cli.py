@@ -363,7 +363,7 @@ def test_mistakes_are_explained_and_leave_nothing(mistake: str, labelled: Path, 
     assert Path("taken.npz").read_text() == "precious"
 
 
-def test_a_checkpoint_of_another_shape(labelled: Path) -> None:
+def test_a_recipe_that_was_edited_after_a_checkpoint(labelled: Path) -> None:
     assert call("pretrain", *DINO, "--data", labelled, "--out", "run", "checkpoint.every_steps=1").exit_code == 0
     config = Path("run/config.yaml")
     state = next(Path("run/checkpoints").glob("step-*1"))
@@ -374,7 +374,7 @@ def test_a_checkpoint_of_another_shape(labelled: Path) -> None:
     assert state.is_dir()
     config.write_text(config.read_text().replace("out_dim: 32", "out_dim: 48"))
     said = refused(call("pretrain", "--resume", "run"))
-    assert "has shape [32, " in said
+    assert "method.out_dim is 48, but was 32" in said
     assert "--init" in said
 
 

@@ -19,10 +19,10 @@ from torch.nn import functional as F
 
 from asterism.data import evaluation_batches
 from asterism.data.evaluation.labelled import DataChoice, Parts
+from asterism.data.evaluation.unlabelled import open_untrained
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import concept_baselines
-from asterism.evals.reconstruction import Reconstruction
 from asterism.features.extract import helpers
 from asterism.nn.encoder import Encoder
 from asterism.ops.assignment import hungarian
@@ -59,7 +59,7 @@ class Equivariance(Evaluation):
 
     @classmethod
     def open_parts(cls, config: ProtocolConfig, choice: DataChoice) -> Parts:
-        return Reconstruction.open_parts(config, choice)
+        return open_untrained(choice)
 
     @classmethod
     def value_names(cls, config: ProtocolConfig) -> list[str]:

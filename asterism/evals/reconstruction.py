@@ -21,10 +21,9 @@ from pydantic import model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
-from asterism.data import evaluation_batches, open_source
+from asterism.data import evaluation_batches
 from asterism.data.evaluation.labelled import DataChoice, Parts
-from asterism.data.evaluation.unlabelled import open_unlabelled
-from asterism.data.sources.splits import UnknownSplit
+from asterism.data.evaluation.unlabelled import open_unlabelled, open_untrained
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import concept_baselines
@@ -100,13 +99,7 @@ class Reconstruction(Evaluation):
         assert isinstance(config, ReconstructionConfig)
         if config.decoder is not None:
             return open_unlabelled(choice, config.holdout, config.seed)
-        try:
-            source = open_source(choice.path, choice.test_split or "test")
-        except UnknownSplit:
-            if choice.test_split is not None:
-                raise
-            source = open_source(choice.path)
-        return Parts(source, source, ("nothing is trained: training and test images are the same",))
+        return open_untrained(choice)
 
     @classmethod
     def value_names(cls, config: ProtocolConfig) -> list[str]:

@@ -20,9 +20,10 @@ def antialiased_matrix(centres: Float[Tensor, " new"], old: int, step: Float[Ten
 
     centres: 0.5, 1.5, … of the new samples. step: old samples per new one.
 
+    >>> from torch.nn.functional import interpolate
     >>> rows = torch.arange(12.0).view(6, 2)
     >>> shrunk = antialiased_matrix(torch.arange(4) + 0.5, 6, torch.tensor(1.5)) @ rows
-    >>> torch.allclose(shrunk, F.interpolate(rows[None, None], (4, 2), mode="bicubic", antialias=True)[0, 0])
+    >>> torch.allclose(shrunk, interpolate(rows[None, None], (4, 2), mode="bicubic", antialias=True)[0, 0])
     True
     """
     samples = torch.ones_like(centres[:1]).expand(old).cumsum(0) - 0.5
@@ -33,9 +34,10 @@ def antialiased_matrix(centres: Float[Tensor, " new"], old: int, step: Float[Ten
 def plain_matrix(centres: Float[Tensor, " new"], old: int, step: Float[Tensor, ""]) -> Float[Tensor, "new {old}"]:
     """The same with a kernel of constant width; samples at the border are repeated beyond it.
 
+    >>> from torch.nn.functional import interpolate
     >>> rows = torch.arange(12.0).view(6, 2)
     >>> shrunk = plain_matrix(torch.arange(4) + 0.5, 6, torch.tensor(1.5)) @ rows
-    >>> torch.allclose(shrunk, F.interpolate(rows[None, None], (4, 2), mode="bicubic")[0, 0])
+    >>> torch.allclose(shrunk, interpolate(rows[None, None], (4, 2), mode="bicubic")[0, 0])
     True
     """
     padded = torch.ones_like(centres[:1]).expand(old + 2 * _REACH).cumsum(0) - 0.5 - _REACH

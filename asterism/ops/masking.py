@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
-from pydantic import model_validator
 from torch import Tensor
 
 from asterism.config import Config
@@ -46,12 +45,6 @@ class FocusConfig(Config):
 
     probability: Share = 0.5
     sigma: PositiveRange = (0.1, 0.5)  # width of the Gaussian as a share of the grid's longer side
-
-    @model_validator(mode="after")
-    def _a_range(self) -> FocusConfig:
-        if not 0 < self.sigma[0] <= self.sigma[1]:
-            raise ValueError(f"sigma = {list(self.sigma)} must be two increasing numbers above 0")
-        return self
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import Int64, UInt8
+from jaxtyping import Int64, Integer, UInt8
 from torch import Tensor
 
 from asterism.data import Sample, Source, Subset, evaluation_batches, open_source
@@ -224,12 +224,12 @@ def _with_mask(sample: Sample) -> tuple[UInt8[Tensor, "3 h w"], Int64[Tensor, "h
     return sample.image, sample.semantic.long()
 
 
-def _painted(image: UInt8[Tensor, "3 h w"], mask: Int64[Tensor, "h w"], first: int) -> UInt8[Tensor, "3 s s"]:
+def _painted(image: UInt8[Tensor, "3 h w"], mask: Integer[Tensor, "h w"], first: int) -> UInt8[Tensor, "3 s s"]:
     """An image with its mask; `first` is the colour of number 0, and what is void stays as it is."""
     factor = -(-_SIDE // min(mask.shape))
     pale = image.float().lerp(image.float().mean(dim=0), _PALENESS).to(torch.uint8)
     large = pale.repeat_interleave(factor, dim=1).repeat_interleave(factor, dim=2)
-    numbers = torch.where(mask == VOID, 0, mask + first)
+    numbers = torch.where(mask == VOID, 0, mask.long() + first)
     cells = numbers.repeat_interleave(factor, dim=0).repeat_interleave(factor, dim=1)
     return center_square(overlay(large, cells), _SIDE, _SIDE)
 

@@ -27,7 +27,7 @@ runs:
   pixels: {model: pixels}
   mae: {recipe: mae}
   later: {recipe: mae, after: mae, core_minutes: 0.005}
-  broken: {recipe: mae, settings: [optim.lr=1.0e+30]}
+  broken: {recipe: mae, settings: [optim.lr=1.0e+12]}
 evaluations:
   - {data: "scenes:size=16,count=40", protocols: [knn], settings: [knn.k=5], columns: {k-NN: knn.top1_k5}}
 """

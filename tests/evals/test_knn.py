@@ -80,7 +80,7 @@ def test_unreadable_images_are_counted(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"k": 0}, "knn.k = .*at least 1"),
+        ({"k": 0}, r"knn.k.0 = 0: must be at least 1"),
         ({"k": []}, "one or several"),
         ({"temperature": 0}, "knn.temperature = 0"),
         ({"label_share": 1.5}, "knn.label_share = 1.5"),

@@ -24,6 +24,6 @@ def test_settings_reach_every_view_that_changes_colours(name: str) -> None:
     changed = {"jitter": jitter, "grayscale": 0.03, "blur_sigma": (0.4, 0.5)}
     views = build_method(recipe.model_copy(update={"method": recipe.method.model_copy(update=changed)})).views
     colored = [view for view in views if view.blur > 0]
-    assert len(colored) >= 2
+    assert len(colored) >= min(2, len(views))
     for view in colored:
         assert (view.jitter, view.grayscale, view.blur_sigma) == (jitter, 0.03, (0.4, 0.5))

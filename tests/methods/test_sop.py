@@ -321,7 +321,7 @@ def test_anchors_beyond_the_stored_rows_are_random_rows() -> None:
         ({"images": {"anchors": "partition", "neighbours": 0, "tasks": 2}}, "leave out tasks and kept"),
         ({"images": {"search": "whole-memory", "neighbours": 0}}, "set neighbours to 1 or more"),
         ({"images": {"neighbours": 40, "neighbour_lists": 32}}, "neighbour_lists of 32 entries cannot hold 40"),
-        ({"images": {"neighbour_lists": 0}}, "neighbour_lists of 0 entries"),
+        ({"images": {"neighbour_lists": 0}}, "neighbour_lists = 0: must be at least 1"),
         ({"cls_weight": 0}, "set images: null"),
         ({"patch_weight": 0}, "set patches: null"),
         ({"mask": {"ratios": []}}, "ratios is empty"),

@@ -368,8 +368,8 @@ def test_the_suggested_fix_for_a_single_concept_works() -> None:
     ("values", "message"),
     [
         ({"reconstruction": {"weight": -3}}, "weight"),
-        ({"focus": {"sigma": [0.5, 0.1]}}, "two increasing numbers above 0"),
-        ({"focus": {"sigma": [0, 0]}}, "two increasing numbers above 0"),
+        ({"focus": {"sigma": [0.5, 0.1]}}, "smaller number first"),
+        ({"focus": {"sigma": [0, 0]}}, "must be above 0"),
     ],
 )
 def test_values_out_of_range_are_refused(values: dict[str, Any], message: str) -> None:

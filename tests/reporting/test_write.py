@@ -114,7 +114,7 @@ def test_every_section_says_what_one_sees(pages):
             assert page.sentences[heading].endswith("."), heading
 
 
-def test_every_data_set_is_shown(runs):
+def test_every_data_set_is_shown(runs, pages):
     text = (runs["dino"].path / "report.html").read_text()
     assert "40 images of scenes/test" in text
     assert "7 images of another set" in text
@@ -132,7 +132,7 @@ def test_what_only_some_methods_show(pages):
     assert "What the method makes of images" not in pages["dino"].headings
 
 
-def test_all_that_was_logged_has_a_curve(runs):
+def test_all_that_was_logged_has_a_curve(runs, pages):
     text = (runs["cribo"].path / "report.html").read_text()
     assert 'aria-label="Bootstrapping ratio"' in text
     assert 'aria-label="Terms of the loss"' in text

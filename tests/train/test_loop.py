@@ -19,6 +19,7 @@ from asterism.methods import method_class
 from asterism.methods.dino import Dino
 from asterism.nn.weights.load import load_weights_into
 from asterism.train import building, checkpoint
+from asterism.train.processes import Init
 from asterism.train.start import pretrain, resume
 from tests.train.tiny import METHODS, tiny_recipe
 
@@ -189,7 +190,7 @@ def test_init_starts_student_and_teacher_from_the_weights(tmp_path):
     for name in blocks:
         assert torch.equal(method.backbone.network.state_dict()[name], weights[name])
         assert torch.equal(method.teacher_backbone.network.network.state_dict()[name], weights[name])
-    started = pretrain(tiny_recipe(), tmp_path / "dino", init=str(source.path))
+    started = pretrain(tiny_recipe(), tmp_path / "dino", init=Init(str(source.path)))
     assert losses(started)[0] != losses(pretrain(tiny_recipe(), tmp_path / "fresh"))[0]
 
 
@@ -249,7 +250,7 @@ class TestBadInput:
     def test_weights_of_another_shape(self, tmp_path):
         source = pretrain(tiny_recipe("mae", backbone={"dim": 16}), tmp_path / "mae")
         with pytest.raises(UserError, match="shape"):
-            pretrain(tiny_recipe(), tmp_path / "run", init=str(source.weights))
+            pretrain(tiny_recipe(), tmp_path / "run", init=Init(str(source.weights)))
         assert not (tmp_path / "run").exists()
 
     def test_all_images_unreadable(self, tmp_path):

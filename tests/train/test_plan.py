@@ -12,7 +12,7 @@ from asterism.train.pace import Pace
 from asterism.train.recipe import Recipe, load_recipe
 from asterism.train.units import duration, size
 from asterism.train.verdict import verdict
-from tests.train.tiny import METHODS, tiny_recipe
+from tests.train.tiny import METHODS, TEACHER, tiny_recipe
 
 
 @pytest.mark.parametrize("name", ["mae", "dino", "cribo", "stellar"])
@@ -99,7 +99,8 @@ def test_a_length_of_ones_own_replaces_that_of_the_small_form(monkeypatch: pytes
 @pytest.mark.parametrize("name", [*METHODS, "sove", "massl"])
 def test_every_method_has_a_small_version(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    recipe = load_recipe(name, ["data.path=scenes"])
+    teacher = [f"method.teacher={TEACHER}"] if name == "distill" else []
+    recipe = load_recipe(name, ["data.path=scenes", *teacher])
     assert recipe.trainer.minutes is not None
     method = building.build_method(recipe)
     assert sum(p.numel() for p in method.parameters() if p.requires_grad) < 4e6

@@ -27,3 +27,14 @@ def open_unlabelled(choice: DataChoice, holdout: float, seed: int) -> Parts:
     order = torch.randperm(len(train), generator=generator(fold(seed, _HELD_OUT))).tolist()
     note = f"{train.name} has no test part: {holdout:.0%} ({count} images) were held out"
     return Parts(Subset(train, sorted(order[count:])), Subset(train, sorted(order[:count])), (note,))
+
+
+def open_untrained(choice: DataChoice) -> Parts:
+    """Images for a measurement that trains nothing: the test part, or all images if the data has none."""
+    try:
+        source = open_source(choice.path, choice.test_split or "test")
+    except UnknownSplit:
+        if choice.test_split is not None:
+            raise
+        source = open_source(choice.path)
+    return Parts(source, source, ("nothing is trained: training and test images are the same",))
