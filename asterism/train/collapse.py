@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_RANK_SHARE = 0.5  # of the initial rank; collapsing runs fall to 0.4 in 150 steps, runs that learned well ended above 0.55
+_RANK_SHARE = 0.5  # of the initial rank; collapsing runs fall to 0.4 in 150 steps, good ones end above 0.55
 _LEAST_RANK = 1.5
 _LEAST_STD = 0.02
 _FLAT = 0.005  # relative distance to ln K that counts as uniform
