@@ -48,8 +48,7 @@ def model_card(
     parts = [
         _header(origin, target, license_name),
         f"# {origin.name}\n",
-        "An image encoder that was pretrained without labels, exported by "
-        f"[Asterism](https://pypi.org/project/asterism) {metadata.version('asterism')}.\n",
+        f"An image encoder that was pretrained without labels, exported by Asterism {metadata.version('asterism')}.\n",
         _details(origin, encoder, dtype, license_name),
         f"## How to use\n\n{written.usage}",
         f"## What differs from the original\n\n{notes}" if notes else None,
