@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ from asterism.ops import collectives
 from asterism.ops.sharding import shard
 from asterism.train.processes import Place
 from asterism.train.recipe import TrainerConfig
+
+_FOR_PROCESSES = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE")
 
 
 def launch(config: TrainerConfig, place: Place | None = None) -> Fabric:
@@ -40,8 +43,19 @@ def launch(config: TrainerConfig, place: Place | None = None) -> Fabric:
         num_nodes=config.nodes,
         strategy=_strategy(config),
     )
+    before = dict(os.environ)
     fabric.launch()
+    if fabric.world_size == 1:
+        _restore_environment(before)
     return fabric
+
+
+def _restore_environment(before: Mapping[str, str]) -> None:
+    """Remove what Fabric tells its other processes, since there are none: a later run would take it for torchrun's."""
+    for name in _FOR_PROCESSES:
+        os.environ.pop(name, None)
+        if name in before:
+            os.environ[name] = before[name]
 
 
 def _strategy(config: TrainerConfig) -> Strategy | str:

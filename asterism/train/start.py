@@ -65,13 +65,21 @@ def _on_all_cores(task: Task, examples: Examples | None) -> Run:
     recipe = Recipe.parse(task.recipe)
     if not starts_processes(recipe.trainer):
         with explained_loss_of_processes():
-            return run_task(task, examples=examples)
+            return _run_here(task, examples)
     _check_place(task)
     count = process_count(recipe.trainer, trained_parameters(build_method(recipe)))
     if count == 1:
-        return run_task(task, examples=examples)
+        return _run_here(task, examples)
     with started_processes(task, count) as place:
         return run_task(task, place, examples)
+
+
+def _run_here(task: Task, examples: Examples | None) -> Run:
+    try:
+        return run_task(task, examples=examples)
+    finally:
+        if collectives.world_size() == 1:
+            collectives.leave_processes()
 
 
 def _check_place(task: Task) -> None:
