@@ -11,8 +11,9 @@ import json
 import os
 import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from asterism.errors import UserError, reason_of
 
@@ -20,6 +21,8 @@ MAX_TEXT = 64 << 20  # bytes of lists, recipes and class names
 _FAILURES = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # of the machine
 _WAITS = (0.05, 0.2, 0.75)  # seconds until a failed read is tried again
 MAX_JSON = 4 << 30  # bytes; the largest annotation files of COCO have 0.5 GB
+
+T = TypeVar("T")
 
 
 class Unreadable(Exception):
@@ -35,14 +38,19 @@ def user_path(text: str | os.PathLike[str]) -> Path:
 
 
 def read_regular(path: Path, most: int) -> bytes:
-    """The content of a regular file of at most `most` bytes.
+    """The content of a regular file of at most `most` bytes."""
+    return tried_again(path, lambda: _read_regular(path, most))
+
+
+def tried_again(path: Path, read: Callable[[], T]) -> T:
+    """What `read` returns of a file; raises `Unreadable` if it cannot be read.
 
     A failing disk or network drive is tried again for a second, then a `UserError`: an image that cannot be read today
     must not be skipped like a damaged one, which would silently change the result.
     """
     for wait in (*_WAITS, None):
         try:
-            return _read_regular(path, most)
+            return read()
         except OSError as error:
             if error.errno not in _FAILURES:
                 raise Unreadable(f"the file cannot be read: {reason_of(error)}") from None

@@ -31,7 +31,7 @@ from asterism.errors import UserError
 from asterism.images.bad_image import BadImage
 from asterism.images.decode import SUFFIXES, decode
 from asterism.images.limits import check_bytes
-from asterism.inputs import read_text
+from asterism.inputs import Unreadable, read_text, tried_again
 
 _VERSION = "1"
 _UNLABELLED = -1
@@ -248,12 +248,20 @@ class _Handles:
     def read(self, path: Path, offset: int, size: int, key: str) -> bytes:
         check_bytes(size, key)
         try:
-            data = os.pread(self._handle(path), size, offset)
-        except OSError as error:
-            raise BadImage(key, f"{path.name} cannot be read: {error.strerror}") from None
+            data = tried_again(path, lambda: self._read(path, offset, size))
+        except Unreadable as error:
+            raise BadImage(key, f"{path.name}: {error}") from None
         if len(data) < size:
             raise BadImage(key, f"{path.name} ends inside the image")
         return data
+
+    def _read(self, path: Path, offset: int, size: int) -> bytes:
+        try:
+            return os.pread(self._handle(path), size, offset)
+        except OSError:
+            if path in self._open:  # a handle of a network drive stays stale after the drive is back
+                os.close(self._open.pop(path))
+            raise
 
     def _handle(self, path: Path) -> int:
         if path not in self._open:

@@ -1,3 +1,4 @@
+import errno
 import io
 import os
 import pickle
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from asterism import inputs
 from asterism.data.sources import shards as module
 from asterism.data.sources.shards import Shards, find_shards, open_shards
 from asterism.data.sources.source import Source
@@ -128,6 +130,27 @@ def test_bad_images(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(BadImage, match="No such file"):
         pickle.loads(pickle.dumps(source))[1]
+
+
+@pytest.mark.parametrize(("failures", "ends"), [(2, False), (3, True)])
+def test_a_failing_disk_is_tried_again_and_never_skips_an_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int, ends: bool
+) -> None:
+    monkeypatch.setattr(inputs, "_WAITS", (0.0, 0.0))
+    shards = Shards([write_tar(tmp_path / "a.tar", samples(0, 1))], "a")
+    left, real = [errno.ESTALE] * failures, os.pread
+
+    def failing(handle: int, size: int, offset: int) -> bytes:
+        if left:
+            raise OSError(left.pop(), "failed")
+        return real(handle, size, offset)
+
+    monkeypatch.setattr(os, "pread", failing)
+    if ends:
+        with pytest.raises(UserError, match=r"a\.tar.*run the command again"):
+            shards[0]
+    else:
+        assert shards[0].image.shape[0] == 3
 
 
 def stored_indices() -> list[Path]:
