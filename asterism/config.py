@@ -5,6 +5,7 @@ A component's configuration is defined with the component; `asterism.train.recip
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
@@ -36,6 +37,14 @@ class Config(BaseModel):
             return cls.model_validate(values)
         except ValidationError as error:
             raise UserError(_explain(cls, error, section)) from None
+
+    @classmethod
+    def check_json(cls, values: Mapping[str, Any]) -> None:
+        """Refuse values of a JSON file that `parse` would first have to convert, such as a number in quotes."""
+        try:
+            cls.model_validate_json(json.dumps(values), strict=True)
+        except ValidationError as error:
+            raise UserError(_explain(cls, error, "")) from None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from asterism.errors import UserError, reason_of
 from asterism.nn.backbone import Backbone
-from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, METADATA_KEY, Encoder, Triple, write_safetensors
+from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, Encoder, Triple
 from asterism.nn.localization import Localization
 from asterism.nn.reconstruction import (
     CodeReconstruction,
@@ -23,8 +22,8 @@ from asterism.nn.reconstruction import (
     ReconstructionConfig,
     grid_mismatch,
 )
+from asterism.nn.safetensors_file import read_safetensors, write_safetensors
 from asterism.nn.tokenizers.saved import load_tokenizer, rebuild_tokenizer
-from asterism.nn.weights.checkpoint_file import read_safetensors
 from asterism.nn.weights.metadata import ConceptsFile, check_fits, checked, description_in
 from asterism.types import Features
 
@@ -72,7 +71,7 @@ class ConceptEncoder(Encoder):
         parts = {"localization": self.localization, "reconstruction": self.reconstruction}
         tensors = {f"{part}.{n}": t for part, m in parts.items() if m is not None for n, t in m.state_dict().items()}
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        write_safetensors(concepts_file(path), tensors, {METADATA_KEY: json.dumps(description)})
+        write_safetensors(concepts_file(path), tensors, description)
 
 
 def concepts_file(encoder_file: Path) -> Path:

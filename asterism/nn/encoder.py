@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float, Shaped
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from asterism.errors import UserError
-from asterism.files import replacing
 from asterism.images.pictures import Pictures, batch_of
 from asterism.nn.backbone import Backbone
+from asterism.nn.safetensors_file import write_safetensors
 from asterism.types import Features, Tokens
 
 Triple = tuple[float, float, float]
@@ -24,7 +22,6 @@ IMAGENET_MEAN: Triple = (0.485, 0.456, 0.406)
 IMAGENET_STD: Triple = (0.229, 0.224, 0.225)
 
 FILE_NAME = "encoder.safetensors"
-METADATA_KEY = "asterism"
 
 
 class Encoder(nn.Module):
@@ -134,7 +131,7 @@ class Encoder(nn.Module):
         self.save_parts(path)
         network = self.backbone.network
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
-        write_safetensors(path, tensors, {METADATA_KEY: json.dumps(description)})
+        write_safetensors(path, tensors, description)
         return path
 
     def save_parts(self, path: Path) -> None:
@@ -145,14 +142,3 @@ class Encoder(nn.Module):
 def features_of(tokens: Tokens, vector: Float[Tensor, "b d"]) -> Features:
     """Features of a backbone's tokens, and of the vector that it pools from them."""
     return Features(cls=vector, patches=tokens.patches, grid=tokens.grid)
-
-
-def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """Write the file atomically; an older one stays until the new one is complete. Weights that are NaN are refused."""
-    broken = next(
-        (name for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.isnan().any()), None
-    )
-    if broken is not None:
-        raise UserError(f"{broken} is not a number (NaN), so {path} is not written: a network with it is useless")
-    with replacing(path) as temporary:
-        save_file(tensors, temporary, metadata)

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from asterism.errors import UserError
-from asterism.nn import encoder as encoder_module
+from asterism.nn import safetensors_file
 from asterism.nn.backbone import BackboneConfig, build_backbone
 from asterism.nn.encoder import Encoder
 from asterism.nn.weights.load import load_encoder
@@ -133,7 +133,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
         file.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(encoder_module, "save_file", full_disk)
+    monkeypatch.setattr(safetensors_file, "save_file", full_disk)
     with pytest.raises(OSError, match="No space left"):
         tiny(class_token=False).save(path)
     assert path.read_bytes() == before

@@ -237,7 +237,7 @@ def test_an_encoder_that_cannot_be_written_leaves_a_complete_checkpoint(tmp_path
     def full(*arguments):
         raise OSError(28, os.strerror(28), "encoder.safetensors")
 
-    monkeypatch.setattr("asterism.nn.encoder.save_file", full)
+    monkeypatch.setattr("asterism.nn.safetensors_file.save_file", full)
     with pytest.raises(UserError, match=r"No space left.*the checkpoint of step 2 is complete"):
         pretrain(recipe(), tmp_path / "run")
     monkeypatch.undo()

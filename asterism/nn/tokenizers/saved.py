@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +12,8 @@ from torch import Tensor
 
 from asterism.errors import UserError
 from asterism.nn.backbone import Architecture, rebuild_backbone
-from asterism.nn.encoder import METADATA_KEY, write_safetensors
 from asterism.nn.reconstruction import ConceptDecoder
+from asterism.nn.safetensors_file import METADATA_KEY, write_safetensors
 from asterism.nn.tokenizers.base import Tokenizer
 from asterism.nn.tokenizers.patches import PatchCodes, PatchTokenizer
 from asterism.nn.tokenizers.vqgan import MaskGitVqgan
@@ -28,7 +27,7 @@ _PREFIX = "tokenizer."  # also that of a tokenizer inside an official STELLAR ch
 def save_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
     """Write a tokenizer to a file that `load_tokenizer` can read on its own."""
     tensors = {_PREFIX + name: tensor.detach().cpu().contiguous() for name, tensor in tokenizer.state_dict().items()}
-    write_safetensors(path, tensors, {METADATA_KEY: json.dumps(tokenizer.describe())})
+    write_safetensors(path, tensors, tokenizer.describe())
 
 
 def load_tokenizer(source: str | Path) -> Tokenizer:

@@ -10,18 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from asterism.errors import UserError, reason_of
 from asterism.inputs import read_json
+from asterism.nn.safetensors_file import read_safetensors
 
 _PICKLED = (".pth", ".pt", ".bin", ".ckpt")
 SUFFIXES = (".safetensors", *_PICKLED)
 _INDEX = ".safetensors.index.json"
 _IN_FOLDERS = ("encoder.safetensors", "model.safetensors", f"model{_INDEX}", "pytorch_model.bin")
 _WRAPPERS = ("model", "state_dict")
-_MOST_HEADER = 32 << 20  # bytes of a safetensors header; a network of a thousand tensors needs 0.1 MB
 _MOST_CONFIG = 64 << 20  # bytes; the index of a model in many files has some megabytes
 
 
@@ -74,31 +73,6 @@ def _read_values(path: Path) -> tuple[Mapping[str, Any], Mapping[str, str]]:
     if path.suffix in _PICKLED:
         return _read_pickled(path), {}
     raise UserError(f"cannot read weights from {path}: expected a file {', '.join(SUFFIXES)}")
-
-
-def read_safetensors(path: Path) -> tuple[Mapping[str, Any], Mapping[str, str]]:
-    """Tensors and metadata as stored in the file."""
-    _check_header(path)
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except Exception as error:  # on damaged headers, safetensors and torch raise almost any exception
-        raise UserError(f"{path} is not a complete safetensors file: {reason_of(error)}") from None
-
-
-def _check_header(path: Path) -> None:
-    """Refuse a file whose header is not as long as it says, or longer than any network needs."""
-    if not path.is_file():
-        raise UserError(f"{path} is not a regular file; give the file of the weights")
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-    if size < 8 or length > size - 8:
-        raise UserError(f"{path} is not a complete safetensors file: it has {size:,} bytes, fewer than its header says")
-    if length > _MOST_HEADER:
-        raise UserError(
-            f"{path} has a header of {length:,} bytes, more than {_MOST_HEADER:,}; save the weights again without it"
-        )
 
 
 def _read_shards(index: Path) -> Mapping[str, Any]:

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from asterism.errors import UserError, unknown
 from asterism.nn.backbone import Architecture
-from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, METADATA_KEY, Triple
+from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, Triple
 from asterism.nn.positions import sincos_table
+from asterism.nn.safetensors_file import METADATA_KEY
 from asterism.nn.weights import dinov3, stellar, transformers_folder
 from asterism.nn.weights.checkpoint_file import CheckpointFile
 from asterism.nn.weights.description import Description, WeightsOptions

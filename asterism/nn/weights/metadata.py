@@ -18,9 +18,9 @@ from asterism.config import Config
 from asterism.errors import UserError
 from asterism.inputs import parse_json
 from asterism.nn.backbone import Pooling
-from asterism.nn.encoder import METADATA_KEY
 from asterism.nn.initialisation import Init
 from asterism.nn.positions import Positions, Resampling
+from asterism.nn.safetensors_file import METADATA_KEY
 from asterism.nn.timm_arguments import Depth, TimmArguments
 from asterism.ranges import Count, CountFromZero, Few, Number, Pixels, Positive
 
@@ -135,7 +135,7 @@ def description_in(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
 def checked(kind: type[Config], values: dict[str, Any], path: Path) -> dict[str, Any]:
     """The description, if it is one that this version of Asterism writes."""
     try:
-        kind.parse(values)
+        kind.check_json(values)
         return values
     except UserError as error:
         problem = str(error).replace("\n", "; ")

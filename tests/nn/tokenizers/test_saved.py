@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 from asterism.errors import UserError
-from asterism.nn.encoder import METADATA_KEY
+from asterism.nn.safetensors_file import METADATA_KEY
 from asterism.nn.tokenizers.saved import load_tokenizer, save_tokenizer
 from asterism.nn.tokenizers.vqgan import MaskGitVqgan
 

@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from asterism.errors import UserError
 from asterism.nn.backbone import BackboneConfig, build_backbone
-from asterism.nn.encoder import METADATA_KEY, Encoder
+from asterism.nn.encoder import Encoder
+from asterism.nn.safetensors_file import METADATA_KEY
 from asterism.nn.weights import metadata as module
 from asterism.nn.weights.load import load_encoder
 
