@@ -73,7 +73,7 @@ def _checksum(tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> 
     digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
