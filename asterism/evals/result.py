@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 import re
@@ -51,23 +52,34 @@ class Result:
     path: Path | None = None  # where it was written
 
     def write(self, folder: Path) -> Result:
-        """Write `<folder>/<protocol>.json`, or `<protocol>@<data>.json` if that file holds a result on other data. An
-        earlier result of this protocol on the same test images is replaced atomically."""
+        """Write `<folder>/<protocol>.json`, or `<protocol>@<data>.json` if that file holds a result on other data or
+        with other settings. An earlier result on the same images with the same settings is replaced atomically."""
         data = re.sub(r"[^\w.=-]+", "-", self.test.name).strip("-")
-        names = (self.protocol, f"{self.protocol}@{data}", f"{self.protocol}@{data}-{self.test.fingerprint}")
+        unique = hashlib.sha256(json.dumps(self._setting, sort_keys=True).encode()).hexdigest()[:10]
+        names = (self.protocol, f"{self.protocol}@{data}", f"{self.protocol}@{data}-{unique}")
         path = next(path for name in names if self._may_replace(path := folder / f"{name}.json"))
         content = asdict(self)
         del content["path"]
         write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
         return replace(self, path=path)
 
+    @property
+    def _setting(self) -> tuple[str, str, Any]:
+        """All that two results must share for one to replace the other."""
+        return self.train.fingerprint, self.test.fingerprint, _plain(self.constants)
+
     def _may_replace(self, path: Path) -> bool:
         if path.is_dir():
             raise UserError(f"{path} is a folder, so the result cannot be written there; move it away")
         try:
-            return bool(_read(path).test.fingerprint == self.test.fingerprint)
+            return _read(path)._setting == self._setting
         except (UserError, OSError):
             return True  # the file does not exist, or is not a valid result
+
+
+def _plain(constants: Mapping[str, Any]) -> Any:
+    """As read from a file: JSON has lists, not tuples."""
+    return json.loads(json.dumps(constants, default=str))
 
 
 def data_used(source: Source) -> DataUsed:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import Int64, Integer, UInt8
+from jaxtyping import Float, Int64, Integer, UInt8
 from torch import Tensor
 
 from asterism.data import Sample, Source, Subset, evaluation_batches, open_source
@@ -48,6 +48,7 @@ class Look:
     source: Source
     choice: DataChoice  # what `source` was opened from
     images: Pictures
+    others: Pictures  # for parts that would otherwise repeat the same images
 
     @cached_property
     def large(self) -> Pictures:
@@ -89,7 +90,8 @@ def open_look(run: Run, data: Recipe) -> Look:
     source = open_source(data.data.path, data.data.split)
     encoder = run.encoder().eval()
     choice = DataChoice(data.data.path, data.data.split)
-    return Look(encoder, source, choice, chosen_images(source, encoder, SHOWN))
+    images = chosen_images(source, encoder, 2 * SHOWN)
+    return Look(encoder, source, choice, images[::2], images[1::2] if len(images) > 1 else images)
 
 
 def components(look: Look) -> Shown:
@@ -181,13 +183,35 @@ def tracking(look: Look) -> Shown | None:
     return Shown({"frame 1, given": given}, dict(zip(names, found, strict=True)))
 
 
-def neighbours(look: Look, count: int) -> Shown:
-    """The most similar images, by the cosine of their embeddings."""
-    images = chosen_images(look.source, look.encoder, SEARCHED)
+@dataclass(frozen=True)
+class Neighbours:
+    """Some images, and for each the most similar others: cosines of the embeddings and places in `images`."""
+
+    images: Pictures
+    names: list[str]
+    queries: list[int]
+    cosines: Float[Tensor, "q k"]
+    places: Int64[Tensor, "q k"]
+
+
+def nearest_images(look: Look, count: int) -> Neighbours:
+    """The most similar images, by the cosine of their embeddings; never the query itself."""
+    images, names = named_images(look.source, look.encoder, SEARCHED)
     embeddings = torch.cat([look.encoder.encode(chunk).cls.cpu() for chunk in torch.split(images, 128)])
+    queries = _evenly(len(images), SHOWN)
     ranks = min(count + 1, len(images))
-    _, index = nearest(embeddings[:SHOWN], embeddings, ranks)
-    return Shown({"query": images[:SHOWN]}, {str(rank): images[index[:, rank]] for rank in range(1, ranks)})
+    cosines, index = nearest(embeddings[queries], embeddings, ranks)
+    others = index != torch.tensor(queries)[:, None]
+    others[others.all(dim=1), -1] = False  # copies of the query took its place; all rows have the same length
+    shape = (len(queries), ranks - 1)
+    return Neighbours(images, names, queries, cosines[others].view(shape), index[others].view(shape))
+
+
+def neighbours(look: Look, count: int) -> Shown:
+    """The most similar images, as columns."""
+    found = nearest_images(look, count)
+    columns = {str(rank + 1): found.images[found.places[:, rank]] for rank in range(found.places.shape[1])}
+    return Shown({"query": found.images[found.queries]}, columns)
 
 
 def first_color(classes: list[str]) -> int:
@@ -197,10 +221,14 @@ def first_color(classes: list[str]) -> int:
 
 def chosen_images(source: Source, encoder: Encoder, count: int) -> Pictures:
     """Evenly chosen images of a source, cut as an evaluation cuts them."""
+    return named_images(source, encoder, count)[0]
+
+
+def named_images(source: Source, encoder: Encoder, count: int) -> tuple[Pictures, list[str]]:
+    """Evenly chosen images of a source with their keys."""
     subset = Subset(source, _evenly(len(source), count))
-    return torch.cat(
-        [batch.images for batch in evaluation_batches(subset, encoder.image_size, batch_size=64, workers=0)]
-    )
+    batches = list(evaluation_batches(subset, encoder.image_size, batch_size=64, workers=0))
+    return torch.cat([batch.images for batch in batches]), [key for batch in batches for key in batch.keys]
 
 
 def chosen_samples(source: Source, count: int) -> list[Sample]:

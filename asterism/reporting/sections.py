@@ -19,6 +19,7 @@ from asterism.reporting.pictures import (
     FRAMES,
     SEARCHED,
     Look,
+    Neighbours,
     Shown,
     attention,
     chosen_samples,
@@ -26,6 +27,7 @@ from asterism.reporting.pictures import (
     concept_places,
     first_color,
     likeness,
+    nearest_images,
     neighbours,
     open_look,
     reconstruction,
@@ -165,7 +167,8 @@ def _what_is_where(look: Look) -> Section | None:
 def _concept_by_concept(look: Look) -> Section | None:
     if look.features.where is None:
         return None
-    where, large = look.features.where[:_FEW], look.large[:_FEW]
+    where, large = look.encoder.encode(look.others[:_FEW]).where, pictures.magnified(look.others[:_FEW])
+    assert where is not None
     together = concepts.strongest_concepts(where, large)
     rows = [
         page.tiles([Tile(image, "image"), Tile(sheet, "all concepts"), *maps], 104)
@@ -214,9 +217,19 @@ def _last_frame(look: Look) -> Shown | None:
 def _nearest(look: Look) -> Section:
     return Section(
         "Nearest images",
-        page.gallery(neighbours(look, _NEIGHBOURS).columns),
-        f"The most similar of {min(SEARCHED, len(look.source))} images, by the cosine of their embeddings.",
+        "".join(page.tiles(row, 128) for row in _named_neighbours(nearest_images(look, _NEIGHBOURS))),
+        f"An image, and the most similar of {min(SEARCHED, len(look.source))}, with their names and the cosine of the "
+        "embeddings.",
     )
+
+
+def _named_neighbours(found: Neighbours) -> Iterator[list[Tile]]:
+    for query, cosines, places in zip(found.queries, found.cosines.tolist(), found.places.tolist(), strict=True):
+        alike = zip(cosines, places, strict=True)
+        yield [
+            Tile(found.images[query], found.names[query]),
+            *(Tile(found.images[place], f"{cosine:.2f} {found.names[place]}") for cosine, place in alike),
+        ]
 
 
 def _by_layer(look: Look) -> Section:
@@ -227,6 +240,7 @@ def _by_layer(look: Look) -> Section:
         page.gallery({"image": images} | affinity.aggregated_similarity_by_layer(look.encoder, images, layers)),
         "The similarity of each patch to all others together, from the patch embedding (layer 0) to the last block: "
         "as tokens come to form objects, the map falls into parts, each as bright as it is large.",
+        folded=True,
     )
 
 
@@ -254,6 +268,7 @@ def _plane(look: Look) -> Section | None:
         f'<div class="charts clouds">{clouds}</div>{page.tiles(shown, 64)}',
         f"The patch tokens of {len(images)} images laid out by t-SNE, so that similar ones are close. A dot has the "
         "colour of its patch, shown below with the image, and can be followed from layer to layer.",
+        folded=True,
     )
 
 
@@ -272,6 +287,7 @@ def _probes(look: Look) -> Section | None:
         "Attention of a patch",
         page.gallery({"image": images} | drawn),
         "What the patch in the green ring looks at, mean over heads.",
+        folded=True,
     )
 
 

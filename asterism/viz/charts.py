@@ -17,8 +17,10 @@ _COLORS = 8  # of lines, in the style sheet
 _CLOUD, _DOT = 300, 4  # side of a scatter plot and radius of a dot
 
 
-def line_chart(title: str, series: Mapping[str, Series], reference: tuple[str, float] | None = None) -> str:
-    """Curves over steps, one line per name. reference: label and level of a dashed line."""
+def line_chart(
+    title: str, series: Mapping[str, Series], reference: tuple[str, float] | None = None, hint: str = ""
+) -> str:
+    """Curves over steps, one line per name. reference: label and level of a dashed line; hint: a sentence below."""
     points = [(x, y) for line in series.values() for x, y in line if math.isfinite(y)]
     if not points:
         return ""
@@ -61,7 +63,8 @@ def line_chart(title: str, series: Mapping[str, Series], reference: tuple[str, f
     legend = f'<p class="legend">{keys}</p>' if len(series) > 1 else ""
     last = "" if legend else _end(*ends.values())
     drawing = f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">{"".join(parts)}</svg>'
-    return f'<figure class="chart"><figcaption>{escape(title)} {last}</figcaption>{drawing}{legend}</figure>'
+    said = f'<p class="hint">{escape(hint)}</p>' if hint else ""
+    return f'<figure class="chart"><figcaption>{escape(title)} {last}</figcaption>{drawing}{legend}{said}</figure>'
 
 
 def dot_cloud(title: str, places: Float[Tensor, "n 2"], colors: UInt8[Tensor, "n 3"]) -> str:

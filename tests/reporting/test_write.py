@@ -4,12 +4,16 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
+import torch
 
 from asterism import api
 from asterism.errors import UserError
-from asterism.evals.result import DataUsed, read_results
+from asterism.evals.result import DataUsed, Result, read_results
+from asterism.reporting.pictures import nearest_images, open_look
+from asterism.reporting.scores import main_scores
 from asterism.reporting.write import write_report
 from asterism.train.start import pretrain
+from asterism.types import Model
 from tests.browser import CHROMIUM, measured, printed
 from tests.train.tiny import tiny_recipe
 
@@ -135,7 +139,9 @@ def test_what_only_some_methods_show(pages):
 def test_all_that_was_logged_has_a_curve(runs, pages):
     text = (runs["cribo"].path / "report.html").read_text()
     assert 'aria-label="Bootstrapping ratio"' in text
-    assert 'aria-label="Terms of the loss"' in text
+    terms = [key.removeprefix("loss/") for key in runs["cribo"].metrics()[-1] if key.startswith("loss/")]
+    assert len(terms) > 1
+    assert all(f'aria-label="{term.replace("_", " ")}"' in text for term in terms)
     assert 'aria-label="bank filled"' in text
 
 
@@ -164,11 +170,11 @@ def test_the_best_run_is_stressed(runs, tmp_path):
             (runs[name].path / "eval" / "zero.json").unlink()
     rows = {
         re.match(r"<th>([^<]*)", row).group(1): re.findall(r'class="best">([\d.]+)', row)
-        for row in re.findall(r"<tr>(<th>knn, .*?)</tr>", text)
+        for row in re.findall(r"<tr>(<th>k-NN .*?)</tr>", text)
     }
-    assert rows["knn, top1"] == ["60.00"]
-    assert rows["knn, fid"] == ["40.00"]
-    assert rows["knn, chosen_learning_rate"] == []
+    assert rows["k-NN accuracy (%)"] == ["60.00"]
+    assert rows["k-NN fid"] == ["40.00"]
+    assert rows["k-NN chosen learning rate"] == []
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here to look at pages with")
@@ -205,3 +211,31 @@ def test_a_run_whose_data_is_gone_still_has_a_report(runs, tmp_path):
 def test_what_is_not_a_run_is_named(tmp_path):
     with pytest.raises(UserError, match="is not a run"):
         write_report([tmp_path])
+
+
+def test_scores_are_named_in_words_and_settings_that_differ_are_said(tmp_path):
+    used = DataUsed("set/test", 5, "cd")
+    made = [
+        Result("knn", {"top1_k20": 0.0123}, {"k": [20], "resize": size}, Model("m", 3), used, used, 1.0)
+        for size in (64, 72)
+    ]
+    shown = main_scores(made)
+    assert shown == {
+        "k-NN accuracy, k = 20 (%) on set/test, resize = 64": "0.0123",
+        "k-NN accuracy, k = 20 (%) on set/test, resize = 72": "0.0123",
+    }
+
+
+def test_the_header_names_what_was_trained(runs, pages):
+    text = (runs["dino"].path / "report.html").read_text()
+    encoder = runs["dino"].encoder()
+    assert f"{encoder.image_size} px, patch {encoder.patch_size}" in text.partition("</header>")[0]
+    assert "training time" in text
+
+
+def test_no_image_is_its_own_neighbour(runs):
+    run = runs["dino"]
+    found = nearest_images(open_look(run, run.recipe), 3)
+    assert found.places.shape == (len(found.queries), 3)
+    assert not (found.places == torch.tensor(found.queries)[:, None]).any()
+    assert (found.cosines.diff(dim=1) <= 1e-6).all()
