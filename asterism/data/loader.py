@@ -16,7 +16,8 @@ from torch.utils.data import Dataset
 
 from asterism.config import Config
 from asterism.data.kept import KeptImages
-from asterism.data.order import EpochOrder
+from asterism.data.order import BatchRequest, BatchRequests, EpochOrder
+from asterism.data.readable import ReadableImages
 from asterism.data.sources.source import Sample, Source
 from asterism.data.views import Views
 from asterism.data.workers import cores, prepare
@@ -28,7 +29,6 @@ from asterism.ops.random import fold
 from asterism.ranges import Few, FewFromZero, NonNegative, Number, Positive, Share
 from asterism.types import Batch, View
 
-_LONGEST_RUN = 1000  # unreadable images in a row after which the data set itself must be at fault
 _PIXELS_AT_ONCE = 1 << 22  # of decoded images held in memory: twelve megabytes
 
 
@@ -98,7 +98,7 @@ class Loader:
                 f"micro-batches; choose a multiple of {accumulate * world_size}"
             )
         self._order = EpochOrder(len(source), batch_size, seed, shuffle=config.shuffle)
-        self._requests = _Requests(self._order, range(start_step, steps), accumulate, rank, world_size)
+        self._requests = BatchRequests(self._order, range(start_step, steps), accumulate, rank, world_size)
         self._tasks = _MicroBatches(source, views, seed, config.keep_mb)
         self._workers = max(1, cores() // world_size) if config.workers == "auto" else config.workers
         self._prefetch = config.prefetch
@@ -145,54 +145,25 @@ def _signed(labels: UInt8[Tensor, "b h w"]) -> Int[Tensor, "b h w"]:
     return labels.long().masked_fill_(labels == VOID, -1)
 
 
-@dataclass(frozen=True)
-class _Request:
-    """Everything a worker needs to make a micro-batch."""
-
-    epoch: int
-    indices: list[int]
-    seen: int
-
-
-@dataclass(frozen=True)
-class _Requests:
-    order: EpochOrder
-    steps: range
-    accumulate: int
-    rank: int
-    world_size: int
-
-    def __len__(self) -> int:
-        return len(self.steps) * self.accumulate
-
-    def __iter__(self) -> Iterator[_Request]:
-        for step in self.steps:
-            seen = (step + 1) * self.order.batch_size
-            for micro_batch in range(self.accumulate):
-                part = self.order.part(step, micro_batch, self.accumulate, self.rank, self.world_size)
-                yield _Request(self.order.epoch(step), part.tolist(), seen)
-
-
 class _MicroBatches(Dataset[RawBatch | UserError]):
     """Decodes images and makes views: a pure function of the request, except for cached images and known bad ones."""
 
     def __init__(self, source: Source, views: Views, seed: int, keep_mb: float) -> None:
         self._source = source
-        self._images = KeptImages(source, keep_mb)
+        self._images = ReadableImages(source, KeptImages(source, keep_mb))
         self._views = views
         self._seed = seed
-        self._bad: dict[int, BadImage] = {}
 
-    def __getitem__(self, request: _Request) -> RawBatch | UserError:
+    def __getitem__(self, request: BatchRequest) -> RawBatch | UserError:
         try:
             return self._prepare(request)
         except UserError as error:  # returned, because an exception raised in a worker arrives as a traceback
             return error
 
-    def _prepare(self, request: _Request) -> RawBatch:
+    def _prepare(self, request: BatchRequest) -> RawBatch:
         keys = [fold(self._seed, request.epoch, drawn) for drawn in request.indices]
         bad: list[BadImage] = []
-        shown = (self._readable(drawn, bad) for drawn in request.indices)
+        shown = (self._images.find(drawn, bad) for drawn in request.indices)
         places, geometry = list[int](), list[Tensor]()
         pixels, segments = list[list[Tensor]](), list[list[Tensor]]()
         for group in _few_pixels(shown):
@@ -226,21 +197,6 @@ class _MicroBatches(Dataset[RawBatch | UserError]):
                 "data with masks, or settings without `segments`"
             )
         return sample.semantic.to(torch.uint8)
-
-    def _readable(self, drawn: int, bad: list[BadImage]) -> tuple[int, Sample]:
-        """The position of the first readable image from `drawn` on, and the image; append bad ones to `bad`."""
-        for step in range(min(len(self._source), _LONGEST_RUN)):
-            place = (drawn + step) % len(self._source)
-            try:
-                if place not in self._bad:
-                    return place, self._images[place]
-            except BadImage as error:
-                self._bad[place] = error
-            bad.append(self._bad[place])
-        raise UserError(
-            f"{len(bad)} images in a row of {self._source.name} cannot be read, the first: {bad[0]}. "
-            "Check that the data is complete and accessible"
-        )
 
 
 def _few_pixels(samples: Iterable[tuple[int, Sample]]) -> Iterator[list[tuple[int, Sample]]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Int
 from torch import Tensor
@@ -53,3 +56,33 @@ class EpochOrder:
                 else torch.arange(self.images)
             )
         return self._order
+
+
+@dataclass(frozen=True)
+class BatchRequest:
+    """Everything a worker needs to make a micro-batch."""
+
+    epoch: int
+    indices: list[int]
+    seen: int  # images seen by all processes from the start of the run to the end of this step
+
+
+@dataclass(frozen=True)
+class BatchRequests:
+    """The micro-batches of one process, for these steps."""
+
+    order: EpochOrder
+    steps: range
+    accumulate: int
+    rank: int
+    world_size: int
+
+    def __len__(self) -> int:
+        return len(self.steps) * self.accumulate
+
+    def __iter__(self) -> Iterator[BatchRequest]:
+        for step in self.steps:
+            seen = (step + 1) * self.order.batch_size
+            for micro_batch in range(self.accumulate):
+                part = self.order.part(step, micro_batch, self.accumulate, self.rank, self.world_size)
+                yield BatchRequest(self.order.epoch(step), part.tolist(), seen)

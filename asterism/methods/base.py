@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from abc import abstractmethod
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from asterism.config import Config
 from asterism.nn.backbone import Backbone, BackboneConfig, build_backbone
 from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, Encoder, Triple
 from asterism.nn.frozen_encoder import FrozenEncoder
 from asterism.nn.initialisation import Init
+from asterism.nn.learner import Learner
 from asterism.types import Batch, Losses, Progress, ViewSpec
 
 
@@ -34,12 +35,11 @@ class MethodConfig(Config):
         return None
 
 
-class Method(nn.Module, ABC):
+class Method(Learner[Batch]):
     """A method of self-supervised learning.
 
     A method owns its networks and memories as parameters and buffers, so that its `state_dict` is complete;
-    `frozen_encoders` are the exception. Within one optimiser step the loop calls `loss` once per micro-batch and
-    `after_update` once at the end.
+    `frozen_encoders` are the exception. `after_update` updates its teacher, centre and memories.
     """
 
     Config: ClassVar[type[MethodConfig]]
@@ -55,7 +55,6 @@ class Method(nn.Module, ABC):
     # Networks that the method uses but neither trains nor saves, by the setting that names them. A resumed run loads
     # them again, and refuses others.
     frozen_encoders: Mapping[str, FrozenEncoder] = MappingProxyType({})
-    uniform_terms: Mapping[str, float] = MappingProxyType({})  # ln K of each term that equals ln K after a collapse
 
     def __init__(self, config: MethodConfig, backbone: BackboneConfig) -> None:
         super().__init__()
@@ -73,13 +72,6 @@ class Method(nn.Module, ABC):
     @abstractmethod
     def loss(self, batch: Batch, progress: Progress) -> Losses:
         """Loss terms of a micro-batch, each a mean over the images of this process."""
-
-    def frozen(self, progress: Progress) -> Iterable[nn.Parameter]:
-        """Parameters that stay fixed in this step."""
-        return ()
-
-    def after_update(self, progress: Progress) -> None:
-        """Update teacher, centre and memories, once per optimiser step. `progress` is that of the finished step."""
 
     def pictures(self, pixels: Float[Tensor, "b 3 h w"], key: int) -> dict[str, Float[Tensor, "b 3 h w"]]:
         """Pictures specific to this method, by name, as normalised pixels; `key` is for random draws."""

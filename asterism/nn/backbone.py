@@ -170,15 +170,16 @@ def build_backbone(config: BackboneConfig, published: Init = "timm") -> Backbone
     return backbone
 
 
-def rebuild_backbone(architecture: Architecture) -> Backbone:
+def rebuild_backbone(architecture: Architecture, *, drop_path: float = 0.0, checkpointing: bool = False) -> Backbone:
     """The network of an exported encoder in its initial state; its weights have yet to be loaded."""
     from asterism.nn.rope_vit import RopeViT
     from asterism.nn.swin import Swin
     from asterism.nn.timm_models import family_of
     from asterism.nn.vit import ViT
 
-    classes: dict[str, Callable[[Architecture], Backbone]] = {"vit": ViT, "rope": RopeViT, "swin": Swin}
-    backbone = classes[family_of(architecture.name)](architecture)
+    classes: dict[str, Callable[..., Backbone]] = {"vit": ViT, "rope": RopeViT, "swin": Swin}
+    make = classes[family_of(architecture.name)]
+    backbone = make(architecture, drop_path=drop_path, checkpointing=checkpointing)
     backbone.draw_weights(architecture.init)
     return backbone
 

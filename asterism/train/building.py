@@ -13,10 +13,6 @@ from asterism.train.recipe import Recipe
 from asterism.train.run import Run
 
 
-def trained_parameters(method: Method) -> int:
-    return sum(parameter.numel() for parameter in method.parameters() if parameter.requires_grad)
-
-
 def build_method(recipe: Recipe) -> Method:
     """The method with the initial weights of the recipe's seed."""
     with torch.random.fork_rng(devices=[]):

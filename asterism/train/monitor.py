@@ -28,10 +28,15 @@ from asterism.viz.page import Gallery
 _RANK_ROWS = 256  # embeddings that the rank is measured on, from several batches if they are small
 
 
-class MonitorConfig(TrackersConfig):
-    """How often metrics are logged, where to, and what is measured besides the loss."""
+class LoggingConfig(TrackersConfig):
+    """How often metrics are logged, and where to."""
 
     log_every: Count = 10  # optimiser steps between records
+
+
+class MonitorConfig(LoggingConfig):
+    """Also what is measured besides the loss while pretraining."""
+
     knn: OnlineKnnConfig | None = OnlineKnnConfig()  # None: no online k-NN
 
 
@@ -42,7 +47,7 @@ class Monitor:
     """
 
     def __init__(
-        self, config: MonitorConfig, run: Path | None, start_step: int, steps: int, uniform_terms: Mapping[str, float]
+        self, config: LoggingConfig, run: Path | None, start_step: int, steps: int, uniform_terms: Mapping[str, float]
     ) -> None:
         self._every = config.log_every
         self._steps = steps

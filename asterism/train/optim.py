@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -69,8 +69,23 @@ def learning_rate(config: OptimConfig, progress: Progress, batch_size: int) -> f
     return warmup_cosine(progress.step, progress.steps, peak, final, warmup, first_peak=config.warmup_peak)
 
 
+@runtime_checkable
+class Clipping(Protocol):
+    """Settings of the clipping of gradients."""
+
+    @property
+    def clip(self) -> float:
+        """The largest norm; 0: no clipping."""
+        ...
+
+    @property
+    def clip_by(self) -> Literal["tensor", "global"]:
+        """The norm of each parameter's gradient, or of all together."""
+        ...
+
+
 @torch.no_grad()
-def clip_gradients(parameters: Iterable[nn.Parameter], config: OptimConfig) -> Tensor:
+def clip_gradients(parameters: Iterable[nn.Parameter], config: Clipping) -> Tensor:
     """Clip in place, and return the norm of all gradients before clipping."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:

@@ -5,14 +5,15 @@ a batch synchronise once per step, to average their gradients (`benchmarks/threa
 those of a single process, up to the order of summation.
 
 The first process is the one that the user started: a command, a script or a notebook. The others run
-`python -m asterism.train.processes`, read their task from standard input, and end when the first one ends. Each of them
-sends a heartbeat through a pipe. The first process ends one that is silent, because all would wait for it; a process
+`python -m asterism.train.processes`, read the request from standard input, and end when the first one ends. Each sends
+a heartbeat through a pipe. The first process ends one that is silent, because all would wait for it; a process
 whose heartbeat is not received any more knows that the first one is gone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import select
@@ -37,7 +38,6 @@ _PATIENCE = 20.0  # seconds that the other processes get to exit before they are
 _BEAT = 1.0  # seconds between heartbeats
 _SILENCE = 30.0  # seconds without a heartbeat after which a process is ended
 _USER_ERROR = 2  # exit code
-_GOOD = "The last checkpoint is good; resume with: asterism pretrain --resume"
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,11 @@ class Init:
 
 
 @dataclass(frozen=True)
-class Task:
-    """The run that all processes start, or resume."""
+class Request:
+    """The run that all processes start, or resume. It is sent to the other processes as JSON."""
 
+    verb: str  # the command: pretrain, finetune
+    module: str  # its function `run_request(request, place)` does the work, in every process
     recipe: Mapping[str, Any]
     out: str
     init: Init | None = None
@@ -115,13 +117,13 @@ class _Other:
 
 
 @contextlib.contextmanager
-def started_processes(task: Task, size: int) -> Iterator[Place]:
+def started_processes(request: Request, size: int) -> Iterator[Place]:
     """Start the other `size - 1` processes, give the place of this one, and end the others on exit."""
     with socket.socket() as meeting:
         meeting.bind(("127.0.0.1", 0))
         meeting.listen(size)
         port = int(meeting.getsockname()[1])
-        others = [_start(task, Place(rank, size, port)) for rank in range(1, size)]
+        others = [_start(request, Place(rank, size, port)) for rank in range(1, size)]
         watch = _Watch(others)
         try:
             watch.wait_until_ready()
@@ -131,7 +133,7 @@ def started_processes(task: Task, size: int) -> Iterator[Place]:
             reason = _exit_reason(others)
             if reason is None:
                 raise
-            raise UserError(f"{reason}. {_resumable(task)}") from error
+            raise UserError(f"{reason}. {_resumable(request)}") from error
         finally:
             had_joined = collectives.leave_processes()
             watch.stop()
@@ -152,15 +154,17 @@ def explained_loss_of_processes() -> Iterator[None]:
         ) from error
 
 
-def _resumable(task: Task) -> str:
-    return f"{_GOOD} {task.out}" if task.resume or _has_checkpoint(task) else "No checkpoint had been saved"
+def _resumable(request: Request) -> str:
+    if request.resume or _has_checkpoint(request):
+        return f"The last checkpoint is good; resume with: asterism {request.verb} --resume {request.out}"
+    return "No checkpoint had been saved"
 
 
-def _has_checkpoint(task: Task) -> bool:
-    return bool(checkpoint.steps(Path(task.out) / "checkpoints"))
+def _has_checkpoint(request: Request) -> bool:
+    return bool(checkpoint.steps(Path(request.out) / "checkpoints"))
 
 
-def _start(task: Task, place: Place) -> _Other:
+def _start(request: Request, place: Place) -> _Other:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
     receiver, sender = os.pipe()
     process = subprocess.Popen(
@@ -173,7 +177,9 @@ def _start(task: Task, place: Place) -> _Other:
     os.set_blocking(receiver, False)
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):  # it died at once, which is noticed where its first heartbeat is awaited
-        process.stdin.write(json.dumps({"task": asdict(task), "place": asdict(place), "heartbeats": sender}).encode())
+        process.stdin.write(
+            json.dumps({"request": asdict(request), "place": asdict(place), "heartbeats": sender}).encode()
+        )
         process.stdin.close()
     return _Other(place.rank, process, receiver)
 
@@ -261,8 +267,8 @@ def _end(others: Sequence[_Other], patience: float) -> None:
 class _Heart:
     """A thread of another process that sends heartbeats, and ends the process when the first one is gone."""
 
-    def __init__(self, pipe: int, task: Task) -> None:
-        self._pipe, self._task = pipe, task
+    def __init__(self, pipe: int, request: Request) -> None:
+        self._pipe, self._request = pipe, request
         self._parent = os.getppid()
         self._last_words = threading.Lock()
         threading.Thread(target=self._run, daemon=True, name="heartbeats").start()
@@ -272,7 +278,7 @@ class _Heart:
         if os.getppid() == self._parent:
             return
         with self._last_words:
-            message = f"The first training process has ended, so this one ends too. {_resumable(self._task)}"
+            message = f"The first training process has ended, so this one ends too. {_resumable(self._request)}"
             print(f"Error: {message}", file=sys.stderr, flush=True)
             os._exit(_USER_ERROR)
 
@@ -288,17 +294,15 @@ class _Heart:
 
 def _main() -> None:
     """One of the other processes. It prints no errors, because the first process does, unless that one is gone."""
-    from asterism.train.start import run_task
-
     values = json.load(sys.stdin)
-    task, place = Task(**values["task"]), Place(**values["place"])
-    if isinstance(task.init, dict):
-        task = replace(task, init=Init(**task.init))
-    heart = _Heart(values["heartbeats"], task)
+    request, place = Request(**values["request"]), Place(**values["place"])
+    if isinstance(request.init, dict):
+        request = replace(request, init=Init(**request.init))
+    heart = _Heart(values["heartbeats"], request)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one decides for all
     try:
         with contextlib.suppress(UserError, Interrupted, KeyboardInterrupt):
-            run_task(task, place)
+            importlib.import_module(request.module).run_request(request, place)
         collectives.leave_processes()
     except OSError as error:
         print(f"Error: {explain_system_error(error)}", file=sys.stderr, flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from rich.table import Table
@@ -12,7 +13,7 @@ from asterism.errors import UserError
 from asterism.nn.backbone import BackboneConfig
 from asterism.nn.initialisation import Init
 from asterism.train.cores import BATCH
-from asterism.train.recipe import Recipe
+from asterism.train.recipe import Recipe, TrainerConfig
 
 _LEAST_STEPS = 10_000  # with few images, an automatic run makes more epochs so that it trains long enough
 _EPOCHS = 100
@@ -23,8 +24,18 @@ def resolve(recipe: Recipe, images: int, device: torch.device, world: int, init:
 
     init: how the weights of the backbone were initialised.
     """
-    trainer = recipe.trainer
     _check_accumulation(recipe)
+    return recipe.model_copy(
+        update={
+            "backbone": recipe.backbone.model_copy(update={"init": init}),
+            "trainer": resolved_trainer(recipe.trainer, images, device, world),
+            "data": recipe.data.model_copy(update={"workers": resolved_workers(recipe.data.workers, device, world)}),
+        }
+    )
+
+
+def resolved_trainer(trainer: TrainerConfig, images: int, device: torch.device, world: int) -> TrainerConfig:
+    """Batch size, steps, precision and strategy for this many images and processes. Minutes remain as they are."""
     per_step = world * trainer.accumulate
     batch = trainer.batch_size
     if batch == "auto":
@@ -45,22 +56,25 @@ def resolve(recipe: Recipe, images: int, device: torch.device, world: int, init:
     if precision == "auto":
         precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "32"
     strategy = trainer.strategy if trainer.strategy != "auto" or world == 1 else "ddp"
-    workers = _workers(device, world) if recipe.data.workers == "auto" else recipe.data.workers
     changes = {"batch_size": batch, "steps": steps, "epochs": "auto", "precision": precision, "strategy": strategy}
-    return recipe.model_copy(
-        update={
-            "backbone": recipe.backbone.model_copy(update={"init": init}),
-            "trainer": trainer.model_copy(update=changes),
-            "data": recipe.data.model_copy(update={"workers": workers}),
-        }
-    )
+    return trainer.model_copy(update=changes)
 
 
-def limited_to(recipe: Recipe, seconds_per_step: float) -> Recipe:
-    """The recipe with as many steps as fit into `trainer.minutes`."""
-    assert recipe.trainer.minutes is not None
-    steps = max(1, round(60 * recipe.trainer.minutes / seconds_per_step))
-    return recipe.model_copy(update={"trainer": recipe.trainer.model_copy(update={"steps": steps, "minutes": None})})
+def resolved_workers(workers: int | Literal["auto"], device: torch.device, world: int) -> int:
+    """Data workers per process. On a CPU they compete with training for cores: a single process gets few, and several
+    processes, which use all cores, load their own data. On a GPU the workers have to keep up with it."""
+    if workers != "auto":
+        return workers
+    if device.type == "cpu":
+        return max(1, cores() // 8) if world == 1 else 0
+    return max(1, min(16, cores() // world))
+
+
+def limited_to(trainer: TrainerConfig, seconds_per_step: float) -> TrainerConfig:
+    """The settings with as many steps as fit into `trainer.minutes`."""
+    assert trainer.minutes is not None
+    steps = max(1, round(60 * trainer.minutes / seconds_per_step))
+    return trainer.model_copy(update={"steps": steps, "minutes": None})
 
 
 def _check_accumulation(recipe: Recipe) -> None:
@@ -108,11 +122,3 @@ def _steps(epochs: float | str, per_epoch: int) -> int:
     if isinstance(epochs, str):
         epochs = max(_EPOCHS, math.ceil(_LEAST_STEPS / per_epoch))
     return max(1, round(epochs * per_epoch))
-
-
-def _workers(device: torch.device, world: int) -> int:
-    """Data workers per process. On a CPU they compete with training for cores: a single process gets few, and several
-    processes, which use all cores, load their own data. On a GPU the workers have to keep up with it."""
-    if device.type == "cpu":
-        return max(1, cores() // 8) if world == 1 else 0
-    return max(1, min(16, cores() // world))

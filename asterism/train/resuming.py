@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from asterism.config import Config
 from asterism.data import Source
 from asterism.errors import UserError
 from asterism.methods.base import Method
 from asterism.train.checkpoint import Facts
-from asterism.train.recipe import Recipe
 
 _MAY_CHANGE = (
     "trainer.accelerator",
@@ -39,13 +39,13 @@ def check_overrides(overrides: Sequence[str]) -> None:
             )
 
 
-def check_recipe(recipe: Recipe, facts: Facts, file: Path) -> None:
+def check_recipe(recipe: Config, facts: Facts, file: Path) -> None:
     """Refuse a recipe that differs from the one in the checkpoint, for example because `file` was edited."""
     now = dict(_leaves(recipe.model_dump(mode="json")))
     before = {"trainer.steps": facts.steps, "trainer.batch_size": facts.batch_size}
     if facts.recipe is not None:
         try:
-            before |= _leaves(Recipe.parse(facts.recipe).model_dump(mode="json"))
+            before |= _leaves(type(recipe).parse(facts.recipe).model_dump(mode="json"))
         except UserError as error:
             raise UserError(f"the checkpoint's recipe does not fit this version of Asterism: {error}") from None
     for key, value in before.items():

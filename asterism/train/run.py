@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asterism.config import read_yaml, write_yaml
+from asterism.config import Config, read_yaml, write_yaml
 from asterism.errors import UserError
 from asterism.files import write_text
 from asterism.lock import LOCK_NAME
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from asterism.train.recipe import Recipe
 
 _ENVIRONMENT, _CONFIG = "environment.json", "config.yaml"
-_FILES = (_CONFIG, _ENVIRONMENT, "metrics.jsonl", "bad_images.jsonl", "encoder.safetensors")  # that training writes
+# that training writes
+_FILES = (_CONFIG, _ENVIRONMENT, "metrics.jsonl", "bad_images.jsonl", "encoder.safetensors", "model.safetensors")
 _PACKAGES = ("asterism", "torch", "torchvision", "timm", "lightning-fabric", "numpy", "pillow", "safetensors")
 
 
@@ -57,6 +58,8 @@ class Run:
         from asterism.train.recipe import Recipe
 
         path = self.path / _CONFIG
+        if is_finetuned(self.path):
+            raise UserError(f"{self.path} is a fine-tuned run, where a run of `asterism pretrain` is needed")
         try:
             recipe = Recipe.parse(read_yaml(path))
         except UserError as error:
@@ -98,10 +101,24 @@ class Run:
     def encoder(self) -> Encoder:
         return load_encoder(self.path)
 
+    def data_path(self) -> str:
+        """Where the images are that the run was trained on."""
+        data = read_yaml(self.path / _CONFIG).get("data")
+        path = data.get("path") if isinstance(data, dict) else None
+        if not isinstance(path, str):
+            raise UserError(f"{self.path / _CONFIG} has no data.path; restore it, or give --data")
+        return path
+
     def _made_by(self) -> str:
         packages = (self.environment or {}).get("packages")
         version = packages.get("asterism") if isinstance(packages, dict) else None
         return f"version {version}" if isinstance(version, str) else "an unknown version"
+
+
+def is_finetuned(path: Path) -> bool:
+    """Whether a folder is a run of `asterism finetune`: its recipe has a task."""
+    config = path / _CONFIG
+    return config.is_file() and "task" in read_yaml(config)
 
 
 def open_run(path: Path | str) -> Run:
@@ -124,7 +141,7 @@ def check_free(out: Path, overwrite: bool) -> None:
         raise UserError(f"{out} exists and is not a run folder, so --overwrite cannot replace it; choose another --out")
 
 
-def create_run(out: Path, recipe: Recipe, overwrite: bool) -> Run:
+def create_run(out: Path, recipe: Config, overwrite: bool) -> Run:
     """A new run in the folder `out`, which this process has locked, with its resolved configuration."""
     check_free(out, overwrite)
     empty(out)

@@ -24,7 +24,7 @@ import yaml
 
 from asterism.data import workers
 from asterism.train import checkpoint, processes
-from asterism.train.loop import Training
+from asterism.train.pretraining import Pretraining
 from tests.campaigns import materials
 from tests.campaigns.campaign import Case
 from tests.campaigns.disks import no_large_files, read_only, small_disk
@@ -426,13 +426,13 @@ def _first_is_good(here: Path, ended: Ended) -> str | None:
 
 def _remove_the_data() -> None:
     """After the images were listed and before they are read."""
-    batches = Training._batches
+    batches = Pretraining.batches
 
-    def vanished(self: Training, start: int) -> Any:
+    def vanished(self: Pretraining, start: int, fabric: Any) -> Any:
         shutil.rmtree("photos", ignore_errors=True)
-        return batches(self, start)
+        return batches(self, start, fabric)
 
-    Training._batches = vanished  # type: ignore[method-assign]
+    Pretraining.batches = vanished  # type: ignore[method-assign]
 
 
 def _kill_a_worker() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import pickle
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +50,22 @@ def read_checkpoint(path: Path, which: str = "teacher") -> CheckpointFile:
         config=_json_next_to(path, f"{path.stem}_config.json", "config.json"),
         preprocessor=_json_next_to(path, "preprocessor_config.json") or _mapping(processor),
     )
+
+
+def read_projection(path: Path) -> dict[str, Tensor]:
+    """The layers of the pretrained projection head in a weight file of DINO, iBOT and their like, as `0.weight`, …
+
+    That of the teacher, if there are two. Empty if the file has none.
+    """
+    values, _ = _read_values(_file_in(path))
+    pair = _pair(values)
+    tensors = values["teacher" if "teacher" in pair else pair[0]] if pair else values
+    found = {}
+    for name, value in tensors.items():
+        match = re.fullmatch(r"(?:module\.)?(?:teacher_head\.network|head)\.mlp\.(\d+\.(?:weight|bias))", str(name))
+        if match and isinstance(value, Tensor) and match[1] not in found:
+            found[match[1]] = value
+    return found
 
 
 def _file_in(path: Path) -> Path:
