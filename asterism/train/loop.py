@@ -33,6 +33,10 @@ from asterism.types import Losses, Progress
 _WARMING_UP = 3  # first steps, which are not timed
 
 
+class Diverged(UserError):
+    """Losses, gradients or weights are not finite."""
+
+
 class Training(Generic[B]):
     """A job, as one process works on it."""
 
@@ -130,7 +134,7 @@ class Training(Generic[B]):
             raise self._not_finite(micro_batches, progress)
         return signal_number, bool(late_number)
 
-    def _not_finite(self, micro_batches: list[_MicroBatch], progress: Progress) -> UserError:
+    def _not_finite(self, micro_batches: list[_MicroBatch], progress: Progress) -> Diverged:
         """The error, with the terms of the first micro-batch whose loss is not finite."""
         named = [
             ", ".join(f"{name} = {float(value)}" for name, value in part.terms.items() if not value.isfinite())
@@ -139,14 +143,14 @@ class Training(Generic[B]):
         terms = next(filter(None, named), "a term of another process")
         sound = all(bool(whole(parameter).isfinite().all()) for parameter in self.learner.parameters())
         cause = "This step did not change the weights" if sound else "An earlier step made the weights not finite"
-        return UserError(
+        return Diverged(
             f"the loss is not finite at step {progress.step}: {terms}. {cause}; {self._last_checkpoint()}. Try a lower "
             "optim.lr, a longer optim.warmup_epochs, optim.clip=3 or trainer.precision=32"
         )
 
     def _check_gradient(self, norm: Tensor, progress: Progress) -> None:
         if not norm.isfinite():
-            raise UserError(
+            raise Diverged(
                 f"the gradient is not finite at step {progress.step} although the loss is. This step did not change "
                 f"the weights; {self._last_checkpoint()}. Try trainer.precision=32 or a lower optim.lr"
             )
@@ -186,7 +190,7 @@ class Training(Generic[B]):
         state = checkpoint.capture(self.learner, self.optimizer, step, self.job.facts())
         broken = checkpoint.not_finite(state, {name for name, _ in self.learner.named_parameters()})
         if broken:
-            raise UserError(
+            raise Diverged(
                 f"the weights are not finite after step {step}: {', '.join(broken[:3])}. They were not saved; "
                 f"{self._last_checkpoint()}. Try a lower optim.lr, a longer optim.warmup_epochs or optim.clip=3"
             )

@@ -95,8 +95,8 @@ class Run:
             raise UserError(f"{last} is not a link to the newest checkpoint; move it away")
 
     def has_results(self) -> bool:
-        """Whether it contains more than the files that every new run writes."""
-        return any((self.path / name).exists() for name in ("checkpoints", "bad_images.jsonl")) or bool(self.metrics())
+        """Whether there is a checkpoint to resume from, or a list of images that could not be read."""
+        return bool(steps(self.checkpoints)) or (self.path / "bad_images.jsonl").exists()
 
     def encoder(self) -> Encoder:
         return load_encoder(self.path)
@@ -141,12 +141,14 @@ def check_free(out: Path, overwrite: bool) -> None:
         raise UserError(f"{out} exists and is not a run folder, so --overwrite cannot replace it; choose another --out")
 
 
-def create_run(out: Path, recipe: Config, overwrite: bool) -> Run:
-    """A new run in the folder `out`, which this process has locked, with its resolved configuration."""
-    check_free(out, overwrite)
+def create_run(out: Path, recipe: Config) -> Run:
+    """A new run in the folder `out`, which this process owns, with its resolved recipe; other content is deleted.
+
+    The recipe is written first: it makes the folder a run, which may be overwritten if this process is killed now.
+    """
     empty(out)
-    write_text(out / _ENVIRONMENT, json.dumps(_environment(), indent=2) + "\n")
     write_text(out / _CONFIG, write_yaml(recipe))
+    write_text(out / _ENVIRONMENT, json.dumps(_environment(), indent=2) + "\n")
     return Run(out)
 
 

@@ -19,7 +19,7 @@ from asterism.train import checkpoint
 from asterism.train.cores import process_count, starts_processes
 from asterism.train.job import Job
 from asterism.train.launch import launch
-from asterism.train.loop import Training
+from asterism.train.loop import Diverged, Training
 from asterism.train.processes import Place, Request, explained_loss_of_processes, started_processes
 from asterism.train.recipe import TrainerConfig
 from asterism.train.run import Run, check_free, create_run, empty
@@ -69,14 +69,18 @@ def check_place(request: Request) -> None:
 
 @contextlib.contextmanager
 def new_run(fabric: Fabric, out: Path, recipe: Config, overwrite: bool) -> Iterator[None]:
-    """The folder of a new run, owned and with its recipe; removed if there are no results when an error ends the run.
+    """The folder of a new run, owned and with its recipe.
 
-    Everything that can fail is done before.
+    If an error ends the run before its first checkpoint, the folder is removed, because nothing can be resumed; unless
+    its curves or the list of bad images show what went wrong.
     """
     with _new_folder(out):
-        collectives.on_first_process(lambda: create_run(out, recipe, overwrite))
+        collectives.on_first_process(lambda: check_free(out, overwrite))
         try:
+            collectives.on_first_process(lambda: create_run(out, recipe))
             yield
+        except Diverged:
+            raise
         except BaseException:
             if fabric.is_global_zero and not Run(out).has_results():
                 empty(out)

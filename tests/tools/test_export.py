@@ -300,7 +300,7 @@ def test_the_encoder_itself_stays_as_it_is(tmp_path: Path) -> None:
 def write_run(folder: Path) -> Path:
     """A run folder as far as export looks at it."""
     folder.mkdir(parents=True)
-    create_run(folder, tiny_recipe("stellar", data={"path": "/home/someone/photos"}), overwrite=False)
+    create_run(folder, tiny_recipe("stellar", data={"path": "/home/someone/photos"}))
     concept_encoder().save(folder, step=1234)
     used = DataUsed("/data/birds", 500, "0")
     Result("knn", {"top1": 61.5}, {}, Model("run", 1234), used, used, 1.0).write(folder / "eval")
