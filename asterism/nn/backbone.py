@@ -115,6 +115,25 @@ class Backbone(nn.Module, ABC):
         """Tokens after each of these blocks (negative: from the end); with the final norm from `first_block` on."""
 
     @abstractmethod
+    def block_outputs(
+        self, pixels: Float[Tensor, "b 3 h w"], blocks: Sequence[int], *, drop_keys: Int[Tensor, " b"] | None = None
+    ) -> list[Tokens]:
+        """Tokens after each of these blocks without the final norm, for heads that are trained with the network.
+
+        drop_keys: as in `forward`.
+        """
+
+    @property
+    @abstractmethod
+    def level_blocks(self) -> tuple[int, int, int, int]:
+        """The four blocks that a pyramid is built from: 3, 5, 7 and 11 of a ViT's 12, the last of each Swin stage."""
+
+    @property
+    @abstractmethod
+    def level_widths(self) -> tuple[int, int, int, int]:
+        """Channels of the tokens after each of `level_blocks`."""
+
+    @abstractmethod
     def attention(self, pixels: Float[Tensor, "b 3 h w"], block: int = -1) -> Float[Tensor, "b heads t t"]:
         """Attention weights of a block, queries × keys, tokens in the order class token, registers, patches."""
 

@@ -66,6 +66,19 @@ class _Pixels(Backbone):
         tokens = self.embedded(pixels)
         return [tokens for block in blocks if self.block_index(block) == 0]
 
+    def block_outputs(
+        self, pixels: Float[Tensor, "b 3 h w"], blocks: Sequence[int], *, drop_keys: Int[Tensor, " b"] | None = None
+    ) -> list[Tokens]:
+        return self.layers(pixels, blocks)
+
+    @property
+    def level_blocks(self) -> tuple[int, int, int, int]:
+        return 0, 0, 0, 0
+
+    @property
+    def level_widths(self) -> tuple[int, int, int, int]:
+        return self.dim, self.dim, self.dim, self.dim
+
     def attention(self, pixels: Float[Tensor, "b 3 h w"], block: int = -1) -> Float[Tensor, "b heads t t"]:
         raise UserError("raw pixels have no attention; choose a ViT")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
 from typing import Any, ClassVar
 
 import torch
@@ -82,16 +84,29 @@ class Swin(Backbone):
                 f"{self.architecture.name} cannot leave out patches, which this method needs; "
                 "choose a ViT, for example backbone.name=vit_small_patch16_224"
             )
-        return self._run(pixels, mask, drop_keys, [self.depth - 1])[0]
+        return self._normed(self._run(pixels, mask, drop_keys, [self.depth - 1]), [self.depth - 1])[0]
 
     def embedded(self, pixels: Float[Tensor, "b 3 h w"]) -> Tokens:
-        x = self._embed(pixels, None)
-        patches = x.flatten(1, 2)
-        return Tokens(None, patches, registers=patches[:, :0], grid=(x.shape[1], x.shape[2]))
+        return _as_tokens(self._embed(pixels, None))
 
     def layers(self, pixels: Float[Tensor, "b 3 h w"], blocks: Sequence[int]) -> list[Tokens]:
         """Tokens of earlier stages have their own width and grid, and no norm: only the final stage has one."""
-        return self._run(pixels, None, None, [self.block_index(block) for block in blocks])
+        return self._normed(self._run(pixels, None, None, [self.block_index(block) for block in blocks]), blocks)
+
+    def block_outputs(
+        self, pixels: Float[Tensor, "b 3 h w"], blocks: Sequence[int], *, drop_keys: Int[Tensor, " b"] | None = None
+    ) -> list[Tokens]:
+        return self._run(pixels, None, drop_keys, [self.block_index(block) for block in blocks])
+
+    @property
+    def level_blocks(self) -> tuple[int, int, int, int]:
+        first, second, third, fourth = accumulate(len(stage.blocks) for stage in self.network.layers)
+        return first - 1, second - 1, third - 1, fourth - 1
+
+    @property
+    def level_widths(self) -> tuple[int, int, int, int]:
+        first, second, third, fourth = (stage.blocks[-1].dim for stage in self.network.layers)
+        return first, second, third, fourth
 
     def attention(self, pixels: Float[Tensor, "b 3 h w"], block: int = -1) -> Float[Tensor, "b heads t t"]:
         raise UserError(f"{self.architecture.name} attends within windows only and has no attention map; choose a ViT")
@@ -126,11 +141,18 @@ class Swin(Backbone):
             for block in stage.blocks:
                 x = run_block(block, x, factors[index], self.checkpointing)
                 if index in wanted:
-                    patches = (self.network.norm(x) if index >= self.first_block else x).flatten(1, 2)
-                    grid = (x.shape[1], x.shape[2])
-                    outputs[index] = Tokens(None, patches, registers=patches[:, :0], grid=grid)
+                    outputs[index] = _as_tokens(x)
                 index += 1
         return [outputs[index] for index in wanted]
+
+    def _normed(self, outputs: list[Tokens], blocks: Sequence[int]) -> list[Tokens]:
+        """Outputs of the final stage with its norm; those of earlier stages as they are."""
+        return [
+            replace(tokens, patches=self.network.norm(tokens.patches))
+            if self.block_index(block) >= self.first_block
+            else tokens
+            for tokens, block in zip(outputs, blocks, strict=True)
+        ]
 
     def _embed(
         self, pixels: Float[Tensor, "b 3 h w"], mask: Bool[Tensor, "b n"] | None
@@ -144,6 +166,11 @@ class Swin(Backbone):
         for dim in (1, 2):
             hidden = hidden.repeat_interleave(_SHRINK, dim=dim)
         return torch.where(hidden[..., None], self.mask_token, x)
+
+
+def _as_tokens(x: Float[Tensor, "b rows columns d"]) -> Tokens:
+    patches = x.flatten(1, 2)
+    return Tokens(None, patches, registers=patches[:, :0], grid=(x.shape[1], x.shape[2]))
 
 
 def _arguments(config: BackboneConfig) -> dict[str, Any]:

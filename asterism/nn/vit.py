@@ -93,14 +93,22 @@ class ViT(Backbone):
         return self.tokens(self._embed(pixels, None, None), self.grid_of(pixels))
 
     def layers(self, pixels: Float[Tensor, "b 3 h w"], blocks: Sequence[int]) -> list[Tokens]:
-        wanted = [self.block_index(block) for block in blocks]
-        x, outputs = self._embed(pixels, None, None), {}
-        context = self.context(self.grid_of(pixels), None)
-        for index, block in enumerate(self.network.blocks[: max(wanted, default=-1) + 1]):
-            x = block(x, *context[index])
-            if index in wanted:
-                outputs[index] = self.tokens(self.network.norm(x), self.grid_of(pixels))
-        return [outputs[index] for index in wanted]
+        outputs = self._outputs(pixels, blocks, None)
+        return [self.tokens(self.network.norm(x), self.grid_of(pixels)) for x in outputs]
+
+    def block_outputs(
+        self, pixels: Float[Tensor, "b 3 h w"], blocks: Sequence[int], *, drop_keys: Int[Tensor, " b"] | None = None
+    ) -> list[Tokens]:
+        return [self.tokens(x, self.grid_of(pixels)) for x in self._outputs(pixels, blocks, drop_keys)]
+
+    @property
+    def level_blocks(self) -> tuple[int, int, int, int]:
+        first, second, third = (max(1, round(self.depth * share)) - 1 for share in (1 / 3, 1 / 2, 2 / 3))
+        return first, second, third, self.depth - 1
+
+    @property
+    def level_widths(self) -> tuple[int, int, int, int]:
+        return self.dim, self.dim, self.dim, self.dim
 
     def attention(self, pixels: Float[Tensor, "b 3 h w"], block: int = -1) -> Float[Tensor, "b heads t t"]:
         index = self.block_index(block)
@@ -160,6 +168,19 @@ class ViT(Backbone):
         if positions is not None:
             patches = patches + (positions if keep is None else positions[0][keep])
         return self.network.norm_pre(torch.cat([prefix.expand(len(pixels), -1, -1), patches], dim=1))
+
+    def _outputs(
+        self, pixels: Float[Tensor, "b 3 h w"], blocks: Sequence[int], drop_keys: Int[Tensor, " b"] | None
+    ) -> list[Float[Tensor, "b t d"]]:
+        wanted = [self.block_index(block) for block in blocks]
+        x, outputs = self._embed(pixels, None, None), {}
+        context = self.context(self.grid_of(pixels), None)
+        factors = branch_factors(drop_keys, self.depth, self.drop_path)
+        for index, block in enumerate(self.network.blocks[: max(wanted, default=-1) + 1]):
+            x = run_block(block, x, factors[index], self.checkpointing, context[index])
+            if index in wanted:
+                outputs[index] = x
+        return [outputs[index] for index in wanted]
 
     def _patches(self, pixels: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b n d"]:
         embed = self.network.patch_embed
