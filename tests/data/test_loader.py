@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from asterism.data import DataConfig, Loader, RawBatch, Source, Views, open_source, to_batch, workers
-from asterism.data import loader as module
+from asterism.data import readable as module
 from asterism.errors import UserError
 from asterism.images.masks import VOID
 from asterism.ops.geometry import patch_centers
