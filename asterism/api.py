@@ -155,11 +155,10 @@ def predict(
     For one prediction in Python: `asterism.load(run).predict("photo.jpg")`.
     """
     from asterism.finetuning.model import load_model
-    from asterism.finetuning.run import open_finetuned
     from asterism.tools.predict import predict_images
 
     folder = check_folder(Path(out), overwrite)
-    loaded = load_model(open_finetuned(_path_of(model)))
+    loaded = load_model(_path_of(model))
     loaded.to(_device(device))
     return predict_images(loaded, Path(images), folder, batch_size=batch_size)
 
@@ -227,11 +226,10 @@ def load(
     if which != "teacher":
         given["which"] = which
     place, options = _place_and_options(model)
-    if is_finetuned(Path(place)) and not options and not given:
+    if not options and not given and _is_model(place):
         from asterism.finetuning.model import load_model
-        from asterism.finetuning.run import open_finetuned
 
-        return load_model(open_finetuned(place))
+        return load_model(Path(place))
     return load_encoder(place, **{**options, **given})
 
 
@@ -522,6 +520,16 @@ def _place_and_options(model: PathLike | Run | Weights) -> tuple[str, Mapping[st
     if isinstance(model, Weights):
         return model.place, model.options
     return os.fspath(model.path if isinstance(model, Run) else model), {}
+
+
+def _is_model(place: str) -> bool:
+    """Whether it is a fine-tuned model: a run, an export, or a file. Other places are not read."""
+    path = Path(place)
+    if not (path / "model.safetensors").is_file() and path.name != "model.safetensors":
+        return False
+    from asterism.finetuning.model import model_file
+
+    return model_file(path) is not None
 
 
 def _with_tokenizer(place: str, options: Mapping[str, Any], tokenizer: PathLike | None) -> Weights:

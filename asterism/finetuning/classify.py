@@ -37,7 +37,9 @@ from asterism.finetuning.classify_heads import (
     pooled,
 )
 from asterism.finetuning.classify_output import ClassTable
+from asterism.finetuning.confusion import confusion_section
 from asterism.finetuning.task import (
+    LinearClassifier,
     Metric,
     Prediction,
     PredictionWriter,
@@ -55,6 +57,7 @@ from asterism.ops import collectives
 from asterism.ranges import ShareBelowOne
 from asterism.types import Losses, Progress, Tokens
 from asterism.viz.captioned import captioned
+from asterism.viz.page import Section
 
 _SMALL, _BASE = 384, 768  # channels of ViT-S and ViT-B
 
@@ -201,6 +204,16 @@ class Classify(Task):
         logits = self.head(pooled(tokens, self.backbone, self.config.head.pooling))
         return {"scores": logits.float().softmax(dim=1)}
 
+    def linear_classifier(self) -> LinearClassifier | None:
+        head = self.config.head
+        if not isinstance(head, LinearHeadConfig) or head.norm or head.pooling not in ("auto", "mean"):
+            return None
+        layer = self.head.classifier
+        return LinearClassifier(layer.weight, layer.bias, head.pooling == "mean", self.classes)
+
+    def report(self, pairs: Sequence[tuple[Classes, Label]]) -> list[Section]:
+        return [confusion_section(self.classes, [(truth.index, found.index) for found, truth in pairs])]
+
     def truth(self, sample: Sample) -> Label:
         assert sample.label is not None
         return Label(sample.label, self.classes[sample.label])
@@ -209,8 +222,9 @@ class Classify(Task):
         return Accuracy(len(self.classes))
 
     def drawing(self, image: UInt8[Tensor, "3 h w"], prediction: Classes | Label) -> UInt8[Tensor, "3 _ _"]:
-        known = isinstance(prediction, Label)
-        return captioned(image, prediction.name if known else f"{prediction.label} {prediction.score:.0%}")
+        if isinstance(prediction, Label):
+            return captioned(image, prediction.name)
+        return captioned(image, f"{prediction.label} {prediction.score:.0%}")
 
     def writer(self, folder: Path) -> PredictionWriter:
         return ClassTable(folder)

@@ -17,7 +17,7 @@ def evaluate_task(run: FinetunedRun, data: str, split: str | None, device: torch
     """The metric on the test part of the data; `train` of the result names the data of the run."""
     start = time.monotonic()
     recipe = run.finetune_recipe
-    model = load_model(run).to(device).eval()
+    model = load_model(run.path).to(device).eval()
     task = model.task
     source = task.labelled_like_training(type(task).open_test(recipe.task, data, split))
     values = dict(measured(task, source, task.metric()))

@@ -97,7 +97,7 @@ class FineTuning(Job[TaskBatch]):
             self.write_copy(state.step)
 
     def write_copy(self, step: int) -> None:
-        save_model(self.model.copy, self.recipe, self.run, step)
+        save_model(self.model.copy, self.run.path, step)
 
     def ends_early(self, step: int) -> bool:
         """Whether the best result is `patience` measurements old: a function of the learner's buffers and the step."""

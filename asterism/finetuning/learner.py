@@ -28,15 +28,15 @@ class FineTuned(Learner[TaskBatch]):
         self.task = task
         self.average = None if average is None else Teacher(task)
         self._decay = 0.0 if average is None else average.decay
-        self.copy = copy.deepcopy(task).eval().requires_grad_(False)  # neither sharded nor part of the state
+        # In a list, so that it is neither a submodule nor part of the state, and is never sharded.
+        self._outside = [copy.deepcopy(task).eval().requires_grad_(False)]
         self.register_buffer("best_score", torch.tensor(-torch.inf, dtype=torch.float64))
         self.register_buffer("best_step", torch.tensor(0))
 
-    def __setattr__(self, name: str, value: object) -> None:
-        if name == "copy":  # not a submodule
-            object.__setattr__(self, name, value)
-        else:
-            super().__setattr__(name, value)
+    @property
+    def copy(self) -> Task:
+        """A task for measuring and saving, with the weights of the last call of `final`."""
+        return self._outside[0]
 
     def loss(self, batch: TaskBatch, progress: Progress) -> Losses:
         return self.task.loss(batch, progress)

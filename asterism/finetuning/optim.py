@@ -36,7 +36,9 @@ def build_optimizer(task: Task, config: FinetuneOptimConfig, lr: float) -> torch
 
 def build_schedule(optimizer: torch.optim.Optimizer, config: FinetuneOptimConfig, steps: int, warmup: int) -> Any:
     """A scheduler of timm; `step_update(step)` sets the learning rates as a function of the step alone."""
-    from timm.scheduler import CosineLRScheduler, MultiStepLRScheduler, PolyLRScheduler
+    from timm.scheduler.cosine_lr import CosineLRScheduler
+    from timm.scheduler.multistep_lr import MultiStepLRScheduler
+    from timm.scheduler.poly_lr import PolyLRScheduler
 
     lr = max((group["lr"] for group in optimizer.param_groups), default=0.0)
     shared: dict[str, Any] = {"warmup_t": warmup, "warmup_lr_init": min(config.warmup_lr, lr), "t_in_epochs": False}

@@ -22,8 +22,9 @@ from torch.nn import functional as F
 
 from asterism.data.sample_loader import MakeBatch
 from asterism.errors import UserError
+from asterism.evals.probes.heads import linear_layer
 from asterism.finetuning.classify import Accuracy, Classes, Classify, Label
-from asterism.finetuning.task import Metric, Start, Task, TaskBatch, TaskConfig
+from asterism.finetuning.task import LinearClassifier, Metric, Start, Task, TaskBatch, TaskConfig
 from asterism.finetuning.timm_images import AugmentationConfig, TimmImages
 from asterism.images.square import center_square, usual_resize
 from asterism.nn.linear_features import LinearFeature, chosen_feature, linear_feature
@@ -88,10 +89,7 @@ class Probe(Classify):
         self.backbone.requires_grad_(False)
         self.feature = chosen_feature(config.feature, start.backbone)
         width = self._width(start)
-        self.heads = nn.ModuleList(nn.Linear(width, len(start.classes)) for _ in config.learning_rates)
-        for head in self.heads:
-            nn.init.normal_(head.weight, std=0.01, generator=torch.Generator().manual_seed(start.seed))
-            nn.init.zeros_(head.bias)
+        self.heads = nn.ModuleList(linear_layer(width, len(start.classes), start.seed) for _ in config.learning_rates)
         self.register_buffer("chosen", torch.tensor(0))
 
     def train(self, mode: bool = True) -> Probe:
@@ -140,6 +138,12 @@ class Probe(Classify):
         parts = {"cls": [own], "mean": [mean], "cls-mean": [own, mean]}[self.feature]
         head = self.heads[int(self.chosen)]
         return {"scores": head(torch.cat(parts, dim=1).float()).softmax(dim=1)}
+
+    def linear_classifier(self) -> LinearClassifier | None:
+        if self.feature not in ("cls", "mean"):
+            return None
+        layer = self.heads[int(self.chosen)]
+        return LinearClassifier(layer.weight, layer.bias, self.feature == "mean", self.classes)
 
     def metric(self) -> Metric:
         return Accuracy(len(self.classes))

@@ -216,8 +216,9 @@ def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
     result = dict(values)
     for key, change in changes.items():
         present = result.get(key)
-        nested = isinstance(present, Mapping) and isinstance(change, Mapping)
-        if nested and key == "head" and change.get("name", present.get("name")) != present.get("name"):
-            nested = False
-        result[key] = _merged(present or {}, change) if nested else change
+        if isinstance(present, Mapping) and isinstance(change, Mapping):
+            replaced = key == "head" and change.get("name", present.get("name")) != present.get("name")
+            result[key] = change if replaced else _merged(present, change)
+        else:
+            result[key] = change
     return result

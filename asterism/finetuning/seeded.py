@@ -16,7 +16,7 @@ def seeded(key: int) -> Iterator[None]:
     before = random.getstate(), np.random.get_state(), torch.random.get_rng_state()
     random.seed(key)
     np.random.seed(key & 0xFFFFFFFF)
-    torch.random.default_generator.manual_seed(key & (1 << 63) - 1)
+    torch.default_generator.manual_seed(key & (1 << 63) - 1)
     try:
         yield
     finally:

@@ -39,6 +39,7 @@ from asterism.nn.backbone import Backbone
 from asterism.nn.encoder import Triple
 from asterism.nn.layer_depths import block_depths, undecayed
 from asterism.types import Losses, Progress, Tokens
+from asterism.viz.page import Section
 
 
 def task_class(name: str) -> type[Task]:
@@ -144,6 +145,16 @@ class PredictionWriter(Protocol):
 
 
 @dataclass(frozen=True)
+class LinearClassifier:
+    """A linear layer on the vector of an image, and the names of its outputs."""
+
+    weight: Float[Tensor, "c d"]
+    bias: Float[Tensor, " c"]
+    takes_mean: bool  # the mean patch; else the network's own vector, which may be its class token
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Start:
     """What a task is built from. `seed`: for fresh weights of the head."""
 
@@ -241,6 +252,14 @@ class Task(nn.Module, ABC):
         A task whose head takes more than these tokens raises a UserError that says so.
         """
         return {}
+
+    def linear_classifier(self) -> LinearClassifier | None:
+        """The head as one linear layer on the network's vector, for formats that have a place for it."""
+        return None
+
+    def report(self, pairs: Sequence[tuple[Any, Any]]) -> list[Section]:
+        """Parts of the report from predictions and truths of held-out images, such as a confusion matrix."""
+        return []
 
     def depths(self) -> Iterator[tuple[str, nn.Parameter, int]]:
         """The depth of every trained parameter, as timm counts: embeddings 0, blocks from 1, and the head last."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -69,7 +70,7 @@ class TimmImages:
 
     @cached_property
     def _transform(self) -> Any:
-        from timm.data import create_transform
+        from timm.data.transforms_factory import create_transform
 
         config, policy = self.config, self.config.randaugment
         name = None
@@ -81,7 +82,7 @@ class TimmImages:
             scale=config.crop_area,
             ratio=config.crop_ratio,
             hflip=config.flip,
-            color_jitter=config.color_jitter or None,
+            color_jitter=config.color_jitter,
             auto_augment=name,
             interpolation="bicubic",
             mean=self.mean,
@@ -104,11 +105,11 @@ def mixed(
     that batch: here the partner and λ depend on the global batch alone, not on the number of processes. A last image
     without a partner is not mixed.
     """
-    from timm.data.mixup import Mixup, mixup_target
-
+    mixing: Any = importlib.import_module("timm.data.mixup")  # without types
+    targets = mixing.mixup_target(labels, classes, 1.0, smoothing)
     if config is None or config.mixup == config.cutmix == 0:
-        return images, mixup_target(labels, classes, 1.0, smoothing)
-    mix = Mixup(
+        return images, targets
+    mix = mixing.Mixup(
         mixup_alpha=config.mixup,
         cutmix_alpha=config.cutmix,
         prob=config.probability,
@@ -116,7 +117,7 @@ def mixed(
         label_smoothing=smoothing,
         num_classes=classes,
     )
-    images, targets = images.clone(), mixup_target(labels, classes, 1.0, smoothing)
+    images = images.clone()
     for first, key in zip(range(0, len(images) - 1, 2), fold_each(keys, _MIXING)[::2].tolist(), strict=False):
         pair = slice(first, first + 2)
         with seeded(key):
