@@ -28,12 +28,14 @@ from asterism.nn.weights.description import weights_options
 from asterism.nn.weights.load import load_encoder
 from asterism.ops.collectives import join_processes, on_first_process, rank
 from asterism.tools.output_folder import check_folder
-from asterism.train.run import Run, open_run
+from asterism.train.run import Run, is_finetuned, open_run
 from asterism.types import Model
 
 if TYPE_CHECKING:
     from asterism.comparing.compare import Comparison
+    from asterism.finetuning.run import FinetunedRun
     from asterism.tools.export.export import Exported
+    from asterism.tools.predict import PredictedFolder
     from asterism.tools.search import Neighbour
     from asterism.tools.segment import SegmentedFolder
     from asterism.tools.track import Tracked
@@ -99,6 +101,68 @@ def plan(
     return start.plan(load_recipe(name, changes), _init(init))
 
 
+def finetune(
+    source: PathLike | Run | Weights | None = None,
+    task: str | None = None,
+    data: PathLike | Mapping[str, Any] | None = None,
+    out: PathLike | None = None,
+    *,
+    recipe: PathLike | None = None,
+    resume: PathLike | None = None,
+    overwrite: bool = False,
+    overrides: Sequence[str] = (),
+    **settings: Any,
+) -> FinetunedRun:
+    """Train a task on labelled images, starting from a pretrained network, and return its run.
+
+    source: a run, a weights file or a timm name. task: its name, such as "classify"; or recipe: a shipped recipe of
+    fine-tuning or a YAML file. data: labelled images. out: the new run folder, by default runs/<task>. Settings are
+    changed as in `pretrain`, and `head="NAME"` is short for `**{"task.head.name": "NAME"}`. The best weights are chosen
+    on held-out training images.
+    """
+    from asterism.finetuning import start
+    from asterism.finetuning.recipe import load_finetune_recipe
+
+    if data is not None:
+        settings["data"] = data if isinstance(data, Mapping) else {"path": os.fspath(data)}
+    changes = [*_as_overrides(settings), *overrides]
+    if resume is not None:
+        if any(value is not None for value in (source, task, recipe, out)) or overwrite:
+            raise UserError(
+                "--resume continues a run as it is; leave out the source, --task, --recipe, --out and --overwrite"
+            )
+        return start.resume(Path(resume), tuple(changes))
+    if source is None:
+        raise UserError("give what to start from: a run folder, a weights file or a timm name")
+    place, options = _place_and_options(source)
+    named = None if recipe is None else os.fspath(recipe)
+    loaded = load_finetune_recipe(place, task=task, recipe=named, options=options, overrides=changes)
+    folder = Path(out) if out is not None else Path("runs") / (loaded.task.name if named is None else Path(named).stem)
+    return start.finetune(loaded, folder, overwrite=overwrite)
+
+
+def predict(
+    model: PathLike | Run,
+    images: PathLike,
+    out: PathLike = "predictions",
+    *,
+    batch_size: int = 16,
+    overwrite: bool = False,
+    device: str = "auto",
+) -> PredictedFolder:
+    """Write what a fine-tuned run predicts for an image, a folder or a video, as files and as drawn pictures.
+
+    For one prediction in Python: `asterism.load(run).predict("photo.jpg")`.
+    """
+    from asterism.finetuning.model import load_model
+    from asterism.tools.predict import predict_images
+
+    folder = check_folder(Path(out), overwrite)
+    loaded = load_model(_path_of(model))
+    loaded.to(_device(device))
+    return predict_images(loaded, Path(images), folder, batch_size=batch_size)
+
+
 @dataclass(frozen=True)
 class Weights:
     """Weights by their place, and what their file does not say; made by `weights`, loaded where a model is expected."""
@@ -134,6 +198,8 @@ def load(
 ) -> Encoder:
     """Load the encoder of a run, a weights file, a folder of transformers or timm, a timm name, or hf:OWNER/MODEL.
 
+    That of a fine-tuned run also predicts: `load(run).predict("photo.jpg")`.
+
     docs/weights.md lists the families of files. The other arguments say what a file may not: heads of the attention,
     mean and std of its pixels in [0, 1], image_size in pixels, eps of its LayerNorms, activation of its MLPs, and
     pooling (class, mean or attention), which makes an image's vector. They take precedence over settings next to the
@@ -160,13 +226,17 @@ def load(
     if which != "teacher":
         given["which"] = which
     place, options = _place_and_options(model)
+    if not options and not given and _is_model(place):
+        from asterism.finetuning.model import load_model
+
+        return load_model(Path(place))
     return load_encoder(place, **{**options, **given})
 
 
 def evaluate(
     model: PathLike | Run | Weights | Encoder,
     data: PathLike | None = None,
-    protocols: str | Sequence[str] = ("knn",),
+    protocols: str | Sequence[str] | None = None,
     *,
     train_split: str | None = None,
     test_split: str | None = None,
@@ -179,12 +249,16 @@ def evaluate(
     """Evaluate an encoder with one or several protocols; returns the results by protocol.
 
     model: a run, anything that `load` takes, an encoder, or "pixels". data: labelled images; by default the run's own
-    data. A protocol's settings are changed with, for example, `knn={"k": 20}`. Results of a run are written to its
+    data. protocols: by default knn, and for a fine-tuned run the task's own metric on the test part of the data. A
+    protocol's settings are changed with, for example, `knn={"k": 20}`. Results of a run are written to its
     `eval` folder, others only to `out`, each as soon as it is known. With `baselines`, raw pixels and an untrained
     network of the same architecture are evaluated too. Processes started by torchrun share the feature extraction; the
     first one writes.
     """
     join_processes()
+    if protocols is None and not isinstance(model, Weights | Encoder) and is_finetuned(_path_of(model)):
+        return {"task": _evaluate_task(_path_of(model), data, test_split, out, device)}
+    protocols = ("knn",) if protocols is None else protocols
     names = [protocols] if isinstance(protocols, str) else protocols
     configs = chosen_protocols(names, [*_as_overrides(settings), *overrides])
     subject = _subject(model, device)
@@ -448,6 +522,16 @@ def _place_and_options(model: PathLike | Run | Weights) -> tuple[str, Mapping[st
     return os.fspath(model.path if isinstance(model, Run) else model), {}
 
 
+def _is_model(place: str) -> bool:
+    """Whether it is a fine-tuned model: a run, an export, or a file. Other places are not read."""
+    path = Path(place)
+    if not (path / "model.safetensors").is_file() and path.name != "model.safetensors":
+        return False
+    from asterism.finetuning.model import model_file
+
+    return model_file(path) is not None
+
+
 def _with_tokenizer(place: str, options: Mapping[str, Any], tokenizer: PathLike | None) -> Weights:
     return Weights(place, options if tokenizer is None else {**options, "tokenizer": os.fspath(tokenizer)})
 
@@ -469,7 +553,7 @@ def _concept_encoder(
                 "reconstruction trains them); use a run with reconstruction"
             )
         return subject.encoder.eval(), subject.model.name
-    if subject.run is not None:
+    if subject.run is not None and not is_finetuned(subject.run):
         kind = f"a run of {open_run(subject.run).recipe.method.name}"
     else:
         kind = subject.encoder.backbone.architecture.name
@@ -489,7 +573,18 @@ def _data_of(subject: _Subject, data: PathLike | None) -> str:
         return os.fspath(data)
     if subject.run is None:
         raise UserError("no data given: use --data with a folder, shards, or a name from `asterism list datasets`")
-    return open_run(subject.run).recipe.data.path
+    return open_run(subject.run).data_path()
+
+
+def _evaluate_task(run: Path, data: PathLike | None, split: str | None, out: PathLike | None, device: str) -> Result:
+    """The task's own metric of a fine-tuned run."""
+    from asterism.finetuning.evaluating import evaluate_task
+    from asterism.finetuning.run import open_finetuned
+
+    opened = open_finetuned(run)
+    place = opened.data_path() if data is None else os.fspath(data)
+    result = evaluate_task(opened, place, split, _device(device))
+    return _written(result, opened.path / "eval" if out is None else Path(out))
 
 
 def _everything(path: str) -> tuple[Source, str | None]:

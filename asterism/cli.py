@@ -122,6 +122,8 @@ def about(
       asterism demo
       asterism pretrain dino --data photos/ --out runs/first
       asterism evaluate runs/first --data labelled/
+      asterism finetune runs/first --task classify --data labelled/ --out runs/flowers
+      asterism predict runs/flowers --images new/
       asterism embed runs/first --data photos/ --out photos.parquet
       asterism concepts runs/first photo.jpg --index photos.parquet
       asterism search runs/first --index photos.parquet --query a.jpg
@@ -195,6 +197,89 @@ def pretrain(
 
 
 @app.command()
+def finetune(
+    source: Annotated[
+        str | None,
+        typer.Argument(metavar="[SOURCE]", help="What to start from: a run folder, a weights file or a timm name."),
+    ] = None,
+    overrides: Overrides = None,
+    task: Annotated[
+        str | None, typer.Option("--task", "-t", metavar="NAME", help="What to learn: see `asterism list tasks`.")
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FILE.yaml", help="Instead of --task: settings of a paper, see `list recipes`."),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", "-d", metavar="DATA", help="Labelled images: a folder, annotations, or a name."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="DIR", help="The new run folder.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Resume this run from its last checkpoint.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing run in --out.")] = False,
+    weights_option: WeightsOption = None,
+) -> None:
+    """Train a task on labelled images, starting from a pretrained network.
+
+    A tenth of the training images is held out, and chooses the best weights and when to stop (validation.share).
+    Settings are changed with section.key=value; head=NAME chooses the head.
+
+    \b
+    Examples:
+      asterism finetune runs/first --task classify --data labelled/ --out runs/flowers
+      asterism finetune vit_small_patch16_224.dino --task classify --data cifar10 trainer.epochs=50
+      asterism finetune runs/first --task probe --data labelled/
+      asterism finetune --resume runs/flowers
+    """
+    from asterism import api
+    from asterism.ops.collectives import rank
+
+    changes = list(overrides or [])
+    if source is not None and "=" in source and resume is not None:
+        changes.insert(0, source)
+        source = None
+    start = None if source is None else _model(source, weights_option)
+    run = api.finetune(start, task, data, out, recipe=recipe, resume=resume, overwrite=overwrite, overrides=changes)
+    if rank() == 0:
+        _say(f"Finished: {run.path}")
+        _say(f"Next:     asterism predict {run.path} --images NEW/  or  asterism evaluate {run.path} --data LABELLED/")
+
+
+@app.command()
+def predict(
+    model: Annotated[str, typer.Argument(metavar="RUN", help="A fine-tuned run.")],
+    images: Annotated[
+        Path, typer.Option("--images", "-i", metavar="PLACE", help="A folder of images, one image, or a video.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for the results.")] = Path(
+        "predictions"
+    ),
+    batch_size: Annotated[int, typer.Option(min=1, help="Images per batch.")] = 16,
+    overwrite: OverwriteFiles = False,
+    device: Device = "auto",
+) -> None:
+    """Write what a fine-tuned run predicts for new images: files for programs, and drawn pictures.
+
+    Classes are written to predictions.csv and predictions.json, and every image with its prediction to drawings/.
+
+    \b
+    Examples:
+      asterism predict runs/flowers --images new/ --out predictions
+      asterism predict runs/flowers --images film.mp4 --out frames
+    """
+    from asterism import api
+
+    made = api.predict(model, images, out, batch_size=batch_size, overwrite=overwrite, device=device)
+    _say(f"{made.images} images: {made.folder / 'drawings'}")
+    for path in made.files:
+        _say(path)
+    for bad in made.skipped:
+        _warn(f"skipped {bad}", "yellow")
+
+
+@app.command()
 def evaluate(
     model: Annotated[
         str,
@@ -203,8 +288,13 @@ def evaluate(
     overrides: Overrides = None,
     data: Data = None,
     protocols: Annotated[
-        str, typer.Option("--protocols", "-p", help="Comma-separated: see `asterism list protocols`.")
-    ] = "knn",
+        str | None,
+        typer.Option(
+            "--protocols",
+            "-p",
+            help="Comma-separated: see `asterism list protocols`.  [default: knn; a fine-tuned run: its task]",
+        ),
+    ] = None,
     train_split: Annotated[
         str | None, typer.Option(metavar="NAME", help="Split to train on.  [default: train]")
     ] = None,
@@ -225,7 +315,7 @@ def evaluate(
 
     Results are written to RUN/eval/PROTOCOL.json (on other data: PROTOCOL@DATA.json) with all settings of the protocol.
     A labelled folder without train and test splits is divided: a fifth of every class is held out. Without --data, the
-    run's own data is used.
+    run's own data is used. A fine-tuned run is measured by its task's own metric, unless --protocols are given.
 
     \b
     Examples:
@@ -237,7 +327,7 @@ def evaluate(
     from asterism import api
     from asterism.ops.collectives import rank
 
-    names = [name.strip() for name in protocols.split(",") if name.strip()]
+    names = None if protocols is None else [name.strip() for name in protocols.split(",") if name.strip()]
     results = api.evaluate(
         _model(model, weights_option),
         data,
@@ -645,10 +735,10 @@ def _megabytes(size: int) -> str:
 
 @app.command("list")
 def list_entries(
-    kind: Annotated[str, typer.Argument(metavar="methods|recipes|studies|datasets|protocols|models")],
+    kind: Annotated[str, typer.Argument(metavar="methods|tasks|recipes|studies|datasets|protocols|models")],
     substring: Annotated[str, typer.Argument(metavar="[FILTER]", help="Part of the name.", show_default=False)] = "",
 ) -> None:
-    """List the available methods, recipes, studies, data sets, protocols or models.
+    """List the available methods, tasks, recipes, studies, data sets, protocols or models.
 
     \b
     Examples:

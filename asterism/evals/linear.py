@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float, UInt8
@@ -28,18 +28,13 @@ from asterism.evals.settings.cropped import CroppedConfig
 from asterism.evals.settings.few_labels import FewLabelsConfig, labelled_part
 from asterism.features.extract import Extracted, count_unreadable, extract_from_images
 from asterism.nn.encoder import Encoder
+from asterism.nn.linear_features import LinearFeature, chosen_feature, linear_feature
 from asterism.ranges import Count, Positive
-
-_LAYERS = 4
-_LARGE = 768  # channels; from this size on, the last class token and the mean patch token are used
-
-LinearFeature = Literal["auto", "cls4", "cls-mean", "cls", "mean4", "mean"]
 
 
 class LinearConfig(FewLabelsConfig, CroppedConfig, GridConfig):
     """Constants of the protocol; the defaults are those of the papers."""
 
-    # cls4, mean4: class token or mean patch of the last four blocks; cls, mean: of the last; cls-mean: both of the last
     feature: LinearFeature = "auto"
     learning_rates: tuple[Positive, ...] = tuple(
         n * 10.0**e for e in range(-4, 1) for n in range(1, 10)
@@ -80,11 +75,14 @@ class Linear(Evaluation):
         yield from count_unreadable(train, test)
 
     def constants(self, encoder: Encoder) -> dict[str, Any]:
-        found = {"feature": _feature(self.config.feature, encoder), "optimizer": "sgd, momentum 0.9, cosine"}
+        found = {
+            "feature": chosen_feature(self.config.feature, encoder.backbone),
+            "optimizer": "sgd, momentum 0.9, cosine",
+        }
         return super().constants(encoder) | found | self.config.pixels(encoder)
 
     def _features(self, encoder: Encoder, source: Source) -> Extracted:
-        feature = _feature(self.config.feature, encoder)
+        feature = chosen_feature(self.config.feature, encoder.backbone)
         return extract_from_images(
             encoder,
             source,
@@ -96,17 +94,6 @@ class Linear(Evaluation):
         )
 
 
-def _feature(requested: LinearFeature, encoder: Encoder) -> LinearFeature:
-    """The feature to use for this encoder: without a class token, the mean patch token replaces it."""
-    if encoder.backbone.has_cls:
-        return requested if requested != "auto" else "cls-mean" if encoder.backbone.dim >= _LARGE else "cls4"
-    return "mean" if requested in ("cls", "cls-mean", "mean") else "mean4"
-
-
 @torch.no_grad()
 def _vectors(encoder: Encoder, images: UInt8[Tensor, "b 3 s s"], feature: LinearFeature) -> Float[Tensor, "b d"]:
-    found = encoder.layers(images, _LAYERS if feature in ("cls4", "mean4") else 1)
-    if feature in ("cls", "cls4"):
-        return torch.cat([each.cls for each in found], dim=1)
-    means = [each.patches.mean(1) for each in found]
-    return torch.cat([found[-1].cls, *means] if feature == "cls-mean" else means, dim=1)
+    return linear_feature(encoder.backbone, encoder.normalise(images), feature)

@@ -11,6 +11,7 @@ from pathlib import Path
 from asterism.data import dataset_names
 from asterism.errors import UserError, unknown
 from asterism.evals import protocol_summaries
+from asterism.finetuning.registry import TASKS
 from asterism.methods import method_names
 
 _PACKAGE = Path(__file__).parents[1]
@@ -32,9 +33,15 @@ def methods() -> dict[str, str]:
     return {name: _first_line(_PACKAGE / "methods" / f"{name}.py") for name in method_names()}
 
 
+def tasks() -> dict[str, str]:
+    """Tasks of fine-tuning, each with the first line of its file."""
+    modules = {name: place.partition(":")[0].rpartition(".")[2] for name, place in TASKS.items()}
+    return {name: _first_line(_PACKAGE / "finetuning" / f"{module}.py") for name, module in modules.items()}
+
+
 def recipes() -> dict[str, str]:
-    """Shipped recipes; the first comment of each is its summary."""
-    return _shipped("recipes")
+    """Shipped recipes; the first comment of each is its summary. Those of fine-tuning follow those of pretraining."""
+    return _shipped("recipes") | _shipped("recipes/finetuning")
 
 
 def studies() -> dict[str, str]:
@@ -72,6 +79,7 @@ def _first_comment(path: Path) -> str:
 
 KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "methods": methods,
+    "tasks": tasks,
     "recipes": recipes,
     "studies": studies,
     "datasets": dataset_names,

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from asterism.data import DataConfig, Loader, RawBatch, Source, Views, open_source, to_batch, workers
+from asterism.data import DataConfig, Loader, RawBatch, Source, Views, open_source, readable, to_batch, workers
 from asterism.data import loader as module
 from asterism.errors import UserError
 from asterism.images.masks import VOID
@@ -193,7 +193,7 @@ def test_data_without_a_readable_image(workers: int) -> None:
 
 
 def test_a_long_run_of_bad_images_does_not_take_forever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LONGEST_RUN", 5)
+    monkeypatch.setattr(readable, "_LONGEST_RUN", 5)
     with pytest.raises(UserError, match="5 images in a row"):
         list(loader(Numbered(20, bad=range(12))))
 
@@ -278,7 +278,7 @@ def test_arguments_of_spawned_workers_can_be_pickled() -> None:
     source = Numbered(20, bad=[3])
     order = module.EpochOrder(20, 8, seed=3)
     tasks = module._MicroBatches(source, Views(SPECS), seed=3, keep_mb=1)
-    request = next(iter(module._Requests(order, range(1, 2), accumulate=1, rank=0, world_size=1)))
+    request = next(iter(module.BatchRequests(order, range(1, 2), accumulate=1, rank=0, world_size=1)))
     again, sent = pickle.loads(pickle.dumps((tasks, request)))
     assert same(pickle.loads(pickle.dumps(again[sent])), tasks[request])
     pickle.dumps(workers._start_worker)

@@ -29,6 +29,9 @@ class Entry:
 
 NAMED: dict[str, Entry] = {
     "aircraft": Entry("FGVCAircraft", _by_split("train", "val", "test"), "10,000 photographs of 100 aircraft"),
+    "cars": Entry(
+        "StanfordCars", _by_split("train", "test"), "16,185 photographs of 196 cars; to be copied there by hand"
+    ),
     "cifar10": Entry("CIFAR10", _FLAG, "60,000 images of 32 px, 10 classes"),
     "cifar100": Entry("CIFAR100", _FLAG, "60,000 images of 32 px, 100 classes"),
     "country211": Entry("Country211", _by_split("train", "valid", "test"), "63,300 photographs from 211 countries"),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
 from asterism.nn.backbone import Backbone
 from asterism.nn.encoder import Encoder
@@ -24,11 +26,27 @@ CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 _SWIN_CLASSIFIER, _SWIN_CLASSES = "head.fc", 1
 
 
-def write_timm_folder(encoder: Encoder, folder: Path, dtype: torch.dtype) -> None:
+@dataclass(frozen=True)
+class TimmClassifier:
+    """A linear layer on timm's own pooling, and the names of its outputs."""
+
+    weight: Float[Tensor, "c d"]
+    bias: Float[Tensor, " c"]
+    takes_mean: bool  # the mean patch instead of the network's usual vector
+    classes: tuple[str, ...]
+
+
+def write_timm_folder(
+    encoder: Encoder, folder: Path, dtype: torch.dtype, classifier: TimmClassifier | None = None
+) -> None:
     backbone = encoder.backbone
-    (folder / CONFIG_FILE).write_text(json.dumps(timm_config(encoder), indent=2) + "\n", encoding="utf-8")
+    config = timm_config(encoder, classifier)
+    (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     tensors = dict(backbone.network.state_dict())
-    if isinstance(backbone, Swin):
+    if classifier is not None:
+        place = _SWIN_CLASSIFIER if isinstance(backbone, Swin) else "head"
+        tensors |= {f"{place}.weight": classifier.weight, f"{place}.bias": classifier.bias}
+    elif isinstance(backbone, Swin):
         tensors[f"{_SWIN_CLASSIFIER}.weight"] = torch.zeros(_SWIN_CLASSES, backbone.dim)
         tensors[f"{_SWIN_CLASSIFIER}.bias"] = torch.zeros(_SWIN_CLASSES)
     tensors = {name: tensor.detach().to(dtype).contiguous() for name, tensor in tensors.items()}
@@ -47,17 +65,24 @@ def open_timm_folder(folder: Path) -> Any:
     return network
 
 
-def timm_config(encoder: Encoder) -> dict[str, Any]:
+def timm_config(encoder: Encoder, classifier: TimmClassifier | None = None) -> dict[str, Any]:
     """The network, its arguments and its preprocessing, in timm's words."""
     backbone = encoder.backbone
     pooling, classes = _pooling(backbone), _SWIN_CLASSES if isinstance(backbone, Swin) else 0
+    own: dict[str, Any] = {}
+    if classifier is not None:
+        classes = len(classifier.classes)
+        own = {"num_classes": classes}
+        if classifier.takes_mean and isinstance(backbone, ViT):
+            pooling = {"global_pool": "avg", "use_fc_norm" if isinstance(backbone, RopeViT) else "fc_norm": False}
     return {
+        **({} if classifier is None else {"label_names": list(classifier.classes)}),
         "architecture": backbone.architecture.name.partition(".")[0],
         "num_classes": classes,  # of the file; `model_args` asks for none
         "num_features": backbone.dim,
         "global_pool": pooling["global_pool"],
         "layer_norm_eps": unusual_eps(backbone),  # for readers: timm has no setting for it
-        "model_args": {**backbone.architecture.arguments, **pooling},
+        "model_args": {**backbone.architecture.arguments, **pooling, **own},
         "pretrained_cfg": {
             "custom_load": False,
             "input_size": [3, encoder.image_size, encoder.image_size],

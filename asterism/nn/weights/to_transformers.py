@@ -10,11 +10,12 @@ Each network becomes the class that computes the same, so that `AutoModel` opens
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from timm.layers import GluMlp, LayerScale, Mlp, SwiGLU  # type: ignore[attr-defined]
 from timm.models.eva import EvaAttention, EvaBlock
 from timm.models.vision_transformer import Block
@@ -49,6 +50,31 @@ def native_model(backbone: Backbone) -> NativeModel:
     _check_parts(backbone)
     with torch.no_grad():
         return _dinov2(backbone) if backbone.has_cls or backbone.registers else _siglip(backbone)
+
+
+def with_classifier(
+    native: NativeModel, weight: Float[Tensor, "c d"], bias: Float[Tensor, " c"], takes_mean: bool, names: Sequence[str]
+) -> NativeModel | None:
+    """The class of transformers with a linear classifier on top; None if there is none that computes the same.
+
+    DINOv2's classifier takes the first token and the mean patch together; the part that is not used gets zeros.
+    takes_mean: the weights are those of the mean patch.
+    """
+    model = str(native.config["architectures"][0])
+    prefixes = {"Dinov2Model": "dinov2", "Dinov2WithRegistersModel": "dinov2_with_registers", "SwinModel": "swin"}
+    if model not in prefixes:
+        return None
+    if model != "SwinModel":
+        nothing = torch.zeros_like(weight)
+        weight = torch.cat([nothing, weight] if takes_mean else [weight, nothing], dim=1)
+    config = {
+        **native.config,
+        "architectures": [model.removesuffix("Model") + "ForImageClassification"],
+        "id2label": {str(number): name for number, name in enumerate(names)},
+        "label2id": {name: number for number, name in enumerate(names)},
+    }
+    tensors = {f"{prefixes[model]}.{name}": tensor for name, tensor in native.tensors.items()}
+    return replace(native, config=config, tensors=tensors | {"classifier.weight": weight, "classifier.bias": bias})
 
 
 def _check_parts(vit: ViT) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import metadata
 from typing import Any
 
+from asterism.finetuning.model import FinetunedModel
 from asterism.nn.encoder import Encoder
 from asterism.nn.graph import Graph
 from asterism.nn.rope_vit import RopeViT
@@ -16,6 +17,7 @@ _MEANINGS = {
     "cls": "one vector per image (the class token; the mean patch for networks without one) [batch, channels]",
     "patches": "one vector per patch, in raster order [batch, rows*columns, channels]",
     "sparse": "concept tokens: what is in the image [batch, concepts, channels]",
+    "scores": "the probability of each class [batch, classes]",
     "where": "the share of each patch that belongs to each concept [batch, concepts, rows, columns]",
 }
 
@@ -35,6 +37,7 @@ def describe(encoder: Encoder, graph: Graph, outputs: list[str]) -> dict[str, An
         "dtype": str(graph.dtype).removeprefix("torch."),
         "outputs": {name: _MEANINGS.get(name, "") for name in outputs},
         "step": encoder.step,
+        **({"classes": list(encoder.task.classes)} if isinstance(encoder, FinetunedModel) else {}),
     }
 
 

@@ -12,11 +12,12 @@ from jaxtyping import Float
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from asterism.finetuning.model import FinetunedModel
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
 from asterism.nn.localization import Localization
 from asterism.nn.vit import ViT
-from asterism.nn.weights.to_transformers import NativeModel, native_model
+from asterism.nn.weights.to_transformers import NativeModel, native_model, with_classifier
 from asterism.tools.export.target import Model, Target, Written, needed
 
 _CONFIG, _PREPROCESSOR, _WEIGHTS = "config.json", "preprocessor_config.json", "model.safetensors"
@@ -25,7 +26,7 @@ _BICUBIC = 3  # Pillow's number
 
 
 def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
-    native = native_model(encoder.backbone)
+    native, left_out = _with_head(encoder, native_model(encoder.backbone))
     concepts = _localization(encoder)
     precision = str(dtype).removeprefix("torch.")
     _write_json(folder / _CONFIG, {**native.config, "dtype": precision, "asterism": _description(encoder, concepts)})
@@ -33,11 +34,25 @@ def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
     _save(native.tensors, folder / _WEIGHTS, dtype)
     if concepts is not None:
         _save(concepts.state_dict(), folder / _CONCEPTS, dtype)
-    return Written(native.any_size, (*native.notes, *_notes(encoder)), _usage(encoder, native, concepts))
+    return Written(native.any_size, (*native.notes, *_notes(encoder), *left_out), _usage(encoder, native, concepts))
+
+
+def _with_head(encoder: Encoder, native: NativeModel) -> tuple[NativeModel, tuple[str, ...]]:
+    """The model with the classifier of a fine-tuned one, or a note that it is left out."""
+    if not isinstance(encoder, FinetunedModel):
+        return native, ()
+    linear = encoder.task.linear_classifier()
+    mean = linear is not None and (linear.takes_mean or _pooling(encoder) == "mean")
+    full = None if linear is None else with_classifier(native, linear.weight, linear.bias, mean, linear.classes)
+    if full is None:
+        return native, (f"the head is left out: {native.config['architectures'][0]} has no place for it",)
+    return full, ()
 
 
 def open_model(folder: Path) -> Model:
     network = _network(folder)
+    if type(network).__name__.endswith("ForImageClassification"):
+        return _scores(folder, network)
     details = json.loads((folder / _PREPROCESSOR).read_text(encoding="utf-8"))
     own = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))["asterism"]
     mean, std = (torch.tensor(details[name])[:, None, None] for name in ("image_mean", "image_std"))
@@ -64,6 +79,18 @@ def open_model(folder: Path) -> Model:
     return run
 
 
+def _scores(folder: Path, network: Any) -> Model:
+    details = json.loads((folder / _PREPROCESSOR).read_text(encoding="utf-8"))
+    mean, std = (torch.tensor(details[name])[:, None, None] for name in ("image_mean", "image_std"))
+
+    @torch.no_grad()
+    def run(images: Float[Tensor, "b 3 h w"]) -> dict[str, Tensor]:
+        logits = network(((images - mean) / std).to(network.dtype)).logits
+        return {"scores": logits.float().softmax(dim=1)}
+
+    return run
+
+
 def _network(folder: Path) -> Any:
     """The model, without the library's progress bar."""
     transformers = needed("transformers")
@@ -71,7 +98,10 @@ def _network(folder: Path) -> Any:
     shown = messages.is_progress_bar_enabled()
     messages.disable_progress_bar()
     try:
-        return transformers.AutoModel.from_pretrained(folder, dtype="auto").eval()
+        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        labelled = config["architectures"][0].endswith("ForImageClassification")
+        kind = transformers.AutoModelForImageClassification if labelled else transformers.AutoModel
+        return kind.from_pretrained(folder, dtype="auto").eval()
     finally:
         if shown:
             messages.enable_progress_bar()
@@ -129,6 +159,8 @@ def _notes(encoder: Encoder) -> tuple[str, ...]:
 
 
 def _usage(encoder: Encoder, native: NativeModel, localization: Localization | None) -> str:
+    if native.config["architectures"][0].endswith("ForImageClassification"):
+        return _CLASSIFIER_USAGE
     first, extra = int(encoder.backbone.has_cls), encoder.backbone.registers
     start = first + extra
     patches = f"tokens[:, {start}:]" if start else "tokens"
@@ -169,6 +201,19 @@ model = AutoModel.from_pretrained("FOLDER").eval()
 with torch.no_grad():
     tokens = model(**processor(Image.open("photo.jpg"), return_tensors="pt")).last_hidden_state
 {code}
+```
+"""
+
+
+_CLASSIFIER_USAGE = """\
+It is a native class of transformers; no remote code is needed.
+
+```python
+from PIL import Image
+from transformers import pipeline
+
+classify = pipeline("image-classification", "FOLDER")
+print(classify(Image.open("photo.jpg")))
 ```
 """
 

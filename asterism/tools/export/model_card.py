@@ -10,9 +10,10 @@ from pathlib import Path
 import torch
 
 from asterism.evals.result import Result, read_results
+from asterism.finetuning.run import open_finetuned
 from asterism.nn.encoder import Encoder
 from asterism.tools.export.target import Target, Written
-from asterism.train.run import open_run
+from asterism.train.run import is_finetuned, open_run
 
 FILE = "README.md"
 _UNKNOWN = "unknown"  # one of the Hugging Face Hub's words for licences
@@ -32,10 +33,16 @@ def origin_of(name: str, run: Path | None) -> Origin:
     """Of a run: its method, data and every score in its `eval` folder. Of anything else only the name."""
     if run is None:
         return Origin(Path(name).name)
-    config = open_run(run).config
+    opened = open_run(run)
+    if is_finetuned(run):
+        config = open_finetuned(run).config
+        method = f"fine-tuned for {config['task']['name']} from {_shown(str(config['source']['path']))}"
+    else:
+        config = opened.config
+        method = str(config["method"]["name"])
     return Origin(
         name=run.resolve().name,
-        method=str(config["method"]["name"]),
+        method=method,
         data=_shown(str(config["data"]["path"])),
         results=tuple(read_results(run / "eval")),
     )

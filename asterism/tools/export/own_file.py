@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 
+from asterism.finetuning.model import FinetunedModel, load_model, model_file, save_model
+from asterism.finetuning.run import MODEL_NAME
 from asterism.nn.concepts import concepts_file
 from asterism.nn.encoder import FILE_NAME, Encoder
 from asterism.nn.weights.load import load_encoder
@@ -14,16 +16,22 @@ from asterism.tools.export.target import Model, Target, Written
 
 
 def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
-    copy.deepcopy(encoder).to(dtype).save(folder / FILE_NAME)
+    converted = copy.deepcopy(encoder).to(dtype)
+    if isinstance(converted, FinetunedModel):
+        save_model(converted.task, folder, converted.step)
+        return Written(any_size=True, usage=_USAGE_OF_A_TASK)
+    converted.save(folder / FILE_NAME)
     return Written(any_size=True, usage=_USAGE)
 
 
 def open_model(folder: Path) -> Model:
-    encoder = load_encoder(folder)
+    encoder = load_encoder(folder) if model_file(folder) is None else load_model(folder)
     return lambda images: encoder.named_outputs(encoder.normalise(images))
 
 
-SAFETENSORS = Target("safetensors", "asterism", (FILE_NAME, concepts_file(Path(FILE_NAME)).name), write, open_model)
+SAFETENSORS = Target(
+    "safetensors", "asterism", (FILE_NAME, concepts_file(Path(FILE_NAME)).name, MODEL_NAME), write, open_model
+)
 
 _USAGE = """\
 ```python
@@ -35,4 +43,14 @@ features.cls, features.patches
 ```
 
 `timm.create_model(**encoder.timm_arguments)` is the plain network of these weights.
+"""
+
+_USAGE_OF_A_TASK = """\
+```python
+import asterism
+
+model = asterism.load("FOLDER")
+model.predict("photo.jpg")
+model.encode(["photo.jpg"]).cls
+```
 """

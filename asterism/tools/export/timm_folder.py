@@ -8,11 +8,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from asterism.finetuning.model import FinetunedModel
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
 from asterism.nn.weights.timm_folder import (
     CONFIG_FILE,
     WEIGHTS_FILE,
+    TimmClassifier,
     open_timm_folder,
     unusual_eps,
     write_timm_folder,
@@ -21,8 +23,12 @@ from asterism.tools.export.target import Model, Target, Written
 
 
 def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
-    write_timm_folder(encoder, folder, dtype)
+    linear = encoder.task.linear_classifier() if isinstance(encoder, FinetunedModel) else None
+    classifier = None if linear is None else TimmClassifier(**vars(linear))
+    write_timm_folder(encoder, folder, dtype, classifier)
     backbone, notes = encoder.backbone, []
+    if isinstance(encoder, FinetunedModel) and classifier is None:
+        notes.append("the head is left out: timm has a place for one linear layer on the pooled tokens only")
     resampling = backbone.architecture.resampling
     any_size = resampling == "antialiased" or getattr(backbone.network, "pos_embed", None) is None
     if not any_size:
@@ -40,19 +46,23 @@ def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
             "concept tokens are the registers of forward_features; maps and reconstruction are left out, timm has no "
             "place for them"
         )
-    return Written(any_size, tuple(notes), _usage(eps))
+    return Written(any_size, tuple(notes), _usage(eps, "scores" if classifier is not None else "vector"))
 
 
 def open_model(folder: Path) -> Model:
     network = open_timm_folder(folder)
     details = network.pretrained_cfg
     mean, std = (torch.tensor(details[name])[:, None, None] for name in ("mean", "std"))
+    classes = network.num_classes
 
     @torch.no_grad()
     def run(images: Float[Tensor, "b 3 h w"]) -> dict[str, Tensor]:
         tokens = network.forward_features((images - mean) / std)
         patches = tokens.flatten(1, 2) if tokens.ndim == 4 else tokens[:, getattr(network, "num_prefix_tokens", 0) :]
-        return {"cls": network.forward_head(tokens, pre_logits=True), "patches": patches}
+        found = {"patches": patches}
+        if classes:
+            return {**found, "scores": network.forward_head(tokens).float().softmax(dim=1)}
+        return {**found, "cls": network.forward_head(tokens, pre_logits=True)}
 
     return run
 
@@ -60,7 +70,7 @@ def open_model(folder: Path) -> Model:
 TIMM = Target("timm", "timm", (CONFIG_FILE, WEIGHTS_FILE), write, open_model)
 
 
-def _usage(eps: float | None) -> str:
+def _usage(eps: float | None, output: str) -> str:
     epsilon = f"""
 for module in model.modules():
     if isinstance(module, torch.nn.LayerNorm):
@@ -75,7 +85,7 @@ model = timm.create_model("local-dir:FOLDER", pretrained=True).eval(){"" if eps 
 transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
 pixels = transform(Image.open("photo.jpg").convert("RGB"))[None]
 with torch.no_grad():
-    vector = model(pixels)  # one per image
+    {output} = model(pixels)  # {"logits of the classes" if output == "scores" else "one per image"}
     tokens = model.forward_features(pixels)
 ```
 """

@@ -1,0 +1,1 @@
+"""Fine-tuning: a pretrained backbone, a head for a task, and labels."""

@@ -1,0 +1,260 @@
+"""Classification: one label per image. Fine-tuning with timm's recipe, low-shot fine-tuning and transfer.
+
+Augmentation, mixing and erasing are timm's (`asterism.finetuning.timm_images`). Heads, in
+`asterism.finetuning.classify_heads`:
+
+    linear       one linear layer on the pooled tokens
+    first-layer  the first layer of the pretrained projection head, then a linear layer, for few labels
+
+The task `probe` trains linear layers on the frozen network instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, UInt8
+from pydantic import SerializeAsAny, field_validator
+from torch import Tensor
+from torch.nn import functional as F
+
+from asterism.data import Sample, Source, open_source
+from asterism.data.evaluation.labelled import labels_of
+from asterism.data.sample_loader import MakeBatch
+from asterism.data.sources.relabelled import Relabelled
+from asterism.errors import UserError
+from asterism.finetuning.classify_heads import (
+    HEADS,
+    ClassifyHead,
+    ClassifyHeadConfig,
+    FirstLayerHeadConfig,
+    LinearHeadConfig,
+    first_layer_width,
+    pooled,
+)
+from asterism.finetuning.classify_output import ClassTable
+from asterism.finetuning.confusion import confusion_section
+from asterism.finetuning.task import (
+    LinearClassifier,
+    Metric,
+    Prediction,
+    PredictionWriter,
+    Start,
+    Task,
+    TaskBatch,
+    TaskConfig,
+    Truth,
+    check_classes,
+    chosen_head,
+)
+from asterism.finetuning.timm_images import AugmentationConfig, MixingConfig, TimmImages, mixed
+from asterism.images.square import center_square, usual_resize
+from asterism.ops import collectives
+from asterism.ranges import ShareBelowOne
+from asterism.types import Losses, Progress, Tokens
+from asterism.viz.captioned import captioned
+from asterism.viz.page import Section
+
+_SMALL, _BASE = 384, 768  # channels of ViT-S and ViT-B
+
+
+class ClassifyConfig(TaskConfig):
+    """Settings of the task; the defaults are those of timm's recipe, as BEiT, MAE and iBOT use it."""
+
+    name: Literal["classify"] = "classify"
+    head: SerializeAsAny[ClassifyHeadConfig] = LinearHeadConfig()
+    augmentation: AugmentationConfig = AugmentationConfig()
+    mixing: MixingConfig | None = MixingConfig()  # None: images are not mixed
+    label_smoothing: ShareBelowOne = 0.1
+
+    @field_validator("head", mode="before")
+    @classmethod
+    def _choose_head(cls, value: Any) -> Any:
+        return chosen_head(value, HEADS)
+
+    @property
+    def takes_projection(self) -> bool:
+        return isinstance(self.head, FirstLayerHeadConfig)
+
+    def resolved(self, projection: Callable[[], Mapping[str, Tensor]]) -> ClassifyConfig:
+        if not isinstance(self.head, FirstLayerHeadConfig) or self.head.hidden is not None:
+            return self
+        head = self.head.model_copy(update={"hidden": first_layer_width(projection())})
+        return self.model_copy(update={"head": head})
+
+    def check_micro_batch(self, images: int) -> None:
+        if self.mixing is not None and images % 2:
+            raise UserError(
+                f"each process gets {images} images at a time, but pairs of images are mixed; choose a "
+                "trainer.batch_size that gives an even number, or task.mixing=null"
+            )
+
+    def usual_epochs(self, dim: int) -> float:
+        """As published: 200 for ViT-S, 100 for ViT-B, 50 for ViT-L."""
+        return 200 if dim <= _SMALL else 100 if dim <= _BASE else 50
+
+    def usual_layer_decay(self, dim: int) -> float:
+        """As published: 0.75 for ViT-S, 0.65 for ViT-B, 0.75 for ViT-L."""
+        return 0.65 if _SMALL < dim <= _BASE else 0.75
+
+
+@dataclass(frozen=True)
+class Classes(Prediction):
+    """The probability of each class."""
+
+    scores: Float[Tensor, " c"]
+    names: tuple[str, ...]
+
+    @property
+    def index(self) -> int:
+        return int(self.scores.argmax())
+
+    @property
+    def label(self) -> str:
+        """The most probable class."""
+        return self.names[self.index]
+
+    @property
+    def score(self) -> float:
+        return float(self.scores.max())
+
+    def top(self, count: int = 5) -> list[tuple[str, float]]:
+        """The most probable classes and their probabilities."""
+        found = self.scores.topk(min(count, len(self.names)))
+        return [(self.names[place], score) for score, place in zip(*map(Tensor.tolist, found), strict=True)]
+
+
+@dataclass(frozen=True)
+class Label(Truth):
+    """The class of an image."""
+
+    index: int
+    name: str
+
+
+class Classify(Task):
+    """A network with a classifier."""
+
+    Config = ClassifyConfig
+    primary = "top1"
+    config: ClassifyConfig
+
+    def __init__(self, config: ClassifyConfig, start: Start) -> None:
+        super().__init__(config, start)
+        self.head = ClassifyHead(config.head, start.backbone, len(start.classes), start.projection)
+
+    @classmethod
+    def open(cls, config: ClassifyConfig, path: str, split: str | None) -> Source:
+        source = open_source(path, split)
+        check_classes(source, source.classes or (), labels_of(source))
+        return source
+
+    @classmethod
+    def open_test(cls, config: ClassifyConfig, path: str, split: str | None) -> Source:
+        """Unlike training images, those to test on may lack some classes."""
+        from asterism.data.sources.splits import UnknownSplit
+
+        try:
+            source = open_source(path, split or "test")
+        except UnknownSplit:
+            if split is not None:
+                raise
+            source = open_source(path)
+        labels_of(source)
+        return source
+
+    def labelled_like_training(self, source: Source) -> Source:
+        names = source.classes or []
+        if tuple(names) == self.classes:
+            return source
+        strange = [name for name in names if name not in self.classes]
+        if strange:
+            raise UserError(
+                f"{source.name} has the class {strange[0]!r}, which the model does not know; its classes are "
+                f"{', '.join(self.classes[:10])}{' …' if len(self.classes) > 10 else ''}"
+            )
+        return Relabelled(source, list(self.classes), [self.classes.index(name) for name in names])
+
+    def samples(self) -> MakeBatch[TaskBatch]:
+        return TimmImages(self.config.augmentation, self.image_size, self.mean, self.std)
+
+    def loss(self, batch: TaskBatch, progress: Progress) -> Losses:
+        assert isinstance(batch.images, Tensor)
+        config = self.config
+        (labels,) = batch.truths
+        images, targets = mixed(
+            batch.images, labels, batch.keys, config.mixing, config.label_smoothing, len(self.classes)
+        )
+        tokens = self.backbone(images, drop_keys=batch.keys)
+        logits = self.head(pooled(tokens, self.backbone, config.head.pooling)).float()
+        return Losses({"cross_entropy": F.cross_entropy(logits, targets)})
+
+    def predict(self, images: Sequence[UInt8[Tensor, "3 _ _"]]) -> list[Classes]:
+        resize = usual_resize(self.image_size)
+        squares = torch.stack([center_square(image, self.image_size, resize) for image in images])
+        tokens = self.backbone(self.normalise(squares))
+        scores = self.named_outputs(tokens)["scores"].float().cpu()
+        return [Classes(row, self.classes) for row in scores]
+
+    def named_outputs(self, tokens: Tokens) -> dict[str, Tensor]:
+        logits = self.head(pooled(tokens, self.backbone, self.config.head.pooling))
+        return {"scores": logits.float().softmax(dim=1)}
+
+    def linear_classifier(self) -> LinearClassifier | None:
+        head = self.config.head
+        if not isinstance(head, LinearHeadConfig) or head.norm or head.pooling not in ("auto", "mean"):
+            return None
+        layer = self.head.classifier
+        return LinearClassifier(layer.weight, layer.bias, head.pooling == "mean", self.classes)
+
+    def report(self, pairs: Sequence[tuple[Classes, Label]]) -> list[Section]:
+        return [confusion_section(self.classes, [(truth.index, found.index) for found, truth in pairs])]
+
+    def truth(self, sample: Sample) -> Label:
+        assert sample.label is not None
+        return Label(sample.label, self.classes[sample.label])
+
+    def metric(self) -> Metric:
+        return Accuracy(len(self.classes))
+
+    def drawing(self, image: UInt8[Tensor, "3 h w"], prediction: Classes | Label) -> UInt8[Tensor, "3 _ _"]:
+        if isinstance(prediction, Label):
+            return captioned(image, prediction.name)
+        return captioned(image, f"{prediction.label} {prediction.score:.0%}")
+
+    def writer(self, folder: Path) -> PredictionWriter:
+        return ClassTable(folder)
+
+    def error(self, prediction: Classes, truth: Label) -> float:
+        """The probability that the prediction withholds from the true class."""
+        return 1 - float(prediction.scores[truth.index])
+
+
+class Accuracy:
+    """Top-1, top-5 (with more than five classes) and the mean of the classes' accuracies, in percent."""
+
+    def __init__(self, classes: int) -> None:
+        self._right = torch.zeros(classes, dtype=torch.int64)
+        self._five = torch.zeros((), dtype=torch.int64)
+        self._total = torch.zeros(classes, dtype=torch.int64)
+
+    def update(self, predictions: Sequence[Classes], truths: Sequence[Label]) -> None:
+        for prediction, truth in zip(predictions, truths, strict=True):
+            best = prediction.scores.topk(min(5, len(self._total))).indices.tolist()
+            self._right[truth.index] += best[0] == truth.index
+            self._five += truth.index in best
+            self._total[truth.index] += 1
+
+    def gathered(self) -> dict[str, float]:
+        sums = collectives.all_reduce_sum(torch.cat([self._right, self._total, self._five[None]])).double()
+        classes = len(self._total)
+        right, total, five = sums[:classes], sums[classes:-1], sums[-1]
+        seen = total > 0
+        values = {"top1": right.sum() / total.sum(), "mean_per_class": (right[seen] / total[seen]).mean()}
+        if classes > 5:
+            values["top5"] = five / total.sum()
+        return {name: 100 * float(value) for name, value in values.items()}

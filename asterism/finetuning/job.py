@@ -1,0 +1,176 @@
+"""Fine-tuning as a job of the training loop: a task, labelled images, and the best weights on held-out ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from rich.console import RenderableType
+from rich.table import Table
+
+from asterism.data import BadImageLog
+from asterism.data.sample_loader import SampleLoader
+from asterism.finetuning.labelled import LabelledParts
+from asterism.finetuning.learner import FineTuned
+from asterism.finetuning.measuring import measured
+from asterism.finetuning.model import save_model
+from asterism.finetuning.optim import build_optimizer, build_schedule
+from asterism.finetuning.recipe import FinetuneRecipe
+from asterism.finetuning.run import FinetunedRun
+from asterism.finetuning.task import Task, TaskBatch
+from asterism.nn.learner import trained_parameters
+from asterism.ops import collectives
+from asterism.train.checkpoint import Facts, State
+from asterism.train.job import Job, timed
+from asterism.types import Progress
+
+_MOST_MEASUREMENTS = 50  # in a run that does not say how often to measure
+
+
+class FineTuning(Job[TaskBatch]):
+    """A resolved recipe, the task with its initial weights, and the labelled images."""
+
+    verb = "finetune"
+
+    def __init__(
+        self, recipe: FinetuneRecipe, parts: LabelledParts, task: Task, run: FinetunedRun, device: torch.device
+    ) -> None:
+        assert isinstance(recipe.data.workers, int)
+        self.recipe, self.parts, self.device = recipe, parts, device
+        self.run: FinetunedRun = run
+        self.task = task
+        self.learner = self.model = FineTuned(task, recipe.average)
+        self.trainer, self.checkpoint, self.logging = recipe.trainer, recipe.checkpoint, recipe.monitor
+        self.clipping = recipe.optim
+        self.images, self.workers = len(parts.train), recipe.data.workers
+        self._schedule: Any = None
+        if parts.held_out is not None:
+            self.measurement = _Validation(self)
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        config = self.recipe.optim
+        optimizer = build_optimizer(self.task, config, config.peak_lr(self.batch_size))
+        warmup = round(config.warmup_epochs * self.steps_per_epoch)
+        warmup = min(self.steps // 2, warmup if config.warmup_steps is None else config.warmup_steps)
+        self._schedule = build_schedule(optimizer, config, self.steps, warmup)
+        return optimizer
+
+    def set_schedules(self, optimizer: torch.optim.Optimizer, progress: Progress) -> float:
+        self._schedule.step_update(progress.step)
+        return max(group["lr"] for group in optimizer.param_groups)
+
+    def batches(self, start: int, fabric: Fabric) -> Iterator[tuple[TaskBatch, float]]:
+        data = self.recipe.data
+        loader = SampleLoader(
+            self.parts.train,
+            self.task.samples(),
+            batch_size=self.batch_size,
+            accumulate=self.trainer.accumulate,
+            rank=fabric.global_rank,
+            world_size=fabric.world_size,
+            seed=self.trainer.seed,
+            start_step=start,
+            steps=self.steps,
+            workers=self.workers,
+            prefetch=data.prefetch,
+        )
+        bad = BadImageLog(self.run.path / "bad_images.jsonl", data.max_bad_share, self.images)
+        for loaded, waited in timed(iter(loader)):
+            bad.record(loaded.bad, loaded.seen)
+            yield loaded.made.to(fabric.device), waited
+
+    def facts(self) -> Facts:
+        return Facts(
+            steps=self.steps,
+            images=len(self.parts.everything),
+            batch_size=self.batch_size,
+            data=self.parts.everything.fingerprint,
+            recipe=self.recipe.model_dump(mode="json"),
+        )
+
+    def saved(self, state: State) -> None:
+        """Without held-out images the last weights are the result."""
+        if self.measurement is None:
+            self.model.copy.load_state_dict(self.model.weights_in(state.method))
+            self.write_copy(state.step)
+
+    def write_copy(self, step: int) -> None:
+        save_model(self.model.copy, self.run.path, step)
+
+    def ends_early(self, step: int) -> bool:
+        """Whether the best result is `patience` measurements old: a function of the learner's buffers and the step."""
+        config = self.recipe.validation
+        if config is None or config.patience is None or step == self.steps:
+            return False
+        return step - int(self.model.best_step) >= config.patience * self.interval and bool(self.model.best_step > 0)
+
+    @property
+    def interval(self) -> int:
+        """Steps between measurements."""
+        assert self.recipe.validation is not None
+        every = self.recipe.validation.every_epochs
+        if every is None:
+            return max(1, self.steps_per_epoch, self.steps // _MOST_MEASUREMENTS)
+        return max(1, round(every * self.steps_per_epoch))
+
+    def describe(self, fabric: Fabric) -> RenderableType:
+        recipe, source = self.recipe, self.recipe.source
+        assert source.network is not None
+        held_out = "" if self.parts.held_out is None else f", {len(self.parts.held_out):,} held out"
+        head: Any = getattr(recipe.task, "head", None)
+        table = Table.grid(padding=(0, 2))
+        table.add_row("task", f"{recipe.task.name}{'' if head is None else f', head {head.name}'}")
+        table.add_row("start", f"{source.path} ({source.weights} weights), {source.network.image_size} px")
+        table.add_row("parameters", f"{trained_parameters(self.learner) / 1e6:.1f} M trained")
+        table.add_row("data", f"{recipe.data.path}, {self.images:,} images{held_out}, {len(self.task.classes)} classes")
+        epochs = self.steps / self.steps_per_epoch
+        table.add_row("length", f"{self.steps:,} steps of {self.batch_size} images ({epochs:.1f} epochs)")
+        rate = recipe.optim.peak_lr(self.batch_size)
+        table.add_row("learning rate", f"{rate:.3g} at its peak, layer decay {recipe.optim.layer_decay}")
+        place = f"{fabric.world_size} × {fabric.device.type}, precision {self.trainer.precision}"
+        table.add_row("device", f"{place}, {self.workers} data workers")
+        return table
+
+    def advice(self, device: torch.device) -> str:
+        more = "a GPU" if device.type == "cpu" else "more devices (trainer.devices)"
+        return (
+            f"To shorten it: fewer steps (trainer.steps, now {self.steps:,}), a time limit (trainer.minutes=30), "
+            f"smaller images (source.image_size), or {more}"
+        )
+
+    def verdict(self, records: Sequence[Mapping[str, Any]]) -> str | None:
+        """The best result on held-out training images, which is that of model.safetensors."""
+        name = f"held_out/{self.task.primary}"
+        values = [(record[name], record["step"]) for record in records if name in record]
+        if not values:
+            return None
+        best, step = max(values, key=lambda pair: (pair[0], -pair[1]))
+        return (
+            f"Best {self.task.primary} on held-out training images: {best:.2f} at step {step}; its weights are in "
+            f"{self.run.model}"
+        )
+
+
+class _Validation:
+    """The task's metric on held-out images, measured by all processes together; writes the model when it improves."""
+
+    def __init__(self, job: FineTuning) -> None:
+        self._job = job
+
+    def is_due(self, step: int) -> bool:
+        return step > 0 and (step % self._job.interval == 0 or step == self._job.steps)
+
+    def measure(self, step: int) -> dict[str, float]:
+        job = self._job
+        assert job.parts.held_out is not None
+        task = job.model.final(job.device)
+        found = measured(task, job.parts.held_out, task.choosing_metric())
+        task.decide(found)
+        score = found[job.task.primary]
+        if score > float(job.model.best_score):
+            job.model.best_score.fill_(score)
+            job.model.best_step.fill_(step)
+            collectives.on_first_process(lambda: job.write_copy(step))
+        return {f"held_out/{name}": value for name, value in found.items()}

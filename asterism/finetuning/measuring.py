@@ -1,0 +1,69 @@
+"""The task's own metric over a set of labelled images, shared by all processes; memory does not grow with the set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from asterism.data import Sample, Source, Subset
+from asterism.data.reading import Entry, read_batches
+from asterism.errors import UserError
+from asterism.finetuning.task import Metric, Task
+from asterism.images.bad_image import BadImage
+from asterism.ops import collectives
+
+_AT_ONCE = 32  # images
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A labelled image with what the task says about it."""
+
+    sample: Sample
+    prediction: Any
+    truth: Any
+
+
+@torch.no_grad()
+def measured(task: Task, source: Source, metric: Metric, *, workers: int = 0) -> Mapping[str, float]:
+    """The values of a new metric. Each process takes its share of the images, and all get the same result."""
+    rank, world = collectives.rank(), collectives.world_size()
+    part = Subset(source, list(range(rank, len(source), world))) if world > 1 else source
+    unreadable = 0
+    for batch in predictions(task, part, workers=workers):
+        metric.update([each.prediction for each in batch.found], [each.truth for each in batch.found])
+        unreadable += len(batch.bad)
+    counts = torch.tensor([unreadable, len(source)])
+    total = int(collectives.all_reduce_sum(counts)[0]) if world > 1 else unreadable
+    if total == len(source):
+        raise UserError(f"none of the {len(source)} images of {source.name} can be read")
+    return {**metric.gathered(), **({"unreadable_images": float(total)} if total else {})}
+
+
+@dataclass(frozen=True)
+class PredictedBatch:
+    """Readable images, and the unreadable ones between them."""
+
+    found: list[Predicted]
+    bad: list[BadImage]
+
+
+@torch.no_grad()
+def predictions(task: Task, source: Source, *, workers: int = 0) -> Iterator[PredictedBatch]:
+    """Predictions and truths in the order of the source, some images at a time."""
+    for samples, bad in read_batches(source, _split, batch_size=_AT_ONCE, workers=workers):
+        made = task.predict([sample.image for sample in samples]) if samples else []
+        yield PredictedBatch([Predicted(s, p, task.truth(s)) for s, p in zip(samples, made, strict=True)], bad)
+
+
+def _split(entries: Iterator[Entry]) -> tuple[list[Sample], list[BadImage]]:
+    samples, bad = [], []
+    for _, found in entries:
+        if isinstance(found, BadImage):
+            bad.append(found)
+        else:
+            samples.append(found)
+    return samples, bad

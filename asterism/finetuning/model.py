@@ -1,0 +1,125 @@
+"""A fine-tuned model as it is used: its file, and predictions for any images."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from asterism.config import Config
+from asterism.errors import UserError, reason_of
+from asterism.finetuning.network import architecture_of
+from asterism.finetuning.recipe import NetworkConfig
+from asterism.finetuning.run import MODEL_NAME
+from asterism.finetuning.task import Start, Task, TaskConfig, task_class
+from asterism.images.pictures import Pictures, as_list, read_picture
+from asterism.nn.backbone import bare_network, rebuild_backbone
+from asterism.nn.encoder import FILE_NAME, METADATA_KEY, Encoder, features_of, write_safetensors
+from asterism.nn.weights.checkpoint_file import read_safetensors
+from asterism.nn.weights.metadata import ArchitectureDescription, check_fits, checked, description_in
+from asterism.ranges import CountFromZero
+
+_KIND = "fine-tuned"
+_AT_ONCE = 32  # images
+
+
+class ModelFile(Config):
+    """The metadata of `model.safetensors`."""
+
+    kind: Annotated[str, Field(pattern=f"^{_KIND}$")]
+    task: dict[str, Any]
+    network: NetworkConfig
+    classes: tuple[Annotated[str, Field(max_length=1000)], ...] = Field(min_length=1, max_length=1_000_000)
+    step: CountFromZero | None
+
+
+class FinetunedModel(Encoder):
+    """An encoder with a task's head: `encode` gives features, `predict` what the task is about."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task.backbone, task.mean, task.std, task.image_size)
+        self.task = task
+
+    @torch.no_grad()
+    def predict(self, images: Pictures) -> Any:
+        """The prediction for one image, or a list of them for several: paths, PIL images, arrays or tensors."""
+        self.eval()
+        pictures = [read_picture(image) for image in as_list(images)]
+        found = [
+            prediction
+            for first in range(0, len(pictures), _AT_ONCE)
+            for prediction in self.task.predict(pictures[first : first + _AT_ONCE])
+        ]
+        single = not isinstance(images, list | tuple) and not (isinstance(images, Tensor) and images.ndim == 4)
+        return found[0] if single and len(found) == 1 else found
+
+    def named_outputs(self, pixels: Float[Tensor, "b 3 h w"]) -> dict[str, Tensor]:
+        """The features, and what the task makes of them."""
+        tokens = self.backbone(pixels)
+        features = features_of(tokens, self.backbone.pool(tokens))
+        return {"cls": features.cls, "patches": features.patches, **self.task.named_outputs(tokens)}
+
+
+def save_model(task: Task, folder: Path, step: int | None) -> None:
+    """Write the whole model and its encoder. The model comes last: it is complete when it is there."""
+    network = NetworkConfig(
+        architecture=ArchitectureDescription.parse(asdict(task.backbone.architecture)),
+        mean=task.mean,
+        std=task.std,
+        image_size=task.image_size,
+    )
+    config = task.config.model_dump(mode="json")
+    description = ModelFile(kind=_KIND, task=config, network=network, classes=task.classes, step=step)
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in task.state_dict().items()}
+    path = folder / MODEL_NAME
+    try:
+        Encoder(task.backbone, task.mean, task.std, task.image_size).save(folder / FILE_NAME, step=step)
+        write_safetensors(path, tensors, {METADATA_KEY: description.model_dump_json()})
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"cannot write {path}: {reason_of(error)}") from None
+
+
+def model_file(place: Path) -> Path | None:
+    """The file of a fine-tuned model: `place` itself, or one in this folder; None if there is none."""
+    path = place / MODEL_NAME if place.is_dir() else place
+    if path.suffix != ".safetensors" or not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            text = (file.metadata() or {}).get(METADATA_KEY, "")
+    except Exception:  # on damaged headers safetensors raises almost any exception; the loader explains them
+        return None
+    return path if f'"kind":"{_KIND}"' in text else None
+
+
+def load_model(path: Path) -> FinetunedModel:
+    """A fine-tuned model, in evaluation mode, from its file or from the folder of its run."""
+    file = model_file(path)
+    if file is None:
+        problem = "no such file or folder" if not path.exists() else f"it has no {MODEL_NAME} of a fine-tuned model"
+        raise UserError(f"{path} is not a fine-tuned model ({problem}); a run writes it with its first measurement")
+    tensors, metadata = read_safetensors(file)
+    described = ModelFile.parse(checked(ModelFile, description_in(metadata, file), file))
+    config: TaskConfig = task_class(str(described.task.get("name"))).Config.parse(described.task, section="task")
+    check_fits(lambda: bare_network(architecture_of(described.network)), tensors, file)
+    task = build_task(config, described.network, described.classes)
+    state = task.state_dict()
+    if tensors.keys() != state.keys() or any(tensors[name].shape != state[name].shape for name in state):
+        raise UserError(f"the tensors of {file} are not those of the model that it describes; it is damaged")
+    task.load_state_dict(dict(tensors))
+    model = FinetunedModel(task.requires_grad_(False)).eval()
+    model.step = described.step
+    return model
+
+
+def build_task(config: TaskConfig, network: NetworkConfig, classes: tuple[str, ...]) -> Task:
+    """A task with weights that have yet to be loaded."""
+    backbone = rebuild_backbone(architecture_of(network))
+    start = Start(backbone, network.mean, network.std, network.image_size, classes)
+    return task_class(config.name)(config, start)

@@ -1,0 +1,8 @@
+"""The tasks by name: the module and class of each. Adding a task is one line here; see `asterism.finetuning.task`."""
+
+from __future__ import annotations
+
+TASKS = {
+    "classify": "asterism.finetuning.classify:Classify",
+    "probe": "asterism.finetuning.probe:Probe",
+}

@@ -1,0 +1,45 @@
+"""The folder of a fine-tuned run: as in pretraining, with the model that was chosen on held-out training images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from asterism.config import read_yaml
+from asterism.errors import UserError
+from asterism.finetuning.recipe import FinetuneRecipe
+from asterism.train.run import Run, is_finetuned, open_run
+
+MODEL_NAME = "model.safetensors"
+
+
+class FinetunedRun(Run):
+    """`model.safetensors` is the whole model, and `encoder.safetensors` its backbone, both with the best weights."""
+
+    @property
+    def model(self) -> Path:
+        return self.path / MODEL_NAME
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self.finetune_recipe.model_dump(mode="json")
+
+    @property
+    def finetune_recipe(self) -> FinetuneRecipe:
+        """The resolved recipe."""
+        path = self.path / "config.yaml"
+        try:
+            recipe = FinetuneRecipe.parse(read_yaml(path))
+        except UserError as error:
+            raise UserError(f"{path} does not fit this version of Asterism: {error}") from None
+        if recipe.trainer.steps is None or recipe.trainer.batch_size == "auto" or recipe.source.network is None:
+            raise UserError(f"{path} lacks trainer.steps, trainer.batch_size or source.network; restore them")
+        return recipe
+
+
+def open_finetuned(path: Path | str) -> FinetunedRun:
+    """Open an existing fine-tuned run; the error says what is missing."""
+    run = open_run(path)
+    if not is_finetuned(run.path):
+        raise UserError(f"{run.path} is a run of `asterism pretrain`; fine-tune it first: asterism finetune {run.path}")
+    return FinetunedRun(run.path)

@@ -1,0 +1,94 @@
+"""Predictions of a fine-tuned model for images, folders and videos: files for programs, pictures for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+from asterism.errors import UserError
+from asterism.files import filling
+from asterism.finetuning.model import FinetunedModel
+from asterism.images.bad_image import BadImage
+from asterism.images.decode import SUFFIXES, decode
+from asterism.images.write import save_picture
+from asterism.tools.output_folder import file_names
+from asterism.tools.video_frames import VIDEO_SUFFIXES, frame_count, video_frames
+from asterism.viz.bar import Bar
+
+
+@dataclass(frozen=True)
+class PredictedFolder:
+    """What was written."""
+
+    folder: Path
+    images: int
+    files: list[Path]  # tables and annotations; the pictures are in `folder/drawings`
+    skipped: list[BadImage] = field(default_factory=list)
+
+
+@torch.no_grad()
+def predict_images(model: FinetunedModel, images: Path, out: Path, *, batch_size: int = 16) -> PredictedFolder:
+    """Predict one image, every image of a folder, or every frame of a video; writes all files or none."""
+    if batch_size < 1:
+        raise UserError(f"batch_size = {batch_size} must be at least 1")
+    skipped: list[BadImage] = []
+    total, pictures = _opened(images, skipped)
+    done = 0
+    with filling(out) as folder, Bar(images.name, total) as bar:
+        (folder / "drawings").mkdir()
+        writer = model.task.writer(folder)
+        for batch in _batches(pictures, batch_size):
+            predictions = model.eval().task.predict([image for _, _, image in batch])
+            for (key, name, image), prediction in zip(batch, predictions, strict=True):
+                writer.add(key, image, prediction)
+                save_picture(model.task.drawing(image, prediction), folder / "drawings" / f"{name}.jpg")
+            done += len(batch)
+            bar.advance(len(batch))
+        if not done:
+            first = f"; the first error: {skipped[0]}" if skipped else ""
+            raise UserError(f"none of the images of {images} can be read{first}")
+        files = [out / path.relative_to(folder) for path in writer.close()]
+    return PredictedFolder(out, done, files, skipped)
+
+
+_Picture = tuple[str, str, UInt8[Tensor, "3 h w"]]  # key, name of its drawing, pixels
+
+
+def _opened(place: Path, skipped: list[BadImage]) -> tuple[int, Iterator[_Picture]]:
+    """The number of images, and the readable ones one after the other."""
+    if place.suffix.lower() in VIDEO_SUFFIXES and place.is_file():
+        frames = video_frames(place)
+        return frame_count(place), ((f"{number:06d}", f"{number:06d}", frame) for number, frame in enumerate(frames))
+    files = [place] if place.is_file() else _listed(place)
+    return len(files), _decoded(place if place.is_dir() else place.parent, files, skipped)
+
+
+def _listed(folder: Path) -> list[Path]:
+    """The images of a folder and the folders in it, sorted."""
+    if not folder.is_dir():
+        raise UserError(f"no such file or folder: {folder}")
+    found = sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and not p.name.startswith("."))
+    if not found:
+        raise UserError(f"no images in {folder}; give a folder of images, one image, or a video")
+    return found
+
+
+def _decoded(root: Path, files: list[Path], skipped: list[BadImage]) -> Iterator[_Picture]:
+    keys = [path.relative_to(root).as_posix() for path in files]
+    for path, key, name in zip(files, keys, file_names([Path(key.replace("/", "-")) for key in keys]), strict=True):
+        try:
+            yield key, name, decode(path, key)
+        except BadImage as error:
+            skipped.append(error)
+
+
+def _batches(pictures: Iterable[_Picture], size: int) -> Iterator[list[_Picture]]:
+    pictures = iter(pictures)
+    while batch := list(islice(pictures, size)):
+        yield batch
