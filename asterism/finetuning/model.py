@@ -19,9 +19,10 @@ from asterism.finetuning.recipe import NetworkConfig
 from asterism.finetuning.run import MODEL_NAME
 from asterism.finetuning.task import Start, Task, TaskConfig, task_class
 from asterism.images.pictures import Pictures, as_list, read_picture
+from asterism.inputs import parse_json
 from asterism.nn.backbone import bare_network, rebuild_backbone
-from asterism.nn.encoder import FILE_NAME, METADATA_KEY, Encoder, features_of, write_safetensors
-from asterism.nn.weights.checkpoint_file import read_safetensors
+from asterism.nn.encoder import FILE_NAME, Encoder, features_of
+from asterism.nn.safetensors_file import METADATA_KEY, read_safetensors, write_safetensors
 from asterism.nn.weights.metadata import ArchitectureDescription, check_fits, checked, description_in
 from asterism.ranges import CountFromZero
 
@@ -80,7 +81,7 @@ def save_model(task: Task, folder: Path, step: int | None) -> None:
     path = folder / MODEL_NAME
     try:
         Encoder(task.backbone, task.mean, task.std, task.image_size).save(folder / FILE_NAME, step=step)
-        write_safetensors(path, tensors, {METADATA_KEY: description.model_dump_json()})
+        write_safetensors(path, tensors, description.model_dump(mode="json"))
     except (OSError, SafetensorError) as error:
         raise UserError(f"cannot write {path}: {reason_of(error)}") from None
 
@@ -92,10 +93,10 @@ def model_file(place: Path) -> Path | None:
         return None
     try:
         with safe_open(path, framework="pt") as file:
-            text = (file.metadata() or {}).get(METADATA_KEY, "")
+            described = parse_json((file.metadata() or {}).get(METADATA_KEY, "{}"))
     except Exception:  # on damaged headers safetensors raises almost any exception; the loader explains them
         return None
-    return path if f'"kind":"{_KIND}"' in text else None
+    return path if isinstance(described, dict) and described.get("kind") == _KIND else None
 
 
 def load_model(path: Path) -> FinetunedModel:

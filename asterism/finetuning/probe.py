@@ -143,6 +143,7 @@ class Probe(Classify):
         if self.feature not in ("cls", "mean"):
             return None
         layer = self.heads[int(self.chosen)]
+        assert isinstance(layer, nn.Linear)
         return LinearClassifier(layer.weight, layer.bias, self.feature == "mean", self.classes)
 
     def metric(self) -> Metric:
