@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 TASKS = {
-    "classify": "asterism.finetuning.classify:Classify",
-    "probe": "asterism.finetuning.probe:Probe",
+    "classify": "asterism.finetuning.classification.classify:Classify",
+    "probe": "asterism.finetuning.classification.probe:Probe",
 }

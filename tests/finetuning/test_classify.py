@@ -11,10 +11,10 @@ import torch
 
 from asterism.data import Sample
 from asterism.errors import UserError
-from asterism.finetuning.classify import Accuracy, Classes, Classify, ClassifyConfig, Label
-from asterism.finetuning.probe import Probe, ProbeConfig
+from asterism.finetuning.classification.classify import Accuracy, Classes, Classify, ClassifyConfig, Label
+from asterism.finetuning.classification.probe import Probe, ProbeConfig
+from asterism.finetuning.classification.timm_images import AugmentationConfig, MixingConfig, TimmImages, mixed
 from asterism.finetuning.task import Task
-from asterism.finetuning.timm_images import AugmentationConfig, MixingConfig, TimmImages, mixed
 from asterism.types import Progress
 from tests.finetuning.tiny import BACKBONE, SWIN, start
 

@@ -8,7 +8,7 @@ import torch
 from timm.optim import param_groups_layer_decay
 from timm.utils import ModelEmaV3
 
-from asterism.finetuning.classify import Classify, ClassifyConfig
+from asterism.finetuning.classification.classify import Classify, ClassifyConfig
 from asterism.finetuning.learner import average_momentum
 from asterism.finetuning.optim import build_optimizer, build_schedule, parameter_groups
 from asterism.finetuning.recipe import FinetuneOptimConfig

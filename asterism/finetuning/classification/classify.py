@@ -1,7 +1,7 @@
 """Classification: one label per image. Fine-tuning with timm's recipe, low-shot fine-tuning and transfer.
 
-Augmentation, mixing and erasing are timm's (`asterism.finetuning.timm_images`). Heads, in
-`asterism.finetuning.classify_heads`:
+Augmentation, mixing and erasing are timm's (`asterism.finetuning.classification.timm_images`). Heads, in
+`asterism.finetuning.classification.heads`:
 
     linear       one linear layer on the pooled tokens
     first-layer  the first layer of the pretrained projection head, then a linear layer, for few labels
@@ -27,7 +27,8 @@ from asterism.data.evaluation.labelled import labels_of
 from asterism.data.sample_loader import MakeBatch
 from asterism.data.sources.relabelled import Relabelled
 from asterism.errors import UserError
-from asterism.finetuning.classify_heads import (
+from asterism.finetuning.classification.confusion import confusion_section
+from asterism.finetuning.classification.heads import (
     HEADS,
     ClassifyHead,
     ClassifyHeadConfig,
@@ -36,8 +37,8 @@ from asterism.finetuning.classify_heads import (
     first_layer_width,
     pooled,
 )
-from asterism.finetuning.classify_output import ClassTable
-from asterism.finetuning.confusion import confusion_section
+from asterism.finetuning.classification.output import ClassTable
+from asterism.finetuning.classification.timm_images import AugmentationConfig, MixingConfig, TimmImages, mixed
 from asterism.finetuning.task import (
     LinearClassifier,
     Metric,
@@ -51,7 +52,6 @@ from asterism.finetuning.task import (
     check_classes,
     chosen_head,
 )
-from asterism.finetuning.timm_images import AugmentationConfig, MixingConfig, TimmImages, mixed
 from asterism.images.square import center_square, usual_resize
 from asterism.ops import collectives
 from asterism.ranges import ShareBelowOne

@@ -23,9 +23,9 @@ from torch.nn import functional as F
 from asterism.data.sample_loader import MakeBatch
 from asterism.errors import UserError
 from asterism.evals.probes.heads import linear_layer
-from asterism.finetuning.classify import Accuracy, Classes, Classify, Label
+from asterism.finetuning.classification.classify import Accuracy, Classes, Classify, Label
+from asterism.finetuning.classification.timm_images import AugmentationConfig, TimmImages
 from asterism.finetuning.task import LinearClassifier, Metric, Start, Task, TaskBatch, TaskConfig
-from asterism.finetuning.timm_images import AugmentationConfig, TimmImages
 from asterism.images.square import center_square, usual_resize
 from asterism.nn.linear_features import LinearFeature, chosen_feature, linear_feature
 from asterism.ops import collectives

@@ -14,7 +14,7 @@ from torch import Tensor
 from asterism.files import write_text
 
 if TYPE_CHECKING:
-    from asterism.finetuning.classify import Classes
+    from asterism.finetuning.classification.classify import Classes
 
 _SHOWN = 5  # classes with the highest scores
 
