@@ -163,7 +163,7 @@ def test_lists_can_be_filtered() -> None:
 
 def test_an_unknown_list_names_near_ones() -> None:
     assert "did you mean 'models'" in refused(call("list", "modles"))
-    assert set(KINDS) == {"methods", "recipes", "studies", "datasets", "protocols", "models"}
+    assert set(KINDS) == {"methods", "tasks", "recipes", "studies", "datasets", "protocols", "models"}
 
 
 # --- from training to a report ---------------------------------------------------------------------------------------
