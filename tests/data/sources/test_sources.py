@@ -25,6 +25,7 @@ from asterism.data.sources.imagenet9 import VARIATIONS, SceneVariation, open_ima
 from asterism.data.sources.joined import Joined
 from asterism.data.sources.landmarks import Landmarks
 from asterism.data.sources.named import Named
+from asterism.data.sources.relabelled import Relabelled
 from asterism.data.sources.scenes import Scenes
 from asterism.data.sources.segmented import SegmentedScenes, SegmentedSubset
 from asterism.data.sources.segmented_layouts import open_segmented
@@ -113,6 +114,7 @@ OPENERS: dict[str, Callable[[Path], Source]] = {
     "Joined": lambda root: Joined("both", {"a": _folder(root / "a"), "b": _folder(root / "b")}),
     "Named": lambda root: Named("cifar10/train", _Torchvision(root), root),
     "WithBoxes": _boxed,
+    "Relabelled": lambda root: Relabelled(_folder(root), ["dog", "bird", "cat"], [2, 0]),
     "Wrapped": lambda root: Wrapped(_folder(root)),
     "Subset": lambda root: Subset(_folder(root), [3, 0]),
     "SegmentedSubset": lambda root: SegmentedSubset(_segmented(root), [1]),
