@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -127,13 +128,19 @@ def load_model(path: Path) -> FinetunedModel:
     check_fits(lambda: bare_network(architecture_of(described.network)), tensors, file)
     check_fits(lambda: build_task(config, described.network, described.classes), tensors, file)
     task = build_task(config, described.network, described.classes)
-    state = task.state_dict()
-    if tensors.keys() != state.keys() or any(tensors[name].shape != state[name].shape for name in state):
-        raise UserError(f"the tensors of {file} are not those of the model that it describes; it is damaged")
+    _check_tensors(tensors, task.state_dict(), file)
     task.load_state_dict(dict(tensors))
     model = FinetunedModel(task.requires_grad_(False)).eval()
     model.step = described.step
     return model
+
+
+def _check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], file: Path) -> None:
+    """Name the first tensor that the described model does not have, or that has another shape."""
+    for name in sorted({*tensors, *expected}):
+        found, needed = (f"of shape {list(each[name].shape)}" if name in each else "absent" for each in (tensors, expected))
+        if found != needed:
+            raise UserError(f"{file} is damaged: in the model that it describes, {name} is {needed}, but here {found}")
 
 
 def build_task(config: TaskConfig, network: NetworkConfig, classes: tuple[str, ...]) -> Task:
