@@ -691,7 +691,7 @@ def _first_is_good(here: Path, ended: Ended) -> str | None:
 # -- kills
 
 _KILLS = 24
-_LONG = ["trainer.steps=10", "validation.every_epochs=0.6"]  # measured at every second step
+_LONG = ["trainer.steps=10", "monitor.log_every=1", "validation.every_epochs=0.6"]  # measured at every second step
 
 
 def _kills(seed: int) -> Iterator[Case]:
