@@ -117,8 +117,8 @@ class FineTuning(Job[TaskBatch]):
         self.model.best_score.fill_(-torch.inf)
         self.model.best_step.fill_(0)
         report(
-            f"{path} is not the model of step {best}, which was the best so far, and no checkpoint has its weights; the "
-            "best of the measurements from here on is kept instead"
+            f"{path} is not the model of step {best}, which was the best so far, and no checkpoint has its weights; "
+            "the best of the measurements from here on is kept instead"
         )
         if state.step >= self.steps:
             self.measurement.measure(state.step)

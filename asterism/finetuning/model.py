@@ -138,7 +138,9 @@ def load_model(path: Path) -> FinetunedModel:
 def _check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], file: Path) -> None:
     """Name the first tensor that the described model does not have, or that has another shape."""
     for name in sorted({*tensors, *expected}):
-        found, needed = (f"of shape {list(each[name].shape)}" if name in each else "absent" for each in (tensors, expected))
+        found, needed = (
+            f"of shape {list(each[name].shape)}" if name in each else "absent" for each in (tensors, expected)
+        )
         if found != needed:
             raise UserError(f"{file} is damaged: in the model that it describes, {name} is {needed}, but here {found}")
 

@@ -42,9 +42,7 @@ def frame_count(path: Path) -> int:
 def _opened(path: Path) -> Any:
     av = _av()
     try:
-        container = av.open(
-            str(path), format=_FORMATS[path.suffix.lower()], options={"protocol_whitelist": "file"}
-        )
+        container = av.open(str(path), format=_FORMATS[path.suffix.lower()], options={"protocol_whitelist": "file"})
     except _errors() as error:
         raise UserError(f"{path} is not a video that can be opened: {reason_of(error)}") from None
     if not container.streams.video:

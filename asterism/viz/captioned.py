@@ -16,7 +16,7 @@ _MOST = 2048  # pixels of the longer side: larger images are reduced, so that pi
 
 
 def captioned(image: UInt8[Tensor, "3 h w"], text: str) -> UInt8[Tensor, "3 _ _"]:
-    """The image, enlarged if it is small and reduced if it is large, with the text on a strip below; long text is cut."""
+    """The image, enlarged if small and reduced if large, with the text on a strip below it; a long text is cut."""
     picture = magnified(_reduced(image).cpu(), _LEAST)[0]
     height, width = picture.shape[1:]
     size = max(12, min(height, width) // 16)

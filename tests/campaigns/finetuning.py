@@ -80,30 +80,40 @@ def _predict(here: Path, *words: str) -> Words:
 
 # -- settings
 
-BAD_SETTINGS = """
+
+def _words(text: str) -> Words:
+    return text.split()
+
+
+BAD_SETTINGS = _words(
+    """
     task=nothing task.name=[a] task.name=null task=5 task.nothing=1 task.label_smoothing=1 task.label_smoothing=-0.1
     task.label_smoothing=.nan task.mixing.mixup=-1 task.mixing.mixup=.nan task.mixing.nothing=1
-    task.augmentation.erasing=2 task.augmentation.scale=[1,0.5] task.augmentation.scale=[0,1] task.augmentation.flip=.nan
-    head=nothing head=5 head=first-layer head.std=-1 head.std=.nan head.pooling=x head.pooling=sparse head.hidden=5
-    source.image_size=17 source.image_size=0 source.image_size=-16 source.image_size=99999999 source.drop_path=1
-    source.drop_path=-0.5 source.weights=x source.network={} source.path=elsewhere
-    data.path=5 data.path=[] data.path=null data.split=nothing data.label_share=0 data.label_share=2 data.label_share=.nan
-    data.label_list=nowhere.txt data.label_list=photos data.workers=-1 data.prefetch=0 data.max_bad_share=2 data=5
-    optim.name=x optim.lr=-1 optim.lr=.nan optim.lr=.inf optim.lr_batch=0 optim.schedule=x optim.power=0
-    optim.milestones=[2] optim.milestones=[.nan] optim.warmup_epochs=-1 optim.warmup_epochs=.inf optim.warmup_steps=-1
-    optim.layer_decay=0 optim.layer_decay=2 optim.layer_decay=.nan optim.weight_decay=-1 optim.momentum=1
-    optim.betas=[0.9] optim.betas=[0.9,1.0] optim.clip=-1 optim.clip=.nan average.decay=1 average.decay=.nan average=5
-    validation.share=0 validation.share=1 validation.share=.nan validation.every_epochs=0 validation.every_epochs=.nan
-    validation.patience=0 validation.patience=-1 validation=[] trainer.steps=0 trainer.steps=-1
-    trainer.steps=99999999999999999999 trainer.batch_size=0 trainer.batch_size=-4 trainer.batch_size=3
-    trainer.accumulate=0 trainer.accumulate=3 trainer.seed=-1 trainer.seed=99999999999999999999999 trainer.devices=0
-    trainer.precision=8 trainer.accelerator=tpu trainer.strategy=x checkpoint.every_steps=0 checkpoint.keep_last=0
-    monitor.log_every=0 monitor=5 nothing.nothing=1 nothing=1 =1 trainer.steps trainer..steps=3
-""".split()
-BAD_PROBES = """
+    task.augmentation.erasing=2 task.augmentation.scale=[1,0.5] task.augmentation.scale=[0,1]
+    task.augmentation.flip=.nan head=nothing head=5 head=first-layer head.std=-1 head.std=.nan head.pooling=x
+    head.pooling=sparse head.hidden=5 source.image_size=17 source.image_size=0 source.image_size=-16
+    source.image_size=99999999 source.drop_path=1 source.drop_path=-0.5 source.weights=x source.network={}
+    source.path=elsewhere data.path=5 data.path=[] data.path=null data.split=nothing data.label_share=0
+    data.label_share=2 data.label_share=.nan data.label_list=nowhere.txt data.label_list=photos data.workers=-1
+    data.prefetch=0 data.max_bad_share=2 data=5 optim.name=x optim.lr=-1 optim.lr=.nan optim.lr=.inf
+    optim.lr_batch=0 optim.schedule=x optim.power=0 optim.milestones=[2] optim.milestones=[.nan]
+    optim.warmup_epochs=-1 optim.warmup_epochs=.inf optim.warmup_steps=-1 optim.layer_decay=0 optim.layer_decay=2
+    optim.layer_decay=.nan optim.weight_decay=-1 optim.momentum=1 optim.betas=[0.9] optim.betas=[0.9,1.0]
+    optim.clip=-1 optim.clip=.nan average.decay=1 average.decay=.nan average=5 validation.share=0 validation.share=1
+    validation.share=.nan validation.every_epochs=0 validation.every_epochs=.nan validation.patience=0
+    validation.patience=-1 validation=[] trainer.steps=0 trainer.steps=-1 trainer.steps=99999999999999999999
+    trainer.batch_size=0 trainer.batch_size=-4 trainer.batch_size=3 trainer.accumulate=0 trainer.accumulate=3
+    trainer.seed=-1 trainer.seed=99999999999999999999999 trainer.devices=0 trainer.precision=8
+    trainer.accelerator=tpu trainer.strategy=x checkpoint.every_steps=0 checkpoint.keep_last=0 monitor.log_every=0
+    monitor=5 nothing.nothing=1 nothing=1 =1 trainer.steps trainer..steps=3
+    """
+)
+BAD_PROBES = _words(
+    """
     task.learning_rates=[] task.learning_rates=[0] task.learning_rates=[.nan] task.learning_rates=5
     task.learning_rates=[-1] task.feature=x task.head=linear
-""".split()
+    """
+)
 BAD_LENGTHS = ("0", "-1", ".nan", ".inf", "1e400", "[1]", "x")
 
 
@@ -246,7 +256,9 @@ def _predict_alone(make: Callable[[], bytes], here: Path) -> Words:
 def _special_files() -> Iterator[Case]:
     cause = "fine-tuning: special files"
 
-    def prepare(here: Path, command: Callable[..., Words], words: Words, make: Callable[[Path], None], file: str) -> Words:
+    def prepare(
+        here: Path, command: Callable[..., Words], words: Words, make: Callable[[Path], None], file: str
+    ) -> Words:
         found = command(here, *words)
         make(here / file)
         return found
@@ -366,8 +378,8 @@ _EDITS: dict[str, Any] = {
     "source.weights": "fresh",
     "data.label_share": 0.5,
 }
-_LEAVES = ("task", "task.name", "task.head", "task.head.name", "source", "source.network", "source.network.architecture",
-           "source.network.architecture.name", "source.network.std", "source.options", "source.path", "data.path",
+_LEAVES = ("task", "task.name", "task.head", "task.head.name", "source", "source.network",
+           "source.network.architecture", "source.network.architecture.name", "source.network.std", "source.options", "source.path", "data.path",
            "data.split", "optim.betas", "optim.layer_decay", "trainer.steps", "trainer.devices", "validation",
            "average", "checkpoint", "monitor.log_every")  # fmt: skip
 
@@ -559,9 +571,7 @@ def _attacks() -> Iterator[Case]:
 
     for kind, name in (("markup", _MARKUP), ("escapes", _ESCAPE)):
         prepare = partial(hostile_run, name=name)
-        yield Case(
-            f"report, classes with {kind}", "fine-tuning: hostile names", prepare, (0,), check=_nothing_hostile
-        )
+        yield Case(f"report, classes with {kind}", "fine-tuning: hostile names", prepare, (0,), check=_nothing_hostile)
 
     def linked(here: Path, file: str) -> Words:
         materials.labelled(here / "photos")
@@ -752,7 +762,7 @@ def _undisturbed(held_out: bool) -> Mapping[str, bytes]:
 
 
 def _results(run: Path) -> Mapping[str, bytes]:
-    last = [path for path in (run / "checkpoints" / "last").iterdir()]
+    last = list((run / "checkpoints" / "last").iterdir())
     files = [run / "model.safetensors", run / "encoder.safetensors", *sorted(last)]
     losses = [json.loads(line).get("loss") for line in (run / "metrics.jsonl").read_text().splitlines()]
     return {path.name: path.read_bytes() for path in files} | {"losses": json.dumps(losses).encode()}

@@ -70,7 +70,7 @@ def run(folder: Path) -> Path:
 
 
 def finetuned(folder: Path) -> Path:
-    """A finished fine-tuned run of two steps on `labelled`, with checkpoints of both and the result of an evaluation."""
+    """A finished fine-tuned run of two steps on `labelled`, with both checkpoints and the result of an evaluation."""
     return copied(_finetuned(), folder)
 
 

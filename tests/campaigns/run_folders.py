@@ -133,9 +133,7 @@ def _contents() -> Iterator[Damage]:
     for folder in ("checkpoints", "eval", _LAST):
         for name, make in (*PLACES.items(), ("a file", lambda path: path.write_text("x"))):
             yield Damage("something else in place of a folder", f"{folder} {name}", replaced(folder, make))
-    yield Damage(
-        "something else in place of a file", "last a folder", replaced("checkpoints/last", PLACES["a folder"])
-    )
+    yield Damage("something else in place of a file", "last a folder", replaced("checkpoints/last", PLACES["a folder"]))
     yield Damage(
         "something else in place of a file", "report.html a folder", replaced("report.html", PLACES["a folder"])
     )

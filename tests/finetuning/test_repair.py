@@ -123,9 +123,7 @@ def test_an_interrupted_run_that_lost_its_model_still_ends_with_one(best: Path, 
         ({"task": {"name": "os.system"}}, "unknown task"),
     ],
 )
-def test_a_model_may_not_describe_another(
-    best: Path, tmp_path: Path, change: dict[str, Any], message: str
-) -> None:
+def test_a_model_may_not_describe_another(best: Path, tmp_path: Path, change: dict[str, Any], message: str) -> None:
     """Also with a checksum that is right, as an attacker would write it."""
     tensors, metadata = read_safetensors(best / "model.safetensors")
     description = json.loads(metadata[METADATA_KEY])

@@ -20,8 +20,12 @@ def test_large_images_make_small_batches(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [[key for key, _, _ in batch] for batch in batches] == [["5", "5"], ["20"], ["5", "5"], ["5", "5"]]
 
 
-@pytest.mark.parametrize(("size", "picture"), [((3000, 6000), (1024, 2048)), ((40, 20), (400, 200)), ((500, 400), (500, 400))])
-def test_captioned_pictures_are_neither_too_small_nor_too_large(size: tuple[int, int], picture: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("size", "picture"), [((3000, 6000), (1024, 2048)), ((40, 20), (400, 200)), ((500, 400), (500, 400))]
+)
+def test_captioned_pictures_are_neither_too_small_nor_too_large(
+    size: tuple[int, int], picture: tuple[int, int]
+) -> None:
     found = captioned(torch.full((3, *size), 90, dtype=torch.uint8), "blue 33%")
     assert found.shape[2] == picture[1]
     assert picture[0] < found.shape[1] <= picture[0] + 2 * max(12, min(picture) // 16)
