@@ -378,10 +378,12 @@ _EDITS: dict[str, Any] = {
     "source.weights": "fresh",
     "data.label_share": 0.5,
 }
-_LEAVES = ("task", "task.name", "task.head", "task.head.name", "source", "source.network",
-           "source.network.architecture", "source.network.architecture.name", "source.network.std", "source.options", "source.path", "data.path",
-           "data.split", "optim.betas", "optim.layer_decay", "trainer.steps", "trainer.devices", "validation",
-           "average", "checkpoint", "monitor.log_every")  # fmt: skip
+_LEAVES = (
+    "task", "task.name", "task.head", "task.head.name", "source", "source.network", "source.network.architecture",
+    "source.network.architecture.name", "source.network.std", "source.options", "source.path", "data.path",
+    "data.split", "optim.betas", "optim.layer_decay", "trainer.steps", "trainer.devices", "validation", "average",
+    "checkpoint", "monitor.log_every",
+)  # fmt: skip
 
 
 def _damaged_runs(seed: int) -> Iterator[Case]:
