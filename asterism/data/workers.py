@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from functools import partial
 from multiprocessing.process import BaseProcess
+from multiprocessing.queues import Queue
 from multiprocessing.util import get_temp_dir
 from typing import Any, TypeVar
 
@@ -78,6 +79,12 @@ def _start_worker(number: int) -> None:
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Else a batch that cannot be sent, for example because shared memory is full, is dropped and awaited forever.
+    Queue._on_queue_feeder_error = staticmethod(_end_this_worker)  # type: ignore[attr-defined]
+
+
+def _end_this_worker(error: Exception, batch: object) -> None:
+    os._exit(1)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from asterism.data.sample_loader import SampleLoader
 from asterism.finetuning.labelled import LabelledParts
 from asterism.finetuning.learner import FineTuned
 from asterism.finetuning.measuring import measured
-from asterism.finetuning.model import save_model
+from asterism.finetuning.model import save_model, saved_step
 from asterism.finetuning.optim import build_optimizer, build_schedule
 from asterism.finetuning.recipe import FinetuneRecipe
 from asterism.finetuning.run import FinetunedRun
@@ -98,6 +98,30 @@ class FineTuning(Job[TaskBatch]):
 
     def write_copy(self, step: int) -> None:
         save_model(self.model.copy, self.run.path, step)
+
+    def repair(self, state: State, report: Callable[[str], None]) -> None:
+        """Make the model's files those of a run that has just saved this state; all processes call it.
+
+        A process that was killed after writing the checkpoint leaves the model of the one before, or none.
+        """
+        path, best = self.run.model, int(self.model.best_step)
+        written = collectives.on_first_process(lambda: saved_step(self.run.path))
+        if self.measurement is None:
+            if written != state.step:
+                collectives.on_first_process(lambda: self.saved(state))
+                report(f"Wrote {path} again, from the checkpoint of step {state.step}")
+            return
+        # One of a later step than the checkpoint is measured and written again.
+        if not self.model.best_score.isfinite() or (written is not None and (written == best or written > state.step)):
+            return
+        self.model.best_score.fill_(-torch.inf)
+        self.model.best_step.fill_(0)
+        report(
+            f"{path} is not the model of step {best}, which was the best so far, and no checkpoint has its weights; "
+            "the best of the measurements from here on is kept instead"
+        )
+        if state.step >= self.steps:
+            self.measurement.measure(state.step)
 
     def ends_early(self, step: int) -> bool:
         """Whether the best result is `patience` measurements old: a function of the learner's buffers and the step."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +24,7 @@ from asterism.inputs import parse_json
 from asterism.nn.backbone import bare_network, rebuild_backbone
 from asterism.nn.encoder import FILE_NAME, Encoder, features_of
 from asterism.nn.safetensors_file import METADATA_KEY, read_safetensors, write_safetensors
+from asterism.nn.weights.load import load_encoder
 from asterism.nn.weights.metadata import ArchitectureDescription, check_fits, checked, description_in
 from asterism.ranges import CountFromZero
 
@@ -86,6 +88,21 @@ def save_model(task: Task, folder: Path, step: int | None) -> None:
         raise UserError(f"cannot write {path}: {reason_of(error)}") from None
 
 
+def saved_step(folder: Path) -> int | None:
+    """The step of a run's model; None if there is none that can be read. Its encoder is written again if it differs."""
+    try:
+        model = load_model(folder)
+    except UserError:
+        return None
+    try:
+        encoder_step = load_encoder(folder / FILE_NAME).step
+    except UserError:
+        encoder_step = None
+    if encoder_step != model.step:
+        save_model(model.task, folder, model.step)
+    return model.step
+
+
 def model_file(place: Path) -> Path | None:
     """The file of a fine-tuned model: `place` itself, or one in this folder; None if there is none."""
     path = place / MODEL_NAME if place.is_dir() else place
@@ -109,14 +126,23 @@ def load_model(path: Path) -> FinetunedModel:
     described = ModelFile.parse(checked(ModelFile, description_in(metadata, file), file))
     config: TaskConfig = task_class(str(described.task.get("name"))).Config.parse(described.task, section="task")
     check_fits(lambda: bare_network(architecture_of(described.network)), tensors, file)
+    check_fits(lambda: build_task(config, described.network, described.classes), tensors, file)
     task = build_task(config, described.network, described.classes)
-    state = task.state_dict()
-    if tensors.keys() != state.keys() or any(tensors[name].shape != state[name].shape for name in state):
-        raise UserError(f"the tensors of {file} are not those of the model that it describes; it is damaged")
+    _check_tensors(tensors, task.state_dict(), file)
     task.load_state_dict(dict(tensors))
     model = FinetunedModel(task.requires_grad_(False)).eval()
     model.step = described.step
     return model
+
+
+def _check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], file: Path) -> None:
+    """Name the first tensor that the described model does not have, or that has another shape."""
+    for name in sorted({*tensors, *expected}):
+        found, needed = (
+            f"of shape {list(each[name].shape)}" if name in each else "absent" for each in (tensors, expected)
+        )
+        if found != needed:
+            raise UserError(f"{file} is damaged: in the model that it describes, {name} is {needed}, but here {found}")
 
 
 def build_task(config: TaskConfig, network: NetworkConfig, classes: tuple[str, ...]) -> Task:

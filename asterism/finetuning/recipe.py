@@ -158,6 +158,8 @@ def load_finetune_recipe(
         raise unknown("task", task, TASKS)
     written = {"task": {"name": task}} if recipe is None else read_yaml(find_finetune_recipe(recipe))
     changes = with_overrides({}, [_long_form(override) for override in overrides])
+    if "path" in _section(changes.get("source")):
+        raise UserError("source.path cannot be set: the source is the first argument, asterism finetune SOURCE")
     if any(length in _section(changes.get("trainer")) for length in _LENGTHS):
         trainer = _section(written.get("trainer"))
         written = {**written, "trainer": {key: value for key, value in trainer.items() if key not in _LENGTHS}}

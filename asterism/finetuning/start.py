@@ -97,6 +97,7 @@ def _resume(fabric: Fabric, recipe: FinetuneRecipe, path: Path) -> Run:
         training = Training(fabric, job)
         checkpoint.restore(state, job.learner, training.optimizer)
         collectives.on_first_process(lambda: checkpoint.set_aside_after(state.step, run.checkpoints))
+        job.repair(state, fabric.print)
         if state.step >= job.steps or job.ends_early(state.step):
             fabric.print(f"{path} is finished: its {state.step} steps are done")
             return run

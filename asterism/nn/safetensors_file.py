@@ -54,7 +54,7 @@ def read_safetensors(path: Path) -> tuple[Mapping[str, Tensor], Mapping[str, str
     if stored != _checksum(tensors, description):
         raise UserError(
             f"{path} is damaged: its content does not match its checksum. Restore it from a copy; a run writes it "
-            "again with `asterism pretrain --resume`"
+            "again when it is resumed (--resume)"
         )
     return tensors, {**metadata, METADATA_KEY: json.dumps(description)}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 
 import torch
@@ -20,6 +19,8 @@ from asterism.images.write import save_picture
 from asterism.tools.output_folder import file_names
 from asterism.tools.video_frames import VIDEO_SUFFIXES, frame_count, video_frames
 from asterism.viz.bar import Bar
+
+_MOST_VALUES = 200_000_000  # bytes of the images of a batch, beyond which it is not filled
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,14 @@ def _decoded(root: Path, files: list[Path], skipped: list[BadImage]) -> Iterator
 
 
 def _batches(pictures: Iterable[_Picture], size: int) -> Iterator[list[_Picture]]:
-    pictures = iter(pictures)
-    while batch := list(islice(pictures, size)):
+    """At most `size` images, and fewer if they are large: whole images are in memory."""
+    batch: list[_Picture] = []
+    values = 0
+    for picture in pictures:
+        batch.append(picture)
+        values += picture[2].numel()
+        if len(batch) == size or values >= _MOST_VALUES:
+            yield batch
+            batch, values = [], 0
+    if batch:
         yield batch

@@ -12,7 +12,15 @@ from torch import Tensor
 
 from asterism.errors import MissingExtra, UserError, reason_of
 
-VIDEO_SUFFIXES = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".mpg", ".mpeg", ".m4v")
+# FFmpeg's readers by suffix. It is not left to guess from the content: among its formats are lists of other files and
+# addresses, which a file from a stranger could make it open.
+_FORMATS = {
+    **dict.fromkeys((".mp4", ".mov", ".m4v"), "mov"),
+    **dict.fromkeys((".mkv", ".webm"), "matroska"),
+    **dict.fromkeys((".mpg", ".mpeg"), "mpeg"),
+    ".avi": "avi",
+}
+VIDEO_SUFFIXES = tuple(_FORMATS)
 
 
 def video_frames(path: Path) -> Iterator[UInt8[Tensor, "3 h w"]]:
@@ -34,7 +42,7 @@ def frame_count(path: Path) -> int:
 def _opened(path: Path) -> Any:
     av = _av()
     try:
-        container = av.open(str(path))
+        container = av.open(str(path), format=_FORMATS[path.suffix.lower()], options={"protocol_whitelist": "file"})
     except _errors() as error:
         raise UserError(f"{path} is not a video that can be opened: {reason_of(error)}") from None
     if not container.streams.video:

@@ -35,7 +35,7 @@ def check_overrides(overrides: Sequence[str]) -> None:
         if not _may_change(key):
             raise UserError(
                 f"{key} cannot change when a run is resumed; allowed are {_ALLOWED}. For other changes start a new run "
-                "from its weights with --init"
+                "from its weights"
             )
 
 
@@ -52,7 +52,7 @@ def check_recipe(recipe: Config, facts: Facts, file: Path) -> None:
         if not _may_change(key) and now.get(key) != value:
             raise UserError(
                 f"{file} was changed since the last checkpoint: {key} is {now.get(key)!r}, but was {value!r}. A "
-                "resumed run has to be the same run: restore the value, or start a new run from its weights with --init"
+                "resumed run has to be the same run: restore the value, or start a new run from its weights"
             )
 
 

@@ -29,10 +29,27 @@ SMALL = [  # a network and a length that a case can afford
 ]
 DINO = ["dino", *SMALL, "method.out_dim=32", "method.local_views=0"]
 
+FINETUNING = [  # on `labelled`, with the two measurements that choose the best weights
+    "trainer.steps=2",
+    "trainer.batch_size=4",
+    "data.workers=0",
+    "monitor.tensorboard=false",
+    "checkpoint.every_steps=1",
+    "validation.share=0.25",
+    "validation.every_epochs=0.3",
+    "optim.lr=0.5",
+    "optim.warmup_steps=0",
+]
+
 
 def photos(folder: Path) -> Path:
     """Six pictures in three classes."""
     return copied(_photos(), folder)
+
+
+def labelled(folder: Path) -> Path:
+    """Twelve pictures in three classes, enough to hold some out."""
+    return copied(_labelled(), folder)
 
 
 def weights(file: Path) -> Path:
@@ -50,6 +67,11 @@ def concept_weights(file: Path) -> Path:
 def run(folder: Path) -> Path:
     """A finished run of two steps on `photos`, with checkpoints of both and the result of an evaluation."""
     return copied(_run(), folder)
+
+
+def finetuned(folder: Path) -> Path:
+    """A finished fine-tuned run of two steps on `labelled`, with both checkpoints and the result of an evaluation."""
+    return copied(_finetuned(), folder)
 
 
 def frames(folder: Path) -> Path:
@@ -93,6 +115,11 @@ def _photos() -> Path:
     return write_colours(_place() / "photos", 2, size=(16, 16))
 
 
+@functools.cache
+def _labelled() -> Path:
+    return write_colours(_place() / "labelled", 4, size=(16, 16))
+
+
 def _home(name: str, save) -> Path:  # type: ignore[no-untyped-def]
     path = _place() / name
     return path if path.exists() else save(path, step=7)
@@ -101,11 +128,25 @@ def _home(name: str, save) -> Path:  # type: ignore[no-untyped-def]
 @functools.cache
 def _run() -> Path:
     data = str(_photos())
-    commands = (
+    return _made(
+        "run",
         ["pretrain", *DINO, "--data", data, "--out", "run", "checkpoint.every_steps=1"],
         ["evaluate", "run", "--data", data, "knn.k=2"],
     )
+
+
+@functools.cache
+def _finetuned() -> Path:
+    data, source = str(_labelled()), str(_home("weights.safetensors", small_encoder().save))
+    return _made(
+        "finetuned",
+        ["finetune", source, "--task", "classify", "--data", data, "--out", "finetuned", *FINETUNING],
+        ["evaluate", "finetuned", "--data", data],
+    )
+
+
+def _made(name: str, *commands: list[str]) -> Path:
     for words in commands:
         ended = execute(words, _place(), seconds=600)
         assert ended.code == 0, ended.problem or ended.errors
-    return _place() / "run"
+    return _place() / name

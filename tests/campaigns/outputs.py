@@ -39,6 +39,22 @@ def _pretrain(here: Path) -> Words:
     return ["pretrain", *materials.DINO, "--data", "photos", "--out", _OUT]
 
 
+def _finetune(here: Path) -> Words:
+    materials.labelled(here / "photos"), materials.weights(here / "w.safetensors")
+    words = ["--task", "classify", "--data", "photos", "--out", _OUT]
+    return ["finetune", "w.safetensors", *words, *materials.FINETUNING]
+
+
+def _predict(here: Path) -> Words:
+    materials.photos(here / "photos"), materials.finetuned(here / "model")
+    return ["predict", "model", "--images", "photos", "--out", _OUT]
+
+
+def _export(format: str, here: Path) -> Words:
+    materials.finetuned(here / "model")
+    return ["export", "model", "--to", format, "--out", _OUT]
+
+
 def _evaluate(here: Path) -> Words:
     materials.photos(here / "photos"), materials.weights(here / "w.safetensors")
     return ["evaluate", "w.safetensors", "--data", "photos", "--out", _OUT, "knn.k=2"]
@@ -96,6 +112,9 @@ def _launch(here: Path) -> Words:
 
 COMMANDS = {
     "pretrain": Command(_pretrain),
+    "finetune": Command(_finetune, resumes=True),
+    "predict": Command(_predict),
+    **{f"export {format}": Command(partial(_export, format)) for format in ("safetensors", "timm", "torchscript")},
     "evaluate": Command(_evaluate),
     "embed npz": Command(_embed, ".npz"),
     "embed parquet": Command(_embed, ".parquet"),
@@ -232,11 +251,13 @@ def _bad_inputs() -> Iterator[Case]:
 
     for name, file in {
         "track": "frames/00001.jpg",
+        "export safetensors": "model/model.safetensors",
         "concepts": "photos/blue/000.png",
         "reconstruct": "photos/blue/001.png",
     }.items():
         yield Case(name, cause, partial(damaged, COMMANDS[name], file))
-    for name, file in {"segment": "frames/00001.jpg", "embed npz": "photos/red/001.png"}.items():
+    skipped = {"segment": "frames/00001.jpg", "embed npz": "photos/red/001.png", "predict": "photos/red/001.png"}
+    for name, file in skipped.items():
         yield Case(f"{name}, skipped", cause, partial(damaged, COMMANDS[name], file), exits=(0,))
 
     def second_query(here: Path) -> Words:

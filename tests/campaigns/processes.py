@@ -22,9 +22,13 @@ _LOADED = (
     "asterism.cli",
     "asterism.api",
     "asterism.train.start",
+    "asterism.finetuning.start",
+    "asterism.finetuning.classification.probe",
     "asterism.reporting.write",
     "asterism.comparing.compare",
     "asterism.tools.concepts",
+    "asterism.tools.predict",
+    "asterism.tools.export.export",
     "asterism.tools.reconstruct",
     "asterism.tools.search",
     "asterism.tools.segment",
@@ -63,12 +67,14 @@ def execute(
     inside: Callable[[], None] | None = None,
     *,
     kill_after: float | None = None,
+    kill_when: Callable[[int], bool] | None = None,
     watch: Callable[[int], None] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Ended:
     """Run `asterism WORDS` in a folder, with the user's cache and temporary files next to it in `cache` and `tmp`.
 
-    inside: called in the new process first. kill_after: seconds until SIGKILL, for tests of what a kill leaves behind.
+    inside: called in the new process first. kill_after: seconds until SIGKILL, for tests of what a kill leaves behind;
+    kill_when: instead, whether to send it now, from the number of the process.
     watch: called often with the number of the process, which leads its own group.
     """
     _start_server()
@@ -87,23 +93,24 @@ def execute(
         process = _CONTEXT.Process(
             target=_command, args=(list(words), str(folder), own, str(output), str(errors), inside)
         )
-        start, most, computed, problem = time.monotonic(), 0.0, 0.0, ""
+        start, most, spent, problem = time.monotonic(), 0.0, 0.0, ""
         process.start()
         assert process.pid is not None
         while process.exitcode is None:
             process.join(_POLL)
             most = max(most, _resident(process.pid))
-            computed = max(computed, _computed(process.pid))
+            spent = max(spent, computed(process.pid))
             elapsed = time.monotonic() - start
             if watch is not None:
                 watch(process.pid)
             problem = "hang" if elapsed > seconds else "memory" if most > megabytes else ""
-            if problem or (kill_after is not None and elapsed > kill_after):
+            late = kill_after is not None and elapsed > kill_after
+            if problem or late or (kill_when is not None and kill_when(process.pid)):
                 _kill(process.pid)
                 process.join()
         _kill(process.pid)  # whatever it started
         seconds = time.monotonic() - start
-        return Ended(process.exitcode, _read(output), _read(errors), problem, seconds, most, computed)
+        return Ended(process.exitcode, _read(output), _read(errors), problem, seconds, most, spent)
 
 
 @functools.cache
@@ -151,7 +158,7 @@ def _resident(pid: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def _computed(pid: int) -> float:
+def computed(pid: int) -> float:
     """Seconds that a process has computed, 0 where the system does not say."""
     try:
         numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -91,7 +91,7 @@ def _case(damage: Damage, command: str) -> Case:
 # Files with other content, or something else in their place
 
 
-_CONTENTS: dict[str, bytes] = {
+CONTENTS: dict[str, bytes] = {
     "empty": b"",
     "a list": b"[]",
     "null": b"null",
@@ -115,7 +115,7 @@ _FILES = {
     f"{_LAST}/optimizer.safetensors": ("resume",),
     f"{_LAST}/checksums.txt": ("resume",),
 }
-_PLACES: dict[str, Change] = {
+PLACES: dict[str, Change] = {
     "missing": lambda path: None,
     "a folder": lambda path: path.mkdir(),
     "a full folder": lambda path: (path.mkdir(), (path / "x").write_text("x")),
@@ -126,29 +126,27 @@ _PLACES: dict[str, Change] = {
 
 def _contents() -> Iterator[Damage]:
     for file, commands in _FILES.items():
-        for name, content in _CONTENTS.items():
-            yield Damage("wrong content", f"{file} {name}", _written(file, content), commands)
-        for name, make in _PLACES.items():
-            yield Damage("something else in place of a file", f"{file} {name}", _replaced(file, make), commands)
+        for name, content in CONTENTS.items():
+            yield Damage("wrong content", f"{file} {name}", written(file, content), commands)
+        for name, make in PLACES.items():
+            yield Damage("something else in place of a file", f"{file} {name}", replaced(file, make), commands)
     for folder in ("checkpoints", "eval", _LAST):
-        for name, make in (*_PLACES.items(), ("a file", lambda path: path.write_text("x"))):
-            yield Damage("something else in place of a folder", f"{folder} {name}", _replaced(folder, make))
+        for name, make in (*PLACES.items(), ("a file", lambda path: path.write_text("x"))):
+            yield Damage("something else in place of a folder", f"{folder} {name}", replaced(folder, make))
+    yield Damage("something else in place of a file", "last a folder", replaced("checkpoints/last", PLACES["a folder"]))
     yield Damage(
-        "something else in place of a file", "last a folder", _replaced("checkpoints/last", _PLACES["a folder"])
-    )
-    yield Damage(
-        "something else in place of a file", "report.html a folder", _replaced("report.html", _PLACES["a folder"])
+        "something else in place of a file", "report.html a folder", replaced("report.html", PLACES["a folder"])
     )
 
 
-def _written(file: str, content: bytes) -> Change:
+def written(file: str, content: bytes) -> Change:
     def change(run: Path) -> None:
         (run / file).write_bytes(content)
 
     return change
 
 
-def _replaced(file: str, make: Change) -> Change:
+def replaced(file: str, make: Change) -> Change:
     def change(run: Path) -> None:
         path = run / file
         if path.is_dir() and not path.is_symlink():
@@ -163,7 +161,7 @@ def _replaced(file: str, make: Change) -> Change:
 # Checkpoints with flipped bits and wrong values
 
 
-_WRONG: tuple[Any, ...] = (None, [], {}, "x", -1, 0, 1.5, 1e400, True, 10**30)
+WRONG: tuple[Any, ...] = (None, [], {}, "x", -1, 0, 1.5, 1e400, True, 10**30)
 
 
 def _checkpoints(seed: int) -> Iterator[Damage]:
@@ -171,12 +169,12 @@ def _checkpoints(seed: int) -> Iterator[Damage]:
     for file in ("method.safetensors", "optimizer.safetensors", "state.json", "checksums.txt"):
         for number in range(4):
             name = f"{file}, bit {number}"
-            yield Damage("flipped bits", name, _flipped(f"{_LAST}/{file}", choice.random()), ("resume", "report"))
+            yield Damage("flipped bits", name, flipped(f"{_LAST}/{file}", choice.random()), ("resume", "report"))
     for number in range(6):
-        change = _flipped("encoder.safetensors", choice.random() ** 3)  # more often in the header
+        change = flipped("encoder.safetensors", choice.random() ** 3)  # more often in the header
         yield Damage("flipped bits", f"encoder.safetensors, bit {number}", change, ("embed",))
     for key in ("step", "steps", "images", "batch_size", "data", "recipe", "format", "version"):
-        for wrong in choice.sample(_WRONG, 4):
+        for wrong in choice.sample(WRONG, 4):
             name = f"state.json {key} = {wrong!r}"[:60]
             yield Damage("wrong values in a checkpoint", name, _state(key, wrong), ("resume",))
     yield Damage("wrong values in a checkpoint", "of a newer version", _state("format", 99), ("resume",), ("resume",))
@@ -187,11 +185,11 @@ def _checkpoints(seed: int) -> Iterator[Damage]:
         yield Damage(
             "wrong values in a checkpoint", f"an empty {name}", _empty(f"checkpoints/{name}"), ("resume", "report")
         )
-    both = _both(_flipped(f"{_LAST}/method.safetensors", 0.9), _flipped(f"{_BEFORE}/method.safetensors", 0.9))
-    yield Damage("flipped bits", "both checkpoints", both, ("resume",), ("resume",))
+    damaged = both(flipped(f"{_LAST}/method.safetensors", 0.9), flipped(f"{_BEFORE}/method.safetensors", 0.9))
+    yield Damage("flipped bits", "both checkpoints", damaged, ("resume",), ("resume",))
 
 
-def _flipped(file: str, place: float) -> Change:
+def flipped(file: str, place: float) -> Change:
     """place: share of the file."""
 
     def change(run: Path) -> None:
@@ -224,7 +222,7 @@ def _empty(folder: str) -> Change:
     return lambda run: (run / folder).mkdir()
 
 
-def _both(*changes: Change) -> Change:
+def both(*changes: Change) -> Change:
     return lambda run: [change(run) for change in changes]
 
 
@@ -251,17 +249,17 @@ def _recipes(seed: int) -> Iterator[Damage]:
     for key, value in _EDITS.items():
         for newest in (True, False):  # a finished run, and one that has a step to go
             name = f"{key} = {value}, {'finished' if newest else 'unfinished'}"
-            change = _edited(key, value) if newest else _both(_edited(key, value), _without_last)
+            change = edited(key, value) if newest else both(edited(key, value), _without_last)
             yield Damage("another recipe", name, change, ("resume",), ("resume",))
     for key in ("method", "data", "optim", "trainer", "backbone", "monitor", "checkpoint"):
-        yield Damage("wrong values in a recipe", f"section {key} gone", _edited(key, _GONE), ("resume", "report"))
+        yield Damage("wrong values in a recipe", f"section {key} gone", edited(key, _GONE), ("resume", "report"))
     choice = random.Random(seed)
     leaves = [f"{section}.{key}" for section, keys in _LEAVES.items() for key in keys]
     for key in leaves:
-        for wrong in choice.sample(_WRONG, 2):
+        for wrong in choice.sample(WRONG, 2):
             name = f"{key} = {wrong!r}"[:60]
             command = choice.choice(("resume", "report", "evaluate without data"))
-            yield Damage("wrong values in a recipe", name, _edited(key, wrong), (command,))
+            yield Damage("wrong values in a recipe", name, edited(key, wrong), (command,))
 
 
 _GONE = object()
@@ -276,7 +274,7 @@ _LEAVES = {
 }
 
 
-def _edited(key: str, value: Any) -> Change:
+def edited(key: str, value: Any) -> Change:
     def change(run: Path) -> None:
         path = run / "config.yaml"
         values = yaml.safe_load(path.read_text())
@@ -303,12 +301,12 @@ def _without_last(run: Path) -> None:
 def _values(seed: int) -> Iterator[Damage]:
     choice = random.Random(seed)
     for key in ("step", "loss", "lr", "images_per_second", "knn", "warning", "view_retrieval"):
-        for wrong in choice.sample(_WRONG, 4):
+        for wrong in choice.sample(WRONG, 4):
             name = f"metrics.jsonl {key} = {wrong!r}"[:60]
             yield Damage("wrong values in metrics", name, _logged({key: wrong}), ("report", "resume"))
     for path in ("protocol", "values", "values.top1_k2", "constants", "model", "model.name", "model.step", "test",
                  "test.images", "baselines", "notes", "seconds", "versions"):  # fmt: skip
-        for wrong in choice.sample(_WRONG, 3):
+        for wrong in choice.sample(WRONG, 3):
             yield Damage("wrong values in results", f"eval {path} = {wrong!r}"[:60], _result(path, wrong), ("report",))
 
 
@@ -355,7 +353,7 @@ def _mixed() -> Iterator[Damage]:
         "parts of runs", "a lock that is a folder", lambda run: (run / ".lock").mkdir(), ("resume", "overwrite")
     )
     yield Damage("parts of runs", "a lock that is a link", lambda run: (run / ".lock").symlink_to("x"), ("resume",))
-    yield Damage("parts of runs", "data gone", _edited("data.path", "nowhere"), everything, ("resume",))
+    yield Damage("parts of runs", "data gone", edited("data.path", "nowhere"), everything, ("resume",))
 
 
 def _only(*names: str) -> Change:

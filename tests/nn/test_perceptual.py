@@ -9,7 +9,7 @@ from asterism.nn.perceptual import Lpips, missing_for, perceptual_distance
 @pytest.mark.filterwarnings("ignore")  # the package's own
 def test_the_distance_is_that_of_the_package() -> None:
     """The same random network in both; the heads are the package's."""
-    package = pytest.importorskip("lpips")
+    package = pytest.importorskip("lpips", reason="needs the extra: pip install 'asterism[metrics]'")
     torch.manual_seed(0)
     theirs = package.LPIPS(net="alex", pnet_rand=True, verbose=False)
     layers = {}

@@ -33,6 +33,20 @@ SETTINGS = [
     "monitor.tensorboard=false",
 ]
 
+TASK_SETTINGS = [
+    "trainer.steps=4",
+    "trainer.batch_size=4",
+    "trainer.accelerator=cpu",
+    "data.workers=0",
+    "checkpoint.every_steps=2",
+    "monitor.log_every=1",
+    "monitor.tensorboard=false",
+    "validation.share=0.25",
+    "validation.every_epochs=1",
+    "optim.lr=0.5",
+    "optim.warmup_steps=0",
+]
+
 
 def photos(folder: Path) -> None:
     """Eight pictures of two classes."""
@@ -55,10 +69,28 @@ def make(folder: Path) -> None:
         vectors = asterism.load("run").encode([Path("photos/red/0.png"), Path("photos/blue/3.png")]).cls
         losses = [record["loss"] for record in run.metrics()]
         Path("expected.json").write_text(json.dumps({"vectors": vectors.tolist(), "losses": losses}, indent=1) + "\n")
-        environment = Path("run/environment.json")
-        environment.write_text(environment.read_text().replace(platform.platform(), platform.system()))
-        shutil.rmtree("run/checkpoints/step-00000004")  # two steps are left to train
-        os.unlink("run/checkpoints/last")  # noqa: PTH108 - a link, which not every checkout keeps
+        _shorten(Path("run"))
+        make_finetuned()
+
+
+def make_finetuned() -> None:
+    """In the current folder, from `run` on `photos`."""
+    run = asterism.finetune("run", "classify", "photos", "finetuned", overrides=TASK_SETTINGS)
+    asterism.evaluate(run)
+    found = asterism.load("finetuned").predict([Path("photos/red/0.png"), Path("photos/blue/3.png")])
+    scores = [prediction.scores.tolist() for prediction in found]
+    losses = [record["loss"] for record in run.metrics() if "loss" in record]
+    written = json.dumps({"scores": scores, "losses": losses}, indent=1)
+    Path("expected_finetuned.json").write_text(written + "\n")
+    _shorten(run.path)
+
+
+def _shorten(run: Path) -> None:
+    """Two steps are left to train, and nothing is about this machine."""
+    environment = run / "environment.json"
+    environment.write_text(environment.read_text().replace(platform.platform(), platform.system()))
+    shutil.rmtree(run / "checkpoints/step-00000004")
+    os.unlink(run / "checkpoints/last")  # noqa: PTH108 - a link, which not every checkout keeps
 
 
 if __name__ == "__main__":

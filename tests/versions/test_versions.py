@@ -50,6 +50,20 @@ def test_its_export_and_results_are_read(version: Path) -> None:
     assert result.protocol == "knn"
 
 
+def test_a_fine_tuned_run_is_used_and_resumed(version: Path) -> None:
+    expected = json.loads((version / "expected_finetuned.json").read_text())
+    images: list[Path | str] = [Path("photos/red/0.png"), Path("photos/blue/3.png")]
+    scores = torch.stack([prediction.scores for prediction in asterism.load("finetuned").predict(images)])
+    torch.testing.assert_close(scores, torch.tensor(expected["scores"]), rtol=1e-4, atol=1e-5)
+    (result,) = read_results(Path("finetuned/eval"))
+    assert result.protocol == "classify"
+    run = asterism.finetune(resume="finetuned")
+    losses = [record["loss"] for record in run.metrics() if "loss" in record]
+    assert losses == pytest.approx(expected["losses"], rel=1e-3)
+    scores = torch.stack([prediction.scores for prediction in asterism.load("finetuned").predict(images)])
+    torch.testing.assert_close(scores, torch.tensor(expected["scores"]), rtol=1e-2, atol=1e-3)
+
+
 @pytest.mark.parametrize("name", ["index.npz", "index.parquet"])
 def test_its_indices_are_read_or_refused_by_name(version: Path, name: str) -> None:
     """An index is refused when this version computes other vectors with the same weights."""

@@ -56,7 +56,8 @@ class ClassifyHead(nn.Module):
         self.norm = nn.LayerNorm(width) if config.norm else nn.Identity()
         self.layers: nn.Module = nn.Identity()
         if isinstance(config, FirstLayerHeadConfig):
-            assert config.hidden is not None
+            if config.hidden is None:
+                raise UserError("task.head.hidden is missing: the channels of the projection head's first layer")
             first = nn.Linear(width, config.hidden)
             _load(first, projection)
             self.layers, width = nn.Sequential(first, nn.GELU()), config.hidden

@@ -6,7 +6,7 @@ import torch
 from asterism.train.trackers.chosen import Trackers, TrackersConfig
 from asterism.train.trackers.mlflow_runs import MlflowConfig
 
-pytest.importorskip("mlflow")
+pytest.importorskip("mlflow", reason="needs the extra: pip install 'asterism[mlflow]'")
 
 
 @pytest.mark.filterwarnings("ignore")  # mlflow's own

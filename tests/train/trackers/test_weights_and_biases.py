@@ -9,7 +9,7 @@ from asterism.methods.dino import Dino
 from asterism.train.start import pretrain, resume
 from tests.train.tiny import tiny_recipe
 
-pytest.importorskip("wandb")
+pytest.importorskip("wandb", reason="needs the extra: pip install 'asterism[wandb]'")
 
 
 _BLOCK, _FILE_HEADER, _HEADER = 32768, 7, 7  # bytes
