@@ -48,4 +48,7 @@ def track(
     say(tracked.animation)
     for loss in tracked.lost:
         until = "and not found again" if loss.last is None else f"until frame {loss.last}"
-        warn(f"object {loss.object} is lost from frame {loss.first} on {until} (confidence {loss.confidence:.0%})", "yellow")
+        warn(
+            f"object {loss.object} is lost from frame {loss.first} on {until} (confidence {loss.confidence:.0%})",
+            "yellow",
+        )

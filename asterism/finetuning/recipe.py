@@ -140,7 +140,6 @@ class FinetuneRecipe(Config):
             return task_class(name).Config.parse(value, section="task")
         return value
 
-
     @model_validator(mode="after")
     def _held_out_where_needed(self) -> FinetuneRecipe:
         reason = self.task.needs_held_out

@@ -78,7 +78,9 @@ def track_video(encoder: Encoder, video: Path, mask: Path, out: Path, config: Tr
             bar.advance(1)
         animation = _animate([folder / "overlays" / f"{frame.stem}.jpg" for frame in frames], folder)
         names = [frame.stem for frame in frames]
-        lost = [loss for number, values in confidence.items() for loss in losses(number, names, values, config.lost_below)]
+        lost = [
+            loss for number, values in confidence.items() for loss in losses(number, names, values, config.lost_below)
+        ]
         write_text(folder / "tracking.json", _summary(names, confidence, lost, config))
     return Tracked(out, len(frames), len(confidence), out / animation.name, lost)
 

@@ -60,7 +60,10 @@ def test_another_head_replaces_the_settings_of_the_first() -> None:
         ({}, "give a task or a recipe: --task classify, or --recipe NAME"),
         ({"task": "classify", "recipe": "classify-scenes"}, "give a task or a recipe"),
         ({"task": "classify"}, "no labelled images given: use --data"),
-        ({"task": "classify", "overrides": ["data.path=x", "head=liner"]}, "unknown head 'liner'; did you mean 'linear'"),
+        (
+            {"task": "classify", "overrides": ["data.path=x", "head=liner"]},
+            "unknown head 'liner'; did you mean 'linear'",
+        ),
         ({"task": "classify", "overrides": ["data.path=x", "task.mixng=null"]}, "unknown setting 'task.mixng'"),
         (
             {"task": "classify", "overrides": ["data.path=x", "data.label_share=0.1", "data.label_list=a.txt"]},
@@ -70,7 +73,10 @@ def test_another_head_replaces_the_settings_of_the_first() -> None:
             {"task": "probe", "overrides": ["data.path=x", "validation=null"]},
             "validation = null, but one of the 45 learning rates is chosen on held-out training images",
         ),
-        ({"task": "probe", "overrides": ["data.path=x", "task.learning_rates=[]"]}, "give one or several learning rates"),
+        (
+            {"task": "probe", "overrides": ["data.path=x", "task.learning_rates=[]"]},
+            "give one or several learning rates",
+        ),
         ({"recipe": "missing.yaml"}, "no such file"),
     ],
 )

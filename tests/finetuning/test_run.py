@@ -42,7 +42,12 @@ def test_resuming_equals_an_uninterrupted_run(
     tmp_path: Path, data: Path, task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped by a signal, then killed between a measurement that wrote the model and the next checkpoint."""
-    changes = ["checkpoint.every_steps=2", "checkpoint.keep_last=9", "optim.warmup_epochs=0", "validation.every_epochs=0.3"]
+    changes = [
+        "checkpoint.every_steps=2",
+        "checkpoint.keep_last=9",
+        "optim.warmup_epochs=0",
+        "validation.every_epochs=0.3",
+    ]
     if task == "probe":
         changes.append("task.learning_rates=[0.1, 1.0]")
     recipe = tiny(data, *changes, task=task)
@@ -137,12 +142,17 @@ def test_a_share_of_the_labels_is_class_balanced_and_a_list_is_followed(tmp_path
 
 
 def test_a_run_learns_predicts_and_is_measured(tmp_path: Path, data: Path) -> None:
-    run = finetune(tiny(data, "trainer.steps=40", "optim.lr=3e-3", "optim.lr_scaling=none", "task.mixing=null"), tmp_path / "run")
+    run = finetune(
+        tiny(data, "trainer.steps=40", "optim.lr=3e-3", "optim.lr_scaling=none", "task.mixing=null"), tmp_path / "run"
+    )
     assert max(record["held_out/top1"] for record in run.metrics() if "held_out/top1" in record) == 100
     model = asterism.load(run)
     picture = Image.new("RGB", (30, 20), (225, 35, 25))
     assert model.predict(picture).label == "red"
-    assert [found.label for found in model.predict([picture, Image.new("RGB", (9, 31), (20, 40, 220))])] == ["red", "blue"]
+    assert [found.label for found in model.predict([picture, Image.new("RGB", (9, 31), (20, 40, 220))])] == [
+        "red",
+        "blue",
+    ]
     test = coloured_folder(tmp_path / "new", images=3, classes=("green", "red"))  # not all classes, other numbers
     result = asterism.evaluate(run, test)["task"]
     assert result.values["top1"] == 100
@@ -155,12 +165,16 @@ def test_fine_tuning_from_the_first_layer_of_the_projection_head(tmp_path: Path,
     from tests.train.tiny import tiny_recipe
 
     source = pretrain(tiny_recipe("dino", trainer={"steps": 2}), tmp_path / "source")
-    run = finetune(tiny(data, "head=first-layer", "trainer.steps=1", "validation=null", source=source.path), tmp_path / "run")
+    run = finetune(
+        tiny(data, "head=first-layer", "trainer.steps=1", "validation=null", source=source.path), tmp_path / "run"
+    )
     layer = load_file(source.checkpoints / "last" / "method.safetensors")["teacher_head.network.mlp.0.weight"]
     recipe = run.finetune_recipe
     assert recipe.task.model_dump()["head"]["hidden"] == len(layer)
     assert torch.equal(_task(recipe, ("blue", "green", "red")).state_dict()["head.layers.0.weight"], layer)
-    with pytest.raises(UserError, match="first-layer starts from the pretrained projection head, but the source has none"):
+    with pytest.raises(
+        UserError, match="first-layer starts from the pretrained projection head, but the source has none"
+    ):
         finetune(tiny(data, "head=first-layer"), tmp_path / "none")
     assert not (tmp_path / "none").exists()
 

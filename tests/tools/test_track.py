@@ -79,7 +79,10 @@ def test_an_object_that_disappears_is_lost_and_one_that_returns_is_found(tmp_pat
     save_mask(frame_and_mask(0)[1], tmp_path / "first.png")
     settings = {"short_side": 24, "multiple": 2, "radius": 3}
     tracked = api.track(ColourEncoder(), video, tmp_path / "first.png", tmp_path / "out", **settings)
-    assert [(loss.object, loss.first, loss.last) for loss in tracked.lost] == [(1, "00002", None), (2, "00002", "00002")]
+    assert [(loss.object, loss.first, loss.last) for loss in tracked.lost] == [
+        (1, "00002", None),
+        (2, "00002", "00002"),
+    ]
     assert all(loss.confidence < 0.5 for loss in tracked.lost)
     summary = json.loads((tmp_path / "out/tracking.json").read_text())
     assert summary["lost"][0]["first"] == "00002"
