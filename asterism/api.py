@@ -401,8 +401,8 @@ def track(
     """Track the objects of a first-frame mask through a video; writes masks, overlays and an animation.
 
     video: a folder of frames. mask: an image of the first frame's size, with one value or colour per object.
-    Settings are those of `asterism.tools.track.TrackingObjects`, for example `radius=8`. The result's `lost` says in which
-    frames an object is lost.
+    Settings are those of `asterism.tools.track.TrackingObjects`, for example `radius=8`. The result's `lost` names the
+    frames in which an object is lost.
     """
     from asterism.tools.track import TrackingObjects, track_video
 

@@ -90,7 +90,7 @@ def row(name: str, values: list[float | None]) -> str:
 
 
 def few_examples(encoder: asterism.Encoder, name: str, root: Path | None, options: argparse.Namespace) -> None:
-    config = Segmenting.parse({})
+    config = Segmenting.parse({"short_side": options.short_side})
     for seed in range(options.seeds):
         train, tests = sets(name, root, options.examples, options.tests, seed)
         classes = torch.unique(torch.cat([torch.unique(mask) for _, mask in train]))
@@ -149,12 +149,13 @@ def ranges(numbers: list[int]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("data", nargs="+")
     parser.add_argument("--examples", type=int, default=8)
     parser.add_argument("--tests", type=int, default=24)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--short-side", type=int, help="pixels; by default in proportion to the encoder")
     options = parser.parse_args()
     encoder = asterism.load(options.model).eval()
     for data in options.data:

@@ -30,8 +30,8 @@ def track(
     """Track objects through a video, from a mask of its first frame. Nothing is trained.
 
     The mask is a PNG of the frame's size: black is background, every other value or colour is an object. Writes
-    masks/FRAME.png with the same values, overlays/FRAME.jpg, an animation, and tracking.json with the confidence in each
-    object and the frames in which it is lost. Settings: short_side, context, topk, radius, temperature, lost_below.
+    masks/FRAME.png with the same values, overlays/FRAME.jpg, an animation, and tracking.json with the confidence in
+    each object and the frames in which it is lost. Settings: short_side, context, topk, radius, temperature, lost_below.
 
     \b
     Examples:

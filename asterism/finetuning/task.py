@@ -73,7 +73,7 @@ class TaskConfig(Config):
 
     @property
     def needs_held_out(self) -> str | None:
-        """Why held-out training images are needed (a sentence without its end), if the task decides something on them."""
+        """Why held-out training images are needed (a clause), if the task decides something on them."""
         return None
 
     def check_micro_batch(self, images: int) -> None:

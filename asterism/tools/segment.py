@@ -84,8 +84,8 @@ class SegmentedFolder:
         if poor:
             named = ", ".join(f"class {number} ({self.estimate.iou[number]:.0%})" for number in poor)
             found.append(
-                f"an IoU below {_POOR:.0%} is expected for {named}: label more examples of it, use a larger short_side, "
-                "or fine-tune the network"
+                f"an IoU below {_POOR:.0%} is expected for {named}: label more examples of it, use a larger "
+                "short_side, or fine-tune the network"
             )
         alone = [str(number) for number, value in self.estimate.iou.items() if value is None]
         if alone:

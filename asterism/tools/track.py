@@ -1,8 +1,8 @@
 """Tracks the objects of a first-frame mask through a video: `asterism track`.
 
 Writes masks/<frame>.png with the values of the first mask, overlays/<frame>.jpg, the overlays as an animation, and
-tracking.json with the confidence in every object and where it is lost: all of them, or nothing if a frame cannot be read
-or written. An object is lost while its patches look more like other parts of the first frame than like the object.
+tracking.json with the confidence in every object and where it is lost: all of them, or nothing if a frame cannot be
+read or written. An object is lost while its patches look more like other parts of the first frame than like the object.
 """
 
 from __future__ import annotations
