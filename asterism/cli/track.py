@@ -31,7 +31,8 @@ def track(
 
     The mask is a PNG of the frame's size: black is background, every other value or colour is an object. Writes
     masks/FRAME.png with the same values, overlays/FRAME.jpg, an animation, and tracking.json with the confidence in
-    each object and the frames in which it is lost. Settings: short_side, context, topk, radius, temperature, lost_below.
+    each object and the frames in which it is lost. Settings: short_side, context, topk, radius, temperature,
+    lost_below.
 
     \b
     Examples:
