@@ -8,7 +8,7 @@ nothing, 1 treats all classes as equally frequent. `sharpness` makes its probabi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -68,7 +68,7 @@ def trained_head(memory: LabelledPatches) -> TrainedHead:
     inputs = (features - mean) * scale
     weight = torch.zeros(targets.shape[1], features.shape[1], device=features.device, requires_grad=True)
     bias = torch.zeros(targets.shape[1], device=features.device, requires_grad=True)
-    optimizer = torch.optim.LBFGS([weight, bias], max_iter=_ITERATIONS, line_search_fn="strong_wolfe")
+    optimizer: Any = torch.optim.LBFGS([weight, bias], max_iter=_ITERATIONS, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         optimizer.zero_grad()

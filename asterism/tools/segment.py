@@ -161,7 +161,7 @@ def segment(
 def _darkened(image: UInt8[Tensor, "3 h w"], confidence: UInt8[Tensor, "h w"]) -> UInt8[Tensor, "3 h w"]:
     """The image, darker where the class is uncertain."""
     dark = torch.empty_like(image)
-    for rows in torch.arange(image.shape[1]).split(_ROWS_AT_ONCE):
+    for rows in torch.split(torch.arange(image.shape[1]), _ROWS_AT_ONCE):
         light = _DARKEST + (1 - _DARKEST) * confidence[rows].float() / 255
         dark[:, rows] = (image[:, rows] * light).round().to(torch.uint8)
     return dark
