@@ -401,13 +401,13 @@ def track(
     """Track the objects of a first-frame mask through a video; writes masks, overlays and an animation.
 
     video: a folder of frames. mask: an image of the first frame's size, with one value or colour per object.
-    Settings are those of `asterism.features.mask_tracking.Tracking`, for example `radius=8`.
+    Settings are those of `asterism.tools.track.TrackingObjects`, for example `radius=8`. The result's `lost` names the
+    frames in which an object is lost.
     """
-    from asterism.features.mask_tracking import Tracking
-    from asterism.tools.track import track_video
+    from asterism.tools.track import TrackingObjects, track_video
 
     changes = with_overrides({"first_mask": "shares"}, [*_as_overrides(settings), *overrides])
-    folder, config = check_folder(Path(out), overwrite), Tracking.parse(changes)
+    folder, config = check_folder(Path(out), overwrite), TrackingObjects.parse(changes)
     return track_video(_subject(model, device).encoder, Path(video), Path(mask), folder, config)
 
 
@@ -422,10 +422,11 @@ def segment(
     overrides: Sequence[str] = (),
     **settings: Any,
 ) -> SegmentedFolder:
-    """Segment images from a few labelled examples, without training; writes masks and overlays.
+    """Segment images from a few labelled examples, without training the network; writes masks, overlays, confidences.
 
     examples: a folder with images/ and masks/ of the same names, or NAME.jpg next to NAME.png. images: a folder or one
-    file. Settings are those of `asterism.tools.segment.Segmenting`, for example `k=30`.
+    file. Settings are those of `asterism.tools.segment.Segmenting`, for example `head="vote"`. The result's `estimate`
+    has the IoU to expect, from segmenting each example with the help of the others.
     """
     from asterism.tools.segment import Segmenting, segment_images
 

@@ -27,7 +27,8 @@ def predict(
 ) -> None:
     """Write what a fine-tuned run predicts for new images: files for programs, and drawn pictures.
 
-    Classes are written to predictions.csv and predictions.json, and every image with its prediction to drawings/.
+    Every image with its prediction is drawn to drawings/. Classification also writes predictions.csv and
+    predictions.json with the probabilities of the five most probable classes; other tasks write masks or boxes.
 
     \b
     Examples:

@@ -9,7 +9,7 @@ import typer
 
 from asterism.cli.app import app
 from asterism.cli.options import AnyModel, Device, MasksOut, Overrides, OverwriteFiles, WeightsOption, model_of
-from asterism.cli.printing import say
+from asterism.cli.printing import say, warn
 
 
 @app.command()
@@ -30,8 +30,9 @@ def track(
     """Track objects through a video, from a mask of its first frame. Nothing is trained.
 
     The mask is a PNG of the frame's size: black is background, every other value or colour is an object. Writes
-    masks/FRAME.png with the same values, overlays/FRAME.jpg and an animation. Settings: short_side, context, topk,
-    radius, temperature.
+    masks/FRAME.png with the same values, overlays/FRAME.jpg, an animation, and tracking.json with the confidence in
+    each object and the frames in which it is lost. Settings: short_side, context, topk, radius, temperature,
+    lost_below.
 
     \b
     Examples:
@@ -46,3 +47,9 @@ def track(
     objects = "1 object" if tracked.objects == 1 else f"{tracked.objects} objects"
     say(f"{objects} in {tracked.frames} frames: {tracked.folder}")
     say(tracked.animation)
+    for loss in tracked.lost:
+        until = "and not found again" if loss.last is None else f"until frame {loss.last}"
+        warn(
+            f"object {loss.object} is lost from frame {loss.first} on {until} (confidence {loss.confidence:.0%})",
+            "yellow",
+        )

@@ -8,6 +8,7 @@ the first frame and the last seven (see `asterism.ops.propagation`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
@@ -19,6 +20,7 @@ from torch.nn import functional as F
 from asterism.config import Config
 from asterism.errors import UserError
 from asterism.nn.encoder import Encoder
+from asterism.ops.neighbours import nearest
 from asterism.ops.propagation import class_shares, hard_labels, one_hot_masks, propagate, resize_labels
 from asterism.ranges import Count, CountFromZero, Pixels, Positive
 
@@ -75,6 +77,16 @@ def patch_features(
     return patches[0], grid
 
 
+@dataclass(frozen=True)
+class FollowedFrame:
+    """A frame after the first: its mask, with the object numbers of the first mask, on the CPU."""
+
+    mask: Int64[Tensor, "h w"]
+    # By object, without the background, in [0, 1]: how much its patches look like the object in the first frame rather
+    # than like anything else there. 0 if no patch is assigned to it.
+    confidence: dict[int, float]
+
+
 def follow_masks(
     encoder: Encoder,
     frames: Iterable[UInt8[Tensor, "3 h w"]],
@@ -87,6 +99,18 @@ def follow_masks(
 
     `batch_size` frames are read and encoded at a time, so a video may have any length.
     """
+    return (frame.mask for frame in follow_objects(encoder, frames, first_mask, config, batch_size=batch_size))
+
+
+def follow_objects(
+    encoder: Encoder,
+    frames: Iterable[UInt8[Tensor, "3 h w"]],
+    first_mask: Int64[Tensor, "h w"],
+    config: Tracking,
+    *,
+    batch_size: int = 8,
+) -> Iterator[FollowedFrame]:
+    """The masks of `follow_masks`, with the confidence in every object."""
     objects = torch.unique(first_mask)
     places = torch.searchsorted(objects, first_mask)
     remaining = iter(frames)
@@ -95,15 +119,40 @@ def follow_masks(
     size = input_size(output, encoder, config)
     features, grid = patch_features(encoder, first, size)
     start = _first_cells(places, len(objects), grid, config).to(features.device)
+    latest: list[Float[Tensor, "n d"]] = []  # of the frame whose mask comes next
 
     def tokens() -> Iterator[Float[Tensor, "n d"]]:
         yield features
         for batch in _batches(_of_one_size(remaining, output), batch_size):
-            yield from _batch_features(encoder, batch, size)[0]
+            for found in _batch_features(encoder, batch, size)[0]:
+                latest[:] = [found]
+                yield found
 
     settings = config.model_dump(include={"context", "topk", "radius", "temperature"})
     for mask in propagate(tokens(), start, **settings):
-        yield objects[hard_labels(mask, size, output).cpu()]
+        alike = _alike(latest[0], features, start, config)
+        sure = {int(number): _confidence(mask[i], mask, alike[i]) for i, number in enumerate(objects) if number > 0}
+        yield FollowedFrame(objects[hard_labels(mask, size, output).cpu()], sure)
+
+
+def _alike(
+    tokens: Float[Tensor, "n d"], first: Float[Tensor, "n d"], start: Float[Tensor, "c h w"], config: Tracking
+) -> Float[Tensor, "c h w"]:
+    """What the patches look like: the vote of the most similar patches of the whole first frame.
+
+    Unlike propagation it neither follows the last frames nor stays near a position, so it cannot drift with them.
+    """
+    similarity, index = nearest(tokens.float(), first.float(), min(config.topk, len(first)))
+    weights = torch.softmax(similarity / config.temperature, dim=1)
+    votes = torch.einsum("qk,qkc->cq", weights, start.flatten(1).T[index])
+    return votes.reshape(start.shape)
+
+
+def _confidence(own: Float[Tensor, "h w"], mask: Float[Tensor, "c h w"], alike: Float[Tensor, "h w"]) -> float:
+    """The mean of `alike` over the cells that belong mostly to this object, weighted by its share of them."""
+    inside = own * (own >= mask.amax(dim=0)) * (own > 0)
+    total = inside.sum()
+    return float((inside * alike).sum() / total) if total > 0 else 0.0
 
 
 def _batch_features(

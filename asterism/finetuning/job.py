@@ -124,7 +124,10 @@ class FineTuning(Job[TaskBatch]):
             self.measurement.measure(state.step)
 
     def ends_early(self, step: int) -> bool:
-        """Whether the best result is `patience` measurements old: a function of the learner's buffers and the step."""
+        """Whether the best result is `patience` measurements old: a function of the learner's buffers and the step.
+
+        Never before the first improvement: a metric such as AP may stay at 0 for long although the loss falls.
+        """
         config = self.recipe.validation
         if config is None or config.patience is None or step == self.steps:
             return False

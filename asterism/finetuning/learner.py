@@ -51,10 +51,10 @@ class FineTuned(Learner[TaskBatch]):
 
         A collective if parameters are sharded. It is always the same object, `copy`.
         """
-        current = self.task if self.average is None else self.average.network
+        current = (self.task if self.average is None else self.average.network).state_dict()
         self.copy.to(device)
         for name, target in self.copy.state_dict().items():
-            target.copy_(whole(current.state_dict()[name]))
+            target.copy_(whole(current[name]))
         return self.copy.eval()
 
     def weights_in(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

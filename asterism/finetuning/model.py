@@ -27,6 +27,7 @@ from asterism.nn.safetensors_file import METADATA_KEY, read_safetensors, write_s
 from asterism.nn.weights.load import load_encoder
 from asterism.nn.weights.metadata import ArchitectureDescription, check_fits, checked, description_in
 from asterism.ranges import CountFromZero
+from asterism.train.run import is_finetuned
 
 _KIND = "fine-tuned"
 _AT_ONCE = 32  # images
@@ -120,8 +121,14 @@ def load_model(path: Path) -> FinetunedModel:
     """A fine-tuned model, in evaluation mode, from its file or from the folder of its run."""
     file = model_file(path)
     if file is None:
-        problem = "no such file or folder" if not path.exists() else f"it has no {MODEL_NAME} of a fine-tuned model"
-        raise UserError(f"{path} is not a fine-tuned model ({problem}); a run writes it with its first measurement")
+        if not path.exists():
+            raise UserError(f"no such file or folder: {path}; give a run of `asterism finetune`")
+        if (path / "config.yaml").is_file() and not is_finetuned(path):
+            raise UserError(
+                f"{path} is a run of `asterism pretrain`, which predicts nothing yet; fine-tune it first: "
+                f"asterism finetune {path} --task classify --data LABELLED/"
+            )
+        raise UserError(f"{path} has no {MODEL_NAME} of a fine-tuned model; a run writes it with its first measurement")
     tensors, metadata = read_safetensors(file)
     described = ModelFile.parse(checked(ModelFile, description_in(metadata, file), file))
     config: TaskConfig = task_class(str(described.task.get("name"))).Config.parse(described.task, section="task")

@@ -31,7 +31,8 @@ from asterism.train.checkpoint import CheckpointConfig
 from asterism.train.monitor import LoggingConfig
 from asterism.train.recipe import TrainerConfig
 
-_LENGTHS = ("epochs", "steps", "minutes")  # a run has one of them
+# Settings that exclude each other, by section: one that a user gives replaces those of the recipe.
+_ALTERNATIVES = {"trainer": ("epochs", "steps", "minutes"), "data": ("label_share", "label_list")}
 
 
 class NetworkConfig(Config):
@@ -139,6 +140,13 @@ class FinetuneRecipe(Config):
             return task_class(name).Config.parse(value, section="task")
         return value
 
+    @model_validator(mode="after")
+    def _held_out_where_needed(self) -> FinetuneRecipe:
+        reason = self.task.needs_held_out
+        if self.validation is None and reason is not None:
+            raise ValueError(f"validation = null, but {reason}; give validation.share")
+        return self
+
 
 def load_finetune_recipe(
     source: str,
@@ -160,10 +168,7 @@ def load_finetune_recipe(
     changes = with_overrides({}, [_long_form(override) for override in overrides])
     if "path" in _section(changes.get("source")):
         raise UserError("source.path cannot be set: the source is the first argument, asterism finetune SOURCE")
-    if any(length in _section(changes.get("trainer")) for length in _LENGTHS):
-        trainer = _section(written.get("trainer"))
-        written = {**written, "trainer": {key: value for key, value in trainer.items() if key not in _LENGTHS}}
-    merged = _merged(_full(written), _full(changes))
+    merged = _merged(_without_alternatives(_full(written), changes), _full(changes))
     merged = _merged(merged, {"source": {"path": source, "options": dict(options or {})}})
     name = _section(merged.get("task")).get("name")
     if isinstance(name, str) and name in TASKS:
@@ -188,6 +193,14 @@ def finetune_recipe_names() -> list[str]:
 
 def finetune_recipe_folder() -> Path:
     return Path(str(resources.files("asterism") / "recipes" / "finetuning"))
+
+
+def _without_alternatives(written: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(written)
+    for section, keys in _ALTERNATIVES.items():
+        if any(key in _section(changes.get(section)) for key in keys):
+            result[section] = {key: value for key, value in _section(written.get(section)).items() if key not in keys}
+    return result
 
 
 def _long_form(override: str) -> str:

@@ -10,6 +10,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from asterism.config import with_overrides
+from asterism.errors import UserError
 from asterism.finetuning.job import FineTuning
 from asterism.finetuning.labelled import LabelledParts, open_parts
 from asterism.finetuning.network import build_network, load_network, pretrained_projection, with_network
@@ -118,12 +119,29 @@ def _with_source(recipe: FinetuneRecipe) -> FinetuneRecipe:
 
 
 def _resolved(recipe: FinetuneRecipe, parts: LabelledParts, fabric: Fabric) -> FinetuneRecipe:
-    trainer = resolved_trainer(recipe.trainer, len(parts.train), fabric.device, fabric.world_size)
+    trainer = _resolved_trainer(recipe, len(parts.train), fabric)
     workers = resolved_workers(recipe.data.workers, fabric.device, fabric.world_size)
-    assert isinstance(trainer.batch_size, int)
-    recipe.task.check_micro_batch(trainer.batch_size // (fabric.world_size * trainer.accumulate))
     data = recipe.data.model_copy(update={"workers": workers})
     return recipe.model_copy(update={"trainer": trainer, "data": data})
+
+
+def _resolved_trainer(recipe: FinetuneRecipe, images: int, fabric: Fabric) -> TrainerConfig:
+    """An automatic batch size is one that suits the task; one that the user gave is checked."""
+    trainer = resolved_trainer(recipe.trainer, images, fabric.device, fabric.world_size)
+    assert isinstance(trainer.batch_size, int)
+    processes = fabric.world_size * trainer.accumulate
+    try:
+        recipe.task.check_micro_batch(trainer.batch_size // processes)
+    except UserError:
+        if recipe.trainer.batch_size != "auto" or trainer.batch_size <= processes:
+            raise
+        return _resolved_trainer(_with_trainer(recipe, _smaller(recipe, trainer, processes)), images, fabric)
+    return trainer
+
+
+def _smaller(recipe: FinetuneRecipe, trainer: TrainerConfig, by: int) -> TrainerConfig:
+    assert isinstance(trainer.batch_size, int)
+    return recipe.trainer.model_copy(update={"batch_size": trainer.batch_size - by})
 
 
 def _with_trainer(recipe: FinetuneRecipe, trainer: TrainerConfig) -> FinetuneRecipe:

@@ -71,6 +71,11 @@ class TaskConfig(Config):
         """Whether the task starts from layers of the pretrained projection head, `Start.projection`."""
         return False
 
+    @property
+    def needs_held_out(self) -> str | None:
+        """Why held-out training images are needed (a clause), if the task decides something on them."""
+        return None
+
     def check_micro_batch(self, images: int) -> None:
         """Raise a UserError if this number of images per process and micro-batch is impossible."""
 
@@ -84,12 +89,15 @@ class TaskConfig(Config):
 
 
 def chosen_head(value: Any, heads: Mapping[str, type[Config]]) -> Any:
-    """For a validator (mode "before") of `head`: `head: linear`, or `head: {name: linear, …}`."""
+    """For a validator (mode "before") of `head`: `head: linear`, or `head: {name: linear, …}`.
+
+    Without a name it is the first of the heads, which should be the default of the task.
+    """
     if isinstance(value, str):
         value = {"name": value}
     if not isinstance(value, Mapping):
         return value
-    name = value.get("name")
+    name = value.get("name", next(iter(heads)))
     if not isinstance(name, str) or name not in heads:
         raise unknown("head", str(name), heads)
     return heads[name].parse(value, section="task.head")

@@ -15,3 +15,8 @@ def to_pillow(image: UInt8[Tensor, "3 h w"]) -> Image.Image:
 
 def save_picture(image: UInt8[Tensor, "3 h w"], path: Path) -> None:
     to_pillow(image).save(path, quality=92)
+
+
+def save_levels(levels: UInt8[Tensor, "h w"], path: Path) -> None:
+    """A grey image, one value per pixel; PNG keeps the values."""
+    Image.fromarray(levels.contiguous().cpu().numpy()).save(path)

@@ -62,9 +62,10 @@ def all_gather_rows(tensor: Shaped[Tensor, "rows ..."]) -> Shaped[Tensor, "all_r
     """Rows of all processes in the order of ranks, without gradient. Every process contributes the same number."""
     if world_size() == 1:
         return tensor.detach()
-    gathered = tensor.new_empty((world_size() * len(tensor), *tensor.shape[1:]))
-    dist.all_gather_into_tensor(gathered, tensor.contiguous())
-    return gathered
+    sent = tensor.contiguous().to(_reachable(tensor))
+    gathered = sent.new_empty((world_size() * len(tensor), *tensor.shape[1:]))
+    dist.all_gather_into_tensor(gathered, sent)
+    return gathered.to(tensor.device)
 
 
 @torch.no_grad()
@@ -190,8 +191,15 @@ def _device() -> torch.device:
 def _reduced(tensor: Tensor, operation: str) -> Tensor:
     result = tensor.detach().clone(memory_format=torch.contiguous_format)
     if world_size() > 1:
-        dist.all_reduce(result, op=dist.ReduceOp.SUM if operation == "sum" else dist.ReduceOp.MAX)
+        sent = result.to(_reachable(tensor))
+        dist.all_reduce(sent, op=dist.ReduceOp.SUM if operation == "sum" else dist.ReduceOp.MAX)
+        result = sent.to(tensor.device)
     return result
+
+
+def _reachable(tensor: Tensor) -> torch.device:
+    """Where processes can exchange this tensor: NCCL has no CPU tensors, such as the counts of a metric."""
+    return _device() if tensor.device.type == "cpu" else tensor.device
 
 
 class _Mean(torch.autograd.Function):

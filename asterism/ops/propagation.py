@@ -92,22 +92,39 @@ def hard_labels(
 def largest_upsampled(
     shares: Float[Tensor, "c h w"], size: tuple[int, int], numbers_at_once: int = _SIMILARITIES
 ) -> UInt8[Tensor, "H W"]:
-    """The class with the largest share at every pixel, after bilinear upsampling; at most 256 classes.
+    """The class with the largest share at every pixel, after bilinear upsampling; at most 256 classes."""
+    result = torch.empty(size, dtype=torch.uint8, device=shares.device)
+    for rows, wide in _upsampled(shares, size, numbers_at_once):
+        result[rows] = wide.argmax(dim=0).to(torch.uint8)
+    return result
+
+
+def largest_share(
+    shares: Float[Tensor, "c h w"], size: tuple[int, int], numbers_at_once: int = _SIMILARITIES
+) -> UInt8[Tensor, "H W"]:
+    """That class's share of every pixel, as levels from 0 to 255."""
+    result = torch.empty(size, dtype=torch.uint8, device=shares.device)
+    for rows, wide in _upsampled(shares, size, numbers_at_once):
+        result[rows] = (255 * wide.amax(dim=0)).round().clamp(0, 255).to(torch.uint8)
+    return result
+
+
+def _upsampled(
+    shares: Float[Tensor, "c h w"], size: tuple[int, int], numbers_at_once: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows of the full size, and the shares there.
 
     Shares of all classes at full size would take gigabytes for a large photograph, so rows are upsampled in bands.
     """
     classes, height, _ = shares.shape
     band = max(1, numbers_at_once // (classes * size[1]))
-    result = torch.empty(size, dtype=torch.uint8, device=shares.device)
     for top in range(0, size[0], band):
         rows = torch.arange(top, min(size[0], top + band), device=shares.device)
         place = ((rows + 0.5) * (height / size[0]) - 0.5).clamp(0, height - 1)  # as F.interpolate, without corners
         above = place.long()
         below, weight = (above + 1).clamp(max=height - 1), (place - above)[:, None].to(shares.dtype)
         lines = shares[:, above] * (1 - weight) + shares[:, below] * weight
-        wide = F.interpolate(lines[None], (len(rows), size[1]), mode="bilinear", align_corners=False)[0]
-        result[rows] = wide.argmax(dim=0).to(torch.uint8)
-    return result
+        yield rows, F.interpolate(lines[None], (len(rows), size[1]), mode="bilinear", align_corners=False)[0]
 
 
 def resize_labels(labels: Integer[Tensor, "h w"], size: tuple[int, int]) -> Integer[Tensor, "H W"]:

@@ -31,6 +31,7 @@ _MORE_CURVES = {
     "Share of time waiting for data": ("data_wait_share",),
 }
 _TERM = "loss/"  # how the terms of a loss are logged
+_HELD_OUT, _SHOWN_HELD_OUT = "held_out/", 3  # how values on held-out images are logged; how many are not folded
 _NO_CURVE = {"step", "epoch", "knn_pixels", "view_retrieval_pixels"}
 
 
@@ -38,10 +39,13 @@ def curves(metrics: Mapping[str, Records]) -> str:
     """The curves that show whether training goes well; terms of the loss and all other logged values are folded."""
     logged = list(dict.fromkeys(key for records in metrics.values() for record in records for key in record))
     terms = {key.removeprefix(_TERM).replace("_", " "): (key,) for key in logged if key.startswith(_TERM)}
-    named = {key for keys in (*_CURVES.values(), *_MORE_CURVES.values(), *terms.values()) for key in keys}
+    measured = [key for key in logged if key.startswith(_HELD_OUT)][:_SHOWN_HELD_OUT]
+    held_out = {f"{key.removeprefix(_HELD_OUT).replace('_', ' ')} on held-out images": (key,) for key in measured}
+    shown = _CURVES | held_out
+    named = {key for keys in (*shown.values(), *_MORE_CURVES.values(), *terms.values()) for key in keys}
     more = _MORE_CURVES | {key.replace("_", " "): (key,) for key in logged if key not in named | _NO_CURVE}
     single_terms = page.folded("Terms of the loss", _charts(terms, metrics)) if len(terms) > 1 else ""
-    return _charts(_CURVES, metrics) + single_terms + page.folded("More curves", _charts(more, metrics))
+    return _charts(shown, metrics) + single_terms + page.folded("More curves", _charts(more, metrics))
 
 
 def _charts(shown: Mapping[str, Sequence[str]], metrics: Mapping[str, Records]) -> str:

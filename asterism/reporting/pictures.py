@@ -21,7 +21,9 @@ from asterism.images.square import center_square
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
 from asterism.ops.neighbours import nearest
-from asterism.tools.segment import Segmenting, labelled_patches, segment
+from asterism.tools.labelled_patches import labelled_patches
+from asterism.tools.patch_labellers import Vote
+from asterism.tools.segment import Segmenting, segment
 from asterism.train.recipe import Recipe
 from asterism.train.run import Run
 from asterism.types import Features
@@ -152,11 +154,13 @@ def segmentation(look: Look) -> Shown | None:
         return None
     examples = (_with_mask(sample) for sample in chosen_samples(parts.train, EXAMPLES))
     memory = labelled_patches(look.encoder, examples, torch.arange(len(parts.classes)), config)
+    label = Vote(memory, config.k, config.temperature)
     tests = [_with_mask(sample) for sample in chosen_samples(parts.test, SHOWN)]
     first = first_color(parts.classes)
     images = torch.stack([_square(image) for image, _ in tests])
     true = torch.stack([_painted(image, mask, first) for image, mask in tests])
-    found = torch.stack([_painted(image, segment(look.encoder, image, memory, config), first) for image, _ in tests])
+    masks = [segment(look.encoder, image, label, memory, config).mask for image, _ in tests]
+    found = torch.stack([_painted(image, mask, first) for (image, _), mask in zip(tests, masks, strict=True)])
     return Shown({"image": images, "true": true}, {"found": found})
 
 

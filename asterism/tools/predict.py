@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +17,6 @@ from asterism.finetuning.model import FinetunedModel
 from asterism.images.bad_image import BadImage
 from asterism.images.decode import SUFFIXES, decode
 from asterism.images.write import save_picture
-from asterism.tools.output_folder import file_names
 from asterism.tools.video_frames import VIDEO_SUFFIXES, frame_count, video_frames
 from asterism.viz.bar import Bar
 
@@ -48,7 +48,9 @@ def predict_images(model: FinetunedModel, images: Path, out: Path, *, batch_size
             predictions = model.eval().task.predict([image for _, _, image in batch])
             for (key, name, image), prediction in zip(batch, predictions, strict=True):
                 writer.add(key, image, prediction)
-                save_picture(model.task.drawing(image, prediction), folder / "drawings" / f"{name}.jpg")
+                drawing = folder / "drawings" / f"{name}.jpg"
+                drawing.parent.mkdir(parents=True, exist_ok=True)
+                save_picture(model.task.drawing(image, prediction), drawing)
             done += len(batch)
             bar.advance(len(batch))
         if not done:
@@ -82,11 +84,18 @@ def _listed(folder: Path) -> list[Path]:
 
 def _decoded(root: Path, files: list[Path], skipped: list[BadImage]) -> Iterator[_Picture]:
     keys = [path.relative_to(root).as_posix() for path in files]
-    for path, key, name in zip(files, keys, file_names([Path(key.replace("/", "-")) for key in keys]), strict=True):
+    for path, key, name in zip(files, keys, drawing_names(keys), strict=True):
         try:
             yield key, name, decode(path, key)
         except BadImage as error:
             skipped.append(error)
+
+
+def drawing_names(keys: Sequence[str]) -> list[str]:
+    """Names without extension, in the folders of the images; with it where two images differ in nothing else."""
+    bare = [key.removesuffix(Path(key).suffix) for key in keys]
+    shared = Counter(bare)
+    return [key if shared[name] > 1 else name for key, name in zip(keys, bare, strict=True)]
 
 
 def _batches(pictures: Iterable[_Picture], size: int) -> Iterator[list[_Picture]]:

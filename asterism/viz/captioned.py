@@ -19,7 +19,7 @@ def captioned(image: UInt8[Tensor, "3 h w"], text: str) -> UInt8[Tensor, "3 _ _"
     """The image, enlarged if small and reduced if large, with the text on a strip below it; a long text is cut."""
     picture = magnified(_reduced(image).cpu(), _LEAST)[0]
     height, width = picture.shape[1:]
-    size = max(12, min(height, width) // 16)
+    size = max(16, min(height, width) // 12)
     strip = Image.new("RGB", (width, size * 2), "white")
     font = ImageFont.load_default(size)
     pen = ImageDraw.Draw(strip)

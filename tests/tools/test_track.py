@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ from PIL import Image
 from asterism import api
 from asterism.errors import UserError
 from asterism.images.masks import read_mask, save_mask
+from asterism.tools.track import Loss, losses
 from tests.data.clips import frame_and_mask, write_frames
 from tests.evals.samples import small_encoder
+from tests.tools.test_segment import ColourEncoder
 
 SETTINGS = {"short_side": 16, "multiple": 8}
 
@@ -62,3 +65,33 @@ def test_mistakes_are_named(video: Path, mask: Path, tmp_path: Path) -> None:
     assert "00001.jpg: the file is not an image" in _refused(video, mask, tmp_path)
     with pytest.raises(UserError, match="radius = -1"):
         api.track(small_encoder(), video, mask, tmp_path / "other", radius=-1)
+
+
+def test_an_object_that_disappears_is_lost_and_one_that_returns_is_found(tmp_path: Path) -> None:
+    """The red square vanishes from the third frame on; the blue one is absent in the third frame only."""
+    video, grey = tmp_path / "frames", torch.tensor([120], dtype=torch.uint8)
+    video.mkdir()
+    for number in range(6):
+        image, mask = frame_and_mask(0)
+        gone = ((mask == 1) & (number >= 2)) | ((mask == 2) & (number == 2))
+        pixels = torch.where(gone, grey, image).permute(1, 2, 0).contiguous().numpy()
+        Image.fromarray(pixels).save(video / f"{number:05d}.png")
+    save_mask(frame_and_mask(0)[1], tmp_path / "first.png")
+    settings = {"short_side": 24, "multiple": 2, "radius": 3}
+    tracked = api.track(ColourEncoder(), video, tmp_path / "first.png", tmp_path / "out", **settings)
+    assert [(loss.object, loss.first, loss.last) for loss in tracked.lost] == [
+        (1, "00002", None),
+        (2, "00002", "00002"),
+    ]
+    assert all(loss.confidence < 0.5 for loss in tracked.lost)
+    summary = json.loads((tmp_path / "out/tracking.json").read_text())
+    assert summary["lost"][0]["first"] == "00002"
+    assert summary["confidence"]["2"]["00000"] == 1
+    assert summary["confidence"]["2"]["00005"] > 0.9
+
+
+def test_stretches_of_frames_without_confidence() -> None:
+    names = list("abcdef")
+    found = losses(4, names, [1, 0.2, 0.3, 0.9, 0.4, 0.1], 0.5)
+    assert found == [Loss(4, "b", "c", 0.2), Loss(4, "e", None, 0.4)]
+    assert losses(4, names, [1.0] * 6, 0.5) == []

@@ -58,7 +58,7 @@ def labels_of(source: Source) -> list[int]:
     labels = [source.label(index) for index in range(len(source))]
     if source.classes is None or any(label is None for label in labels):
         raise UserError(
-            f"{source.name} has no labels, which this evaluation needs; give a folder with one subfolder per class, "
+            f"{source.name} has no labels, which are needed here; give a folder with one subfolder per class, "
             "none of them empty, shards with .cls entries, or a labelled set from `asterism list datasets`"
         )
     beyond = [label for label in labels if label is not None and not 0 <= label < len(source.classes)]

@@ -76,6 +76,8 @@ def open_named(name: str, split: str | None = None) -> Named | Folder | Joined:
     parts = NAMED[name].parts
     if split == splits.EVERYTHING and len(parts) > 1:
         return Joined(f"{name}/{splits.EVERYTHING}", {part: open_named(name, part) for part in parts})
+    if split == splits.TRAIN_AND_VALIDATION and {"train", "val"} <= parts.keys():
+        return Joined(f"{name}/{split}", {part: open_named(name, part) for part in ("train", "val")})
     whole = list(parts) == [splits.EVERYTHING] and split in (None, splits.EVERYTHING)
     chosen = splits.EVERYTHING if whole else splits.pick(split, parts, name)
     return Named(name if whole else f"{name}/{chosen}", _load(name, parts[chosen], place), place)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from asterism.errors import UserError
 
 EVERYTHING = "all"  # selects all parts together
+TRAIN_AND_VALIDATION = "trainval"  # selects these two parts of a set that also has a test part
 
 _TRAIN = ("train", "training")
 _VALIDATION = ("val", "valid", "validation", "dev")

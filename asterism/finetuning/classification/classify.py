@@ -148,13 +148,13 @@ class Classify(Task):
         self.head = ClassifyHead(config.head, start.backbone, len(start.classes), start.projection)
 
     @classmethod
-    def open(cls, config: ClassifyConfig, path: str, split: str | None) -> Source:
+    def open(cls, config: TaskConfig, path: str, split: str | None) -> Source:
         source = open_source(path, split)
         check_classes(source, source.classes or (), labels_of(source))
         return source
 
     @classmethod
-    def open_test(cls, config: ClassifyConfig, path: str, split: str | None) -> Source:
+    def open_test(cls, config: TaskConfig, path: str, split: str | None) -> Source:
         """Unlike training images, those to test on may lack some classes."""
         from asterism.data.sources.splits import UnknownSplit
 

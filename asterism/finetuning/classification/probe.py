@@ -66,8 +66,10 @@ class ProbeConfig(TaskConfig):
             raise ValueError("give one or several learning rates")
         return value
 
-    def usual_epochs(self, dim: int) -> float:
-        return 100.0
+    @property
+    def needs_held_out(self) -> str | None:
+        count = len(self.learning_rates)
+        return None if count == 1 else f"one of the {count} learning rates is chosen on held-out training images"
 
 
 @dataclass(frozen=True)

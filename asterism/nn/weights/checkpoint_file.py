@@ -60,12 +60,13 @@ def read_projection(path: Path) -> dict[str, Tensor]:
     values, _ = _read_values(_file_in(path))
     pair = _pair(values)
     tensors = values["teacher" if "teacher" in pair else pair[0]] if pair else values
-    found = {}
-    for name, value in tensors.items():
-        match = re.fullmatch(r"(?:module\.)?(?:teacher_head\.network|head)\.mlp\.(\d+\.(?:weight|bias))", str(name))
-        if match and isinstance(value, Tensor) and match[1] not in found:
-            found[match[1]] = value
-    return found
+    for head in (r"teacher_head\.network", "head"):  # our checkpoints have both, the teacher's and the student's
+        pattern = re.compile(rf"(?:module\.)?{head}\.mlp\.(\d+\.(?:weight|bias))")
+        matches = {name: pattern.fullmatch(str(name)) for name in tensors}
+        found = {match[1]: tensors[name] for name, match in matches.items() if match}
+        if found:
+            return found
+    return {}
 
 
 def _file_in(path: Path) -> Path:

@@ -54,7 +54,7 @@ def test_one_image_per_class_is_too_few(tmp_path: Path) -> None:
 
 def test_unlabelled_images_are_rejected(tmp_path: Path) -> None:
     write_colours(tmp_path, 2)
-    with pytest.raises(UserError, match="has no labels, which this evaluation needs"):
+    with pytest.raises(UserError, match="has no labels, which are needed here"):
         open_labelled(DataChoice(str(tmp_path / "red")), 0.2, 0)
 
 

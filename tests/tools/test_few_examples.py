@@ -1,0 +1,190 @@
+"""Segmentation from few examples: heads, balance of classes, and what is expected from examples that are left out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from asterism import api
+from asterism.images.masks import VOID, save_mask
+from asterism.ops.propagation import largest_share, largest_upsampled
+from asterism.tools.labelled_patches import Example, LabelledPatches
+from asterism.tools.leave_one_out import BALANCES, estimate
+from asterism.tools.patch_labellers import Vote, balanced, frequencies, labeller, trained_head
+from tests.data.clips import frame_and_mask, write_frames
+from tests.tools.test_segment import SETTINGS, ColourEncoder
+
+GRID = (4, 4)
+
+
+def example(seed: int, labels: Tensor, centres: Tensor, noise: float = 0.3) -> Example:
+    """Patches around the centre of their class; the mask has one pixel per patch."""
+    draw = torch.Generator().manual_seed(seed)
+    features = centres[labels.clamp(max=len(centres) - 1)] + noise * torch.randn(len(labels), 6, generator=draw)
+    shares = torch.nn.functional.one_hot(labels.clamp(max=len(centres) - 1), len(centres)).float()
+    shares[labels == VOID] = 0
+    return Example(features, shares, GRID, labels.to(torch.uint8).reshape(GRID))
+
+
+def memory(count: int = 4, rare: int = 1, noise: float = 0.3) -> LabelledPatches:
+    """Mostly class 0, half as much class 1, and `rare` patches of class 2 in each example."""
+    centres = torch.eye(3, 6)
+    labels = torch.tensor([0] * (11 - rare) + [1] * 5 + [2] * rare)
+    return LabelledPatches(tuple(example(n, labels, centres, noise) for n in range(count)), torch.tensor([0, 3, 9]))
+
+
+def test_balanced_probabilities_are_those_of_a_slow_loop() -> None:
+    p = torch.tensor([[0.7, 0.2, 0.1], [0.5, 0.3, 0.2]])
+    frequency = [0.8, 0.15, 0.05]
+    found = balanced(p, torch.tensor(frequency), 0.5, 2.0)
+    for row, ours in zip(p.tolist(), found.tolist(), strict=True):
+        raw = [(value / share**0.5) ** 2.0 for value, share in zip(row, frequency, strict=True)]
+        assert ours == pytest.approx([value / sum(raw) for value in raw], rel=1e-5)
+    assert balanced(p, torch.tensor(frequency), 0.0)[0].tolist() == pytest.approx(p[0].tolist(), rel=1e-5)
+    assert balanced(p, torch.tensor(frequency), 1.0).argmax(1).tolist() == [2, 2]
+
+
+def test_the_vote_is_that_of_a_slow_loop() -> None:
+    known = memory()
+    query = torch.randn(3, 6, generator=torch.Generator().manual_seed(8))
+    found = Vote(known, 5, 0.1)(query)
+    for row, ours in zip(query, found, strict=True):
+        cosines = torch.nn.functional.cosine_similarity(row[None], known.features)
+        best = cosines.argsort(descending=True)[:5]
+        weights = (cosines[best] / 0.1).exp()
+        torch.testing.assert_close(ours, (weights[:, None] * known.shares[best]).sum(0) / weights.sum())
+
+
+def test_the_trained_head_is_that_of_scikit_learn() -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    known = memory(noise=0.8)
+    head = trained_head(known)
+    inputs = (known.features - head.mean) * head.scale
+    theirs = LogisticRegression(C=1 / (0.01 * len(inputs)), max_iter=2000, tol=1e-8)
+    theirs.fit(inputs.numpy(), known.shares.argmax(1).numpy())
+    np.testing.assert_allclose(head(known.features).numpy(), theirs.predict_proba(inputs.numpy()), atol=2e-3)
+
+
+@pytest.mark.parametrize("head", ["vote", "trained"])
+def test_what_is_expected_is_measured_without_the_example_itself(head: str) -> None:
+    known = memory(noise=0.9)
+    found = estimate(known, (head,), (0.5,), 5, 0.07)  # type: ignore[arg-type]
+    assert found is not None
+    right, union = torch.zeros(3), torch.zeros(3)
+    for number, each in enumerate(known.examples):
+        others = known.part([n for n in range(4) if n != number])
+        soft = labeller(head, others, 5, 0.07)(each.features)  # type: ignore[arg-type]
+        made = balanced(soft, frequencies(others), 0.5).argmax(1)
+        true = each.shares.argmax(1)
+        for c in range(3):
+            right[c] += ((made == c) & (true == c)).sum()
+            union[c] += ((made == c) | (true == c)).sum()
+    assert list(found.iou) == [0, 3, 9]
+    assert list(found.iou.values()) == pytest.approx((right / union).tolist())
+    assert found.mean == pytest.approx(float((right / union).mean()))
+
+
+def test_balance_finds_rare_classes_that_a_plain_vote_loses() -> None:
+    """One patch in sixteen is of class 9. With many voters it is outvoted, unless frequent classes count less."""
+    known = memory(noise=0.35)
+    plain, chosen = estimate(known, ("vote",), (0.0,), 30, 0.5), estimate(known, ("vote",), BALANCES, 30, 0.5)
+    assert plain is not None
+    assert chosen is not None
+    assert plain.iou[9] == 0
+    assert chosen.balance > 0
+    assert chosen.iou[9] is not None
+    assert chosen.iou[9] > 0.5
+
+
+def test_confidence_is_the_accuracy_on_examples_that_are_left_out() -> None:
+    known = memory(count=8, noise=0.9)
+    found = estimate(known, ("trained",), (0.0,), 5, 0.07)
+    assert found is not None
+    sure = right = 0.0
+    for number, each in enumerate(known.examples):
+        others = known.part([n for n in range(8) if n != number])
+        soft = balanced(trained_head(others)(each.features), frequencies(others), 0.0, found.sharpness)
+        confidence, place = soft.max(1)
+        sure += float(confidence.sum())
+        right += float((place == each.shares.argmax(1)).sum())
+    assert sure / right == pytest.approx(1, abs=0.06)
+
+
+def test_the_better_head_is_chosen() -> None:
+    found = estimate(memory(noise=0.9), ("vote", "trained"), (0.0, 0.5), 30, 0.5)
+    assert found is not None
+    assert found.by_head[found.head] == max(found.by_head.values()) == pytest.approx(found.mean)
+
+
+def test_a_class_of_one_example_is_not_estimated_and_one_example_gives_nothing() -> None:
+    whole = memory(rare=0)
+    odd = example(9, torch.tensor([0] * 8 + [2] * 8), torch.eye(3, 6))
+    mixed = LabelledPatches((*whole.examples, odd), whole.classes)
+    found = estimate(mixed, ("vote",), (0.0,), 5, 0.07)
+    assert found is not None
+    assert found.iou[9] is None
+    assert found.iou[3] is not None
+    assert estimate(memory(count=1), ("vote", "trained"), BALANCES, 5, 0.07) is None
+
+
+def test_the_confidence_map_is_the_share_of_the_chosen_class() -> None:
+    shares = torch.rand(3, 5, 4, generator=torch.Generator().manual_seed(0)).softmax(0)
+    wide = torch.nn.functional.interpolate(shares[None], (13, 10), mode="bilinear")[0]
+    assert largest_upsampled(shares, (13, 10), 50).equal(wide.argmax(0).to(torch.uint8))
+    assert (largest_share(shares, (13, 10), 50).float() / 255 - wide.amax(0)).abs().max() < 1 / 255
+
+
+def _labelled(folder: Path, count: int) -> Path:
+    write_frames(folder / "images", count)
+    (folder / "masks").mkdir()
+    for number in range(count):
+        save_mask(frame_and_mask(number)[1], folder / f"masks/{number:05d}.png")
+    return folder
+
+
+def test_a_folder_gets_masks_confidences_and_what_to_expect(tmp_path: Path) -> None:
+    new = write_frames(tmp_path / "new", 2)
+    found = api.segment(ColourEncoder(), _labelled(tmp_path / "labelled", 4), new, tmp_path / "out", **SETTINGS)
+    assert found.estimate is not None
+    assert min(value for value in found.estimate.iou.values() if value is not None) > 0.8
+    with Image.open(tmp_path / "out/confidence/00001.png") as levels:
+        assert levels.mode == "L"
+        assert levels.size == (32, 24)
+        assert np.asarray(levels).mean() / 255 == pytest.approx(found.confidence["00001"], abs=1e-3)
+    summary = json.loads((tmp_path / "out/segmentation.json").read_text())
+    assert summary["expected_iou"] == {str(number): value for number, value in found.estimate.iou.items()}
+    assert summary["examples_left_out"] == 4
+    assert found.warnings() == []
+
+
+def test_one_example_works_and_says_that_nothing_is_known(tmp_path: Path) -> None:
+    new = write_frames(tmp_path / "new", 2)
+    found = api.segment(ColourEncoder(), _labelled(tmp_path / "labelled", 1), new, tmp_path / "out", **SETTINGS)
+    assert found.estimate is None
+    assert found.warnings() == [
+        "nothing can be said about the quality, because there is one example; label another image to get an estimate"
+    ]
+
+
+@pytest.mark.parametrize("head", ["vote", "trained"])
+def test_the_head_can_be_chosen(tmp_path: Path, head: str) -> None:
+    new = write_frames(tmp_path / "new", 1)
+    examples = _labelled(tmp_path / "labelled", 2)
+    assert api.segment(ColourEncoder(), examples, new, tmp_path / "out", head=head, **SETTINGS).head == head
+
+
+def test_a_poor_class_is_warned_of(tmp_path: Path) -> None:
+    """Masks that have nothing to do with the pictures."""
+    examples = write_frames(tmp_path / "labelled", 3)
+    for number in range(3):
+        draw = torch.Generator().manual_seed(number)
+        save_mask((torch.rand(24, 32, generator=draw) < 0.1).long(), examples / f"{number:05d}.png")
+    found = api.segment(ColourEncoder(), examples, write_frames(tmp_path / "new", 1), tmp_path / "out", **SETTINGS)
+    assert any("an IoU below 25% is expected for class 1" in warning for warning in found.warnings())
