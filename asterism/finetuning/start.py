@@ -117,7 +117,12 @@ def _with_source(recipe: FinetuneRecipe) -> FinetuneRecipe:
 
 
 def _resolved(recipe: FinetuneRecipe, parts: LabelledParts, fabric: Fabric) -> FinetuneRecipe:
-    trainer = resolved_trainer(recipe.trainer, len(parts.train), fabric.device, fabric.world_size)
+    images, per_step = len(parts.train), fabric.world_size * recipe.trainer.accumulate
+    trainer, usual = recipe.trainer, recipe.task.usual_batch
+    if trainer.batch_size == "auto" and usual is not None:
+        batch = max(1, min(usual, images) // per_step) * per_step
+        trainer = trainer.model_copy(update={"batch_size": batch})
+    trainer = resolved_trainer(trainer, images, fabric.device, fabric.world_size)
     workers = resolved_workers(recipe.data.workers, fabric.device, fabric.world_size)
     assert isinstance(trainer.batch_size, int)
     recipe.task.check_micro_batch(trainer.batch_size // (fabric.world_size * trainer.accumulate))

@@ -66,7 +66,7 @@ class Segmented:
         self._labels = labels
         self._draw = draw
         self._annotations = annotations
-        self._read = read
+        self.read = read
 
     @cached_property
     def fingerprint(self) -> str:
@@ -81,7 +81,7 @@ class Segmented:
             raise IndexError(index)
         item = self.items[index]
         image = decode(item.image, item.key)
-        raw = self._draw_mask(item.mask) if isinstance(item.mask, int) else self._read(item.mask)
+        raw = self._draw_mask(item.mask) if isinstance(item.mask, int) else self.read(item.mask)
         if raw.shape != image.shape[1:]:
             raise UserError(
                 f"{item.key} has {image.shape[2]}×{image.shape[1]} pixels, but its mask {raw.shape[1]}×{raw.shape[0]}; "
