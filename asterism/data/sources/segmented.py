@@ -43,6 +43,14 @@ class Item:
     mask: Path | int  # an image of labels, or the number to pass to `draw` of `Segmented`
 
 
+def check_item(item: Item) -> Item:
+    """The item; a UserError if one of its files is missing."""
+    for kind, path in (("image", item.image), ("mask", item.mask)):
+        if isinstance(path, Path) and not path.is_file():
+            raise UserError(f"the {kind} {path} is missing; every image of the list needs its file and its mask")
+    return item
+
+
 class Segmented:
     """Images of a folder with masks, whose values are mapped to `pixel_classes` and `VOID`."""
 

@@ -41,7 +41,7 @@ class UperNetConfig(SegmentHeadConfig):
 
     name: Literal["upernet"] = "upernet"
     blocks: Blocks | None = None  # None: 3, 5, 7 and 11 of 12 blocks, in proportion for other depths; of Swin, stages
-    channels: Count = 512  # iBOT: 768 for ViT-B
+    channels: Count | None = None  # None: as many as the network has, as in iBOT (768 for ViT-B)
     dropout: ShareBelowOne = 0.1  # of channels before the classifiers
     auxiliary: NonNegative = 0.4  # weight of the loss of the classifier on the third level; 0: without it
     auxiliary_channels: Count = 256
@@ -57,17 +57,18 @@ class UperNet(SegmentHead):
         super().__init__()
         self.raw_blocks = level_blocks(config.blocks, backbone, config.name)
         self.pyramid = build_pyramid(backbone)
-        self.decoder = upernet_decoder(self.pyramid.widths, config.channels)
-        self.classifier = classifier(config.channels, classes)
+        channels = config.channels or backbone.dim
+        self.decoder = upernet_decoder(self.pyramid.widths, channels)
+        self.classifier = classifier(channels, classes)
         self.dropout = config.dropout
         self.auxiliary: nn.Module | None = None
         if config.auxiliary:
             self.weights = (1.0, config.auxiliary)
-            width, channels = self.pyramid.widths[_AUXILIARY_LEVEL], config.auxiliary_channels
+            width, inner = self.pyramid.widths[_AUXILIARY_LEVEL], config.auxiliary_channels
             self.auxiliary = nn.Sequential(
-                nn.Conv2d(width, channels, 3, padding=1, bias=False), SyncedBatchNorm2d(channels), nn.ReLU(inplace=True)
+                nn.Conv2d(width, inner, 3, padding=1, bias=False), SyncedBatchNorm2d(inner), nn.ReLU(inplace=True)
             )
-            self.auxiliary_classifier = classifier(channels, classes)
+            self.auxiliary_classifier = classifier(inner, classes)
 
     def read(
         self, backbone: Backbone, pixels: Float[Tensor, "b 3 h w"], drop_keys: Int[Tensor, " b"] | None
