@@ -85,9 +85,7 @@ def white_as_object(mask: Int64[Tensor, "h w"], values: set[int]) -> Int64[Tenso
     return torch.where(mask == VOID, 1, mask) if values <= {0, VOID} else mask
 
 
-def save_mask(
-    mask: Integer[Tensor, "h w"], path: Path, colours: Sequence[tuple[int, int, int]] | None = None
-) -> None:
+def save_mask(mask: Integer[Tensor, "h w"], path: Path, colours: Sequence[tuple[int, int, int]] | None = None) -> None:
     """Save a palette PNG: its values are the numbers, its palette the colours of the overlays, or those given."""
     image = Image.fromarray(mask.cpu().numpy().astype(np.uint8))
     image.putpalette([level for colour in colours or palette(256) for level in colour])

@@ -59,7 +59,7 @@ class MaskFolder:
         return [*(self._folder / name for name in written), self._folder / "masks"]
 
     def _place(self, key: str) -> str:
-        """The path of a mask: that of its image, as PNG; if two images differ in their suffix alone, with the suffix."""
+        """The path of a mask: that of its image, as PNG; the second image of one stem keeps its suffix in it."""
         place = PurePosixPath(key).with_suffix(".png").as_posix()
         if place in self._used:
             place = f"{key}.png"

@@ -20,9 +20,7 @@ _MOST = 200  # classes in the table
 PixelCounts = Counter[tuple[int, int]]  # pixels by true and predicted class; few of all pairs occur in an image
 
 
-def pixel_counts(
-    predicted: Integer[Tensor, "h w"], labels: Integer[Tensor, "h w"], classes: int
-) -> PixelCounts:
+def pixel_counts(predicted: Integer[Tensor, "h w"], labels: Integer[Tensor, "h w"], classes: int) -> PixelCounts:
     """The counts of one image, in the few bytes that its classes need."""
     table = confusion(predicted, labels, classes, VOID)
     return Counter({(int(row), int(column)): int(table[row, column]) for row, column in table.nonzero()})

@@ -8,7 +8,7 @@ Heads, in `asterism.finetuning.segmentation.heads`:
     fpn               Semantic FPN on a pyramid of tokens (FLSL)
     mask-transformer  Segmenter: class tokens and patches in a small transformer (CrIBo)
 
-Training images are scaled, cropped and flipped at random (`samples`), predictions made with sliding windows (`windows`).
+Training images are scaled, cropped and flipped at random (`samples`); predictions use sliding windows (`windows`).
 """
 
 from __future__ import annotations

@@ -87,9 +87,7 @@ class _Sum:
         return largest_upsampled(mean, self._image.original)
 
 
-def _windows(
-    images: Iterable[Prepared], window: int | None, stride: int, sums: dict[int, _Sum]
-) -> Iterator[_Window]:
+def _windows(images: Iterable[Prepared], window: int | None, stride: int, sums: dict[int, _Sum]) -> Iterator[_Window]:
     for number, image in enumerate(images):
         sums[number] = _Sum(image)
         height, width = image.pixels.shape[1:]

@@ -48,7 +48,12 @@ def losses(run: Any) -> list[float]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
     """The mask transformer after enough steps to distinguish the colours."""
-    settings = ["trainer.steps=40", "optim.lr=3e-3", "task.augmentation.photometric=false", "validation.every_epochs=10"]
+    settings = [
+        "trainer.steps=40",
+        "optim.lr=3e-3",
+        "task.augmentation.photometric=false",
+        "validation.every_epochs=10",
+    ]
     folder = tmp_path_factory.mktemp("runs") / "shapes"
     return finetune(recipe(data, "mask-transformer", *settings), folder).path
 
@@ -78,7 +83,7 @@ def test_predictions_are_files_for_programs_and_pictures_for_people(run: Path, d
     content = json.loads((made.folder / "predictions.json").read_text(encoding="utf-8"))
     assert [each["class"] for each in content["classes"]] == ["background", "rectangle", "disc"]
     assert {row["mask"] for row in content["images"]} == set(masks)
-    rows = list(csv.DictReader((made.folder / "predictions.csv").open(encoding="utf-8")))
+    rows = list(csv.DictReader((made.folder / "predictions.csv").read_text(encoding="utf-8").splitlines()))
     areas = {row["class"]: int(row["pixels"]) for row in rows if row["image"] == "inner/b.png"}
     assert areas == {name: round(1000 * share) for name, share in expected.areas.items()}
     assert len(list((made.folder / "drawings").iterdir())) == 3
@@ -194,5 +199,3 @@ def test_recipes_have_the_numbers_of_the_papers() -> None:
     assert (fpn.trainer.steps, fpn.optim.lr, fpn.optim.weight_decay) == (40_000, 6e-5, 0.01)
     assert fpn.task.model_dump()["head"]["blocks"] == (2, 5, 8, 11)
     assert (upernet.optim.layer_decay, upernet.optim.warmup_steps) == (0.65, 1500)
-
-

@@ -50,7 +50,8 @@ class MaskTransformer(SegmentHead):
         heads = config.heads or _usual_heads(dim)
         if dim % heads:
             raise UserError(
-                f"task.head.heads = {heads} does not divide the {dim} channels of the network; choose {_usual_heads(dim)}"
+                f"task.head.heads = {heads} does not divide the {dim} channels of the network; "
+                f"choose {_usual_heads(dim)}"
             )
         self.drop_path = config.drop_path
         self.input = nn.Linear(dim, dim)
