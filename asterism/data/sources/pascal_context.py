@@ -1,7 +1,7 @@
 """Pascal Context in the layout of mmsegmentation: VOC 2010's images with masks of 59 classes and the background.
 
-JPEGImages/, SegmentationClassContext/NAME.png, ImageSets/SegmentationContext/train.txt and val.txt, in the folder that is
-given or below VOCdevkit/VOC2010. Label 0 is the background, which counts as a class.
+JPEGImages/, SegmentationClassContext/NAME.png, ImageSets/SegmentationContext/train.txt and val.txt, in the folder that
+is given or below VOCdevkit/VOC2010. Label 0 is the background, which counts as a class.
 """
 
 from __future__ import annotations
