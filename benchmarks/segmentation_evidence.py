@@ -3,7 +3,7 @@
     asterism pretrain mae-scenes --out runs/mae-scenes
     python benchmarks/segmentation_evidence.py runs/mae-scenes --camvid camvid/ --out evidence/
 
-Scores are those of the test images with the weights that were chosen on held-out training images. Finished runs are kept,
+Scores are those of the test images with the weights that held-out training images chose. Finished runs are kept,
 so the command can be repeated after an interruption; the table and its intervals are printed at the end.
 """
 
