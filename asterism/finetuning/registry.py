@@ -4,5 +4,6 @@ from __future__ import annotations
 
 TASKS = {
     "classify": "asterism.finetuning.classification.classify:Classify",
+    "segment": "asterism.finetuning.segmentation.segment:Segment",
     "probe": "asterism.finetuning.classification.probe:Probe",
 }

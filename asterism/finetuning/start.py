@@ -127,9 +127,13 @@ def _resolved(recipe: FinetuneRecipe, parts: LabelledParts, fabric: Fabric) -> F
 
 def _resolved_trainer(recipe: FinetuneRecipe, images: int, fabric: Fabric) -> TrainerConfig:
     """An automatic batch size is one that suits the task; one that the user gave is checked."""
-    trainer = resolved_trainer(recipe.trainer, images, fabric.device, fabric.world_size)
+    processes = fabric.world_size * recipe.trainer.accumulate
+    trainer, usual = recipe.trainer, recipe.task.usual_batch
+    if trainer.batch_size == "auto" and usual is not None:
+        batch = max(1, min(usual, images) // processes) * processes
+        trainer = trainer.model_copy(update={"batch_size": batch})
+    trainer = resolved_trainer(trainer, images, fabric.device, fabric.world_size)
     assert isinstance(trainer.batch_size, int)
-    processes = fabric.world_size * trainer.accumulate
     try:
         recipe.task.check_micro_batch(trainer.batch_size // processes)
     except UserError:

@@ -79,6 +79,11 @@ class TaskConfig(Config):
     def check_micro_batch(self, images: int) -> None:
         """Raise a UserError if this number of images per process and micro-batch is impossible."""
 
+    @property
+    def usual_batch(self) -> int | None:
+        """Images per step over all devices if the recipe does not say; None: as in pretraining."""
+        return None
+
     def usual_epochs(self, dim: int) -> float:
         """Passes over the data if the recipe does not say; dim: channels of the backbone."""
         return 100.0
@@ -265,8 +270,12 @@ class Task(nn.Module, ABC):
         """The head as one linear layer on the network's vector, for formats that have a place for it."""
         return None
 
-    def report(self, pairs: Sequence[tuple[Any, Any]]) -> list[Section]:
-        """Parts of the report from predictions and truths of held-out images, such as a confusion matrix."""
+    def remembered(self, prediction: Any, truth: Any) -> Any:
+        """What `report` needs of one image: by default both; less for a task whose predictions take much memory."""
+        return prediction, truth
+
+    def report(self, pairs: Sequence[Any]) -> list[Section]:
+        """Parts of the report from what is `remembered` of held-out images, such as a confusion matrix."""
         return []
 
     def depths(self) -> Iterator[tuple[str, nn.Parameter, int]]:

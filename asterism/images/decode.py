@@ -44,6 +44,7 @@ SUFFIXES = frozenset(
 # Pillow would also open formats such as PostScript, which run programs. The format is determined by content, not name.
 _FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "BMP", "DIB", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF")
 _ORIENTATION = 0x0112  # EXIF tag
+_TRANSPOSED = (5, 6, 7, 8)  # orientations that exchange height and width
 ToLevels = Callable[[NDArray[Any]], NDArray[np.uint8]]  # from rows of grey values to 0…255
 _PIXELS_AT_ONCE = 1 << 22  # converted to RGB at a time, so that a large image has few copies in memory
 
@@ -56,6 +57,13 @@ def decode(data: bytes | Path, key: str) -> UInt8[Tensor, "3 h w"]:
         raise BadImage(key, "the file is empty")
     pixels = _through_libjpeg(data, key) if data.startswith(b"\xff\xd8\xff") else None
     return _through_pillow(data, key) if pixels is None else pixels
+
+
+def image_size(path: Path, key: str) -> tuple[int, int]:
+    """Height and width of the pixels that `decode` returns, from the file's header alone."""
+    with opened(read_image_file(path, key), key) as image:
+        size = (image.height, image.width)
+        return size[::-1] if _orientation(image) in _TRANSPOSED else size
 
 
 def read_image_file(path: Path, key: str) -> bytes:
@@ -247,7 +255,7 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _oriented(pixels: Tensor, orientation: int) -> Tensor:
-    if orientation in (5, 6, 7, 8):
+    if orientation in _TRANSPOSED:
         pixels = pixels.transpose(1, 2)
     if orientation in (2, 3, 6, 7):
         pixels = pixels.flip(2)

@@ -6,6 +6,7 @@ every mask of a data set.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -84,10 +85,10 @@ def white_as_object(mask: Int64[Tensor, "h w"], values: set[int]) -> Int64[Tenso
     return torch.where(mask == VOID, 1, mask) if values <= {0, VOID} else mask
 
 
-def save_mask(mask: Integer[Tensor, "h w"], path: Path) -> None:
-    """Save a palette PNG: its values are the numbers, its palette the colours of the overlays."""
+def save_mask(mask: Integer[Tensor, "h w"], path: Path, colours: Sequence[tuple[int, int, int]] | None = None) -> None:
+    """Save a palette PNG: its values are the numbers, its palette the colours of the overlays, or those given."""
     image = Image.fromarray(mask.cpu().numpy().astype(np.uint8))
-    image.putpalette([level for colour in palette(256) for level in colour])
+    image.putpalette([level for colour in colours or palette(256) for level in colour])
     image.save(path)
 
 

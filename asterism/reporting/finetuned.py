@@ -85,16 +85,16 @@ def _held_out(run: FinetunedRun, recipe: FinetuneRecipe) -> list[Section]:
     ]
 
 
-def _seen(model: FinetunedModel, source: Source) -> tuple[list[Predicted], list[Predicted], list[tuple[Any, Any]]]:
-    """The first images, the worst ones (worst first), and predictions with truths of all; few images are in memory."""
+def _seen(model: FinetunedModel, source: Source) -> tuple[list[Predicted], list[Predicted], list[Any]]:
+    """The first images, the worst ones (worst first), and what the report needs of all; few images are in memory."""
     examples: list[Predicted] = []
     worst: list[tuple[float, int, Predicted]] = []
-    pairs: list[tuple[Any, Any]] = []
+    pairs: list[Any] = []
     for batch in predictions(model.task, source):
         for each in batch.found:
             if len(examples) < _SHOWN:
                 examples.append(each)
-            pairs.append((each.prediction, each.truth))
+            pairs.append(model.task.remembered(each.prediction, each.truth))
             entry = (model.task.error(each.prediction, each.truth), -len(pairs), each)
             heapq.heappush(worst, entry)
             if len(worst) > _SHOWN:

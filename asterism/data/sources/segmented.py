@@ -43,6 +43,14 @@ class Item:
     mask: Path | int  # an image of labels, or the number to pass to `draw` of `Segmented`
 
 
+def check_item(item: Item) -> Item:
+    """The item; a UserError if one of its files is missing."""
+    for kind, path in (("image", item.image), ("mask", item.mask)):
+        if isinstance(path, Path) and not path.is_file():
+            raise UserError(f"the {kind} {path} is missing; every image of the list needs its file and its mask")
+    return item
+
+
 class Segmented:
     """Images of a folder with masks, whose values are mapped to `pixel_classes` and `VOID`."""
 
@@ -66,7 +74,7 @@ class Segmented:
         self._labels = labels
         self._draw = draw
         self._annotations = annotations
-        self._read = read
+        self.read = read
 
     @cached_property
     def fingerprint(self) -> str:
@@ -81,7 +89,7 @@ class Segmented:
             raise IndexError(index)
         item = self.items[index]
         image = decode(item.image, item.key)
-        raw = self._draw_mask(item.mask) if isinstance(item.mask, int) else self._read(item.mask)
+        raw = self._draw_mask(item.mask) if isinstance(item.mask, int) else self.read(item.mask)
         if raw.shape != image.shape[1:]:
             raise UserError(
                 f"{item.key} has {image.shape[2]}×{image.shape[1]} pixels, but its mask {raw.shape[1]}×{raw.shape[0]}; "

@@ -3,8 +3,10 @@
 CamVid      train/ trainannot/ …; label 11 is void. A data set without that label is not CamVid but the user's own
 VOC         JPEGImages/ SegmentationClass/ ImageSets/Segmentation/train.txt …, also below VOCdevkit/VOC*; trainaug
             has its masks in SegmentationClassAug/
+Context     VOC's JPEGImages/ with SegmentationClassContext/ and ImageSets/SegmentationContext/ (Pascal Context)
 ADE20K      images/training/ annotations/training/ …; label 0 is void
 Cityscapes  leftImg8bit/train/<city>/ gtFine/train/<city>/ …; 19 of the 34 labels count
+COCO-Stuff  images/train2017/ annotations/train2017/*.png …
 COCO        annotations/instances*.json with images/ (and train.txt, val.txt) or train2017/ val2017/
 own         images/ masks/, also inside train/ val/ test/, or with these inside images/ and masks/; or images with masks
             of the same names next to them. Classes are the values found, or those in classes.txt
@@ -23,9 +25,18 @@ import numpy as np
 from asterism.data.sources import splits
 from asterism.data.sources.catalog import SCENES
 from asterism.data.sources.coco import CocoMasks
+from asterism.data.sources.coco_stuff import coco_stuff
 from asterism.data.sources.open import open_source
 from asterism.data.sources.own_masks import CLASSES_FILE, OwnClasses, class_names, own_classes, paired
-from asterism.data.sources.segmented import Item, Segmented, SegmentedScenes, SegmentedSource, identity_labels
+from asterism.data.sources.pascal_context import pascal_context
+from asterism.data.sources.segmented import (
+    Item,
+    Segmented,
+    SegmentedScenes,
+    SegmentedSource,
+    check_item,
+    identity_labels,
+)
 from asterism.errors import UserError
 from asterism.images.decode import SUFFIXES
 from asterism.images.masks import VOID, read_values
@@ -63,8 +74,8 @@ def open_segmented(path: str | os.PathLike[str], split: str | None = None) -> Se
     if not parts:
         raise UserError(
             f"{root} has no masks in a known layout; give images/NAME.jpg with masks/NAME.png, or lay it out as "
-            "CamVid (train/ and trainannot/), Pascal VOC, ADE20K, Cityscapes or COCO (annotations/instances*.json), or "
-            "use scenes"
+            "CamVid (train/ and trainannot/), Pascal VOC, Pascal Context, ADE20K, Cityscapes, COCO-Stuff or COCO "
+            "(annotations/instances*.json), or use scenes"
         )
     return parts[splits.pick(_plain(split, parts), parts, str(root))]()
 
@@ -76,7 +87,7 @@ def _plain(split: str | None, parts: Mapping[str, Opener]) -> str | None:
 
 def _parts(root: Path) -> dict[str, Opener]:
     """Openers of the parts that have masks, by name."""
-    for layout in (_camvid, _voc, _ade20k, _cityscapes, _coco, _own):
+    for layout in (_camvid, pascal_context, _voc, _ade20k, _cityscapes, coco_stuff, _coco, _own):
         if parts := layout(root):
             return parts
     return {}
@@ -115,7 +126,7 @@ def _voc(root: Path) -> dict[str, Opener]:
         def items() -> list[Item]:
             keys = read_text(home / _VOC_LISTS / f"{name}.txt").split()
             masks = home / ("SegmentationClassAug" if name.endswith("aug") else "SegmentationClass")
-            return [_checked(Item(key, home / "JPEGImages" / f"{key}.jpg", masks / f"{key}.png")) for key in keys]
+            return [check_item(Item(key, home / "JPEGImages" / f"{key}.jpg", masks / f"{key}.png")) for key in keys]
 
         return lambda: Segmented(f"{home.resolve().name}/{name}", items(), _VOC, identity_labels(len(_VOC)))
 
@@ -160,7 +171,7 @@ def _cityscapes(root: Path) -> dict[str, Opener]:
             for image in sorted((root / "leftImg8bit" / name).glob("*/*_leftImg8bit.*")):
                 stem = image.stem.removesuffix("_leftImg8bit")
                 mask = root / "gtFine" / name / image.parent.name / f"{stem}_gtFine_labelIds.png"
-                found.append(_checked(Item(image.relative_to(root).as_posix(), image, mask)))
+                found.append(check_item(Item(image.relative_to(root).as_posix(), image, mask)))
             return found
 
         return lambda: Segmented(f"{root.resolve().name}/{name}", items(), list(_CITYSCAPES.values()), labels)
@@ -192,7 +203,7 @@ def _coco_opener(root: Path, annotations: Path, part: str, chosen: Path | None) 
         for name in names:
             if name not in masks.images:
                 raise UserError(f"{chosen} names {name}, which is not in {annotations}")
-            items.append(_checked(Item(name, folder / name, masks.images[name])))
+            items.append(check_item(Item(name, folder / name, masks.images[name])))
         labels = identity_labels(len(masks.classes))
         return Segmented(f"{root.resolve().name}/{part}", items, masks.classes, labels, masks, annotations)
 
@@ -258,13 +269,6 @@ def _paired(root: Path, images: Path, masks: Path) -> list[Item]:
     if without:
         raise UserError(f"{len(without)} images of {images} have no mask in {masks}, such as {without[0]}")
     return [Item(file.relative_to(root).as_posix(), file, known[file.stem]) for file in found]
-
-
-def _checked(item: Item) -> Item:
-    for kind, path in (("image", item.image), ("mask", item.mask)):
-        if isinstance(path, Path) and not path.is_file():
-            raise UserError(f"the {kind} {path} is missing; every image of the list needs its file and its mask")
-    return item
 
 
 def _folders(place: Path) -> list[Path]:

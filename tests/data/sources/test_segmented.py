@@ -214,3 +214,37 @@ def test_a_stamp_detects_other_files_under_the_same_names(tmp_path: Path) -> Non
     _save(tmp_path / "trainannot" / "001.png", np.full((16, 24), 2))
     assert stamp(open_segmented(tmp_path)) != before
     assert open_segmented(tmp_path).fingerprint == name
+
+
+def test_pascal_context_has_its_own_masks_next_to_those_of_voc(tmp_path: Path) -> None:
+    home = tmp_path / "VOCdevkit" / "VOC2010"
+    (home / "JPEGImages").mkdir(parents=True)
+    halves(0)[0].save(home / "JPEGImages" / "a.jpg")
+    _save(home / "SegmentationClassContext" / "a.png", np.where(halves(0)[1] == 1, 59, 0))
+    for kind in ("Segmentation", "SegmentationContext"):
+        (home / "ImageSets" / kind).mkdir(parents=True)
+        (home / "ImageSets" / kind / "train.txt").write_text("a\n")
+    source = open_segmented(tmp_path)
+    assert len(source.pixel_classes) == 60
+    assert source.pixel_classes[59] == "wood"
+    assert source[0].semantic is not None
+    assert source[0].semantic.unique().tolist() == [0, 59]
+    (home / "ImageSets" / "SegmentationContext" / "val.txt").write_text("missing\n")
+    with pytest.raises(UserError, match=r"the image .*missing\.jpg is missing"):
+        open_segmented(tmp_path, "val")
+
+
+@pytest.mark.parametrize(("suffix", "values"), [("", (91, 181, 11)), ("_labelTrainIds", (80, 170, 255))])
+def test_coco_stuff_as_published_and_as_converted(tmp_path: Path, suffix: str, values: tuple[int, ...]) -> None:
+    (tmp_path / "images" / "train2017").mkdir(parents=True)
+    image, mask = halves(0)
+    image.save(tmp_path / "images" / "train2017" / "000000000009.jpg")
+    labels = np.where(mask == 1, values[0], values[1])
+    labels[0, :2] = values[2]
+    _save(tmp_path / "annotations" / "train2017" / f"000000000009{suffix}.png", labels)
+    (tmp_path / "annotations" / "instances_train2017.json").write_text("{}")
+    source = open_segmented(tmp_path)
+    assert source.name == "coco-stuff/train"
+    assert (len(source.pixel_classes), source.pixel_classes[80]) == (171, "banner")
+    assert source[0].semantic is not None
+    assert source[0].semantic.unique().tolist() == [80, 170, VOID]

@@ -1,0 +1,74 @@
+"""One linear layer on the patch tokens, on a frozen network: the linear segmentation of CrIBo and of STELLAR.
+
+CrIBo takes the tokens after the final norm, or those of the last four blocks, each normed and concatenated (its table
+7), and computes the loss on pixels after bilinear upsampling. STELLAR puts a batch norm before the layer and computes
+the loss on patches (`task.loss_on=patches`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from asterism.errors import UserError
+from asterism.finetuning.segmentation.heads.base import Logits, SegmentHead, SegmentHeadConfig, classifier, final_norm
+from asterism.nn.backbone import Backbone
+from asterism.nn.batch_norm import SyncedBatchNorm2d
+from asterism.ranges import Few
+from asterism.types import Tokens
+
+
+class LinearConfig(SegmentHeadConfig):
+    """Settings of the linear head."""
+
+    freezes: ClassVar[bool] = True
+
+    name: Literal["linear"] = "linear"
+    layers: Few = 1  # last blocks whose tokens are concatenated
+    norm: bool = False  # a batch norm before the layer
+
+    def build(self, backbone: Backbone, classes: int) -> LinearHead:
+        return LinearHead(self, backbone, classes)
+
+
+class LinearHead(SegmentHead):
+    """A 1×1 convolution, after a batch norm if wanted."""
+
+    def __init__(self, config: LinearConfig, backbone: Backbone, classes: int) -> None:
+        super().__init__()
+        there = backbone.depth - backbone.first_block
+        if config.layers > there:
+            raise UserError(
+                f"task.head.layers = {config.layers}: the network has {there} blocks whose tokens have its final grid; "
+                f"choose at most {there}"
+            )
+        self.layers = config.layers
+        width = backbone.dim * config.layers
+        self.norm = SyncedBatchNorm2d(width) if config.norm else nn.Identity()
+        self.classifier = classifier(width, classes)
+
+    def read(
+        self, backbone: Backbone, pixels: Float[Tensor, "b 3 h w"], drop_keys: Int[Tensor, " b"] | None
+    ) -> list[Tokens]:
+        if self.layers == 1:
+            return [backbone(pixels, drop_keys=drop_keys)]
+        found = backbone.block_outputs(pixels, range(-self.layers, 0), drop_keys=drop_keys)
+        norm = final_norm(backbone)
+        return [Tokens(each.cls, norm(each.patches), each.registers, each.grid) for each in found]
+
+    def forward(self, tokens: Sequence[Tokens], keys: Int[Tensor, " b"] | None) -> list[Logits]:
+        logits = self._logits(torch.cat([each.patches for each in tokens], dim=2))
+        return [logits.mT.reshape(len(logits), -1, *tokens[0].grid)]
+
+    def scores_of(self, patches: Float[Tensor, "b n d"]) -> Float[Tensor, "b n c"]:
+        if self.layers > 1:
+            return super().scores_of(patches)
+        return self._logits(patches).float().softmax(dim=2)
+
+    def _logits(self, patches: Float[Tensor, "b n d"]) -> Float[Tensor, "b n c"]:
+        """The patches as a map of one column."""
+        return self.classifier(self.norm(patches.mT[..., None]))[..., 0].mT

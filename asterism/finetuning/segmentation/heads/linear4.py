@@ -1,0 +1,60 @@
+"""One linear layer on the concatenated tokens of four blocks, on a frozen network: the linear segmentation of iBOT.
+
+The blocks are 3, 5, 7 and 11 of 12, and in proportion for other depths; their tokens are taken without the final norm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from asterism.errors import UserError
+from asterism.finetuning.segmentation.heads.base import (
+    Blocks,
+    Logits,
+    SegmentHead,
+    SegmentHeadConfig,
+    classifier,
+    concatenated,
+    level_blocks,
+)
+from asterism.nn.backbone import Backbone
+from asterism.nn.pyramid import token_map
+from asterism.types import Tokens
+
+
+class Linear4Config(SegmentHeadConfig):
+    """Settings of iBOT's linear head."""
+
+    freezes: ClassVar[bool] = True
+
+    name: Literal["linear4"] = "linear4"
+    blocks: Blocks | None = None  # None: 3, 5, 7 and 11 of 12 blocks, in proportion for other depths
+
+    def build(self, backbone: Backbone, classes: int) -> Linear4Head:
+        return Linear4Head(self, backbone, classes)
+
+
+class Linear4Head(SegmentHead):
+    """A 1×1 convolution on the tokens of four blocks."""
+
+    def __init__(self, config: Linear4Config, backbone: Backbone, classes: int) -> None:
+        super().__init__()
+        if backbone.first_block > 0:
+            raise UserError(
+                "head=linear4 concatenates the tokens of four blocks, but those of a Swin's stages have different "
+                "grids; choose head=linear, upernet or fpn, or a ViT"
+            )
+        self.raw_blocks = level_blocks(config.blocks, backbone, config.name)
+        self.classifier = classifier(4 * backbone.dim, classes)
+
+    def read(
+        self, backbone: Backbone, pixels: Float[Tensor, "b 3 h w"], drop_keys: Int[Tensor, " b"] | None
+    ) -> list[Tokens]:
+        return backbone.block_outputs(pixels, self.raw_blocks, drop_keys=drop_keys)
+
+    def forward(self, tokens: Sequence[Tokens], keys: Int[Tensor, " b"] | None) -> list[Logits]:
+        return [self.classifier(concatenated([token_map(each) for each in tokens]))]

@@ -1,0 +1,259 @@
+"""Segmentation: a class for every pixel. Linear heads on a frozen network, or fine-tuning with a decoder.
+
+Heads, in `asterism.finetuning.segmentation.heads`:
+
+    linear            one linear layer on the last tokens of the frozen network (CrIBo, STELLAR)
+    linear4           one linear layer on the tokens of four blocks of the frozen network (iBOT)
+    upernet           UPerNet on a pyramid of tokens (SOP, iBOT)
+    fpn               Semantic FPN on a pyramid of tokens (FLSL)
+    mask-transformer  Segmenter: class tokens and patches in a small transformer (CrIBo)
+
+Training images are scaled, cropped and flipped at random (`samples`); predictions use sliding windows (`windows`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
+
+import torch
+from jaxtyping import Float, Int, UInt8
+from pydantic import SerializeAsAny, field_validator
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from asterism.data import Sample, Source
+from asterism.data.sample_loader import MakeBatch
+from asterism.data.sources.segmented_layouts import open_segmented
+from asterism.data.sources.splits import UnknownSplit
+from asterism.errors import UserError
+from asterism.finetuning.segmentation.heads import HEADS
+from asterism.finetuning.segmentation.heads.base import SegmentHeadConfig
+from asterism.finetuning.segmentation.heads.linear import LinearConfig
+from asterism.finetuning.segmentation.labelled import numbered_like, open_checked, pixel_classes
+from asterism.finetuning.segmentation.maps import Labels, Segmentation, first_colour
+from asterism.finetuning.segmentation.metric import SegmentationMetric
+from asterism.finetuning.segmentation.output import MaskFolder
+from asterism.finetuning.segmentation.report import PixelCounts, class_sections, pixel_counts
+from asterism.finetuning.segmentation.samples import SegmentAugmentationConfig, SegmentSamples, resize, resized
+from asterism.finetuning.segmentation.windows import Prepared, label_maps
+from asterism.finetuning.task import Metric, PredictionWriter, Start, Task, TaskBatch, TaskConfig, chosen_head
+from asterism.images.masks import VOID
+from asterism.ops.patch_labels import class_counts, majority_labels
+from asterism.ops.segmentation_metrics import confusion, scores
+from asterism.ranges import Pixels, PositiveShare
+from asterism.types import Losses, Progress, Tokens
+from asterism.viz.mask_overlay import overlay
+from asterism.viz.page import Section
+
+_LARGE = 1024  # channels of ViT-L
+_UNUSED = ("fc_norm", "attn_pool", "head", "head_drop")  # parts of timm's networks that belong to classifiers
+
+
+class SegmentConfig(TaskConfig):
+    """Settings of the task; the defaults of the optimiser are those of iBOT's segmentation."""
+
+    recipe_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        {
+            "optim": {
+                "lr": 7e-4,
+                "lr_scaling": "none",
+                "schedule": "poly",
+                "power": 1.0,
+                "min_lr": 0.0,
+                "warmup_epochs": 1.0,
+            },
+            "average": None,
+        }
+    )
+
+    name: Literal["segment"] = "segment"
+    head: SerializeAsAny[SegmentHeadConfig] = LinearConfig()
+    frozen: bool | Literal["auto"] = "auto"  # the network; auto: with a linear head
+    side: Pixels | None = None  # shorter side that images are resized to; None: source.image_size, the side of a crop
+    augmentation: SegmentAugmentationConfig = SegmentAugmentationConfig()
+    loss_on: Literal["pixels", "patches"] = "pixels"  # patches: their most frequent class
+    inference: Literal["windows", "whole"] = "windows"  # windows of the size of a training crop, or the whole image
+    stride: PositiveShare = 2 / 3  # from a window to the next, as a share of its side
+
+    @field_validator("head", mode="before")
+    @classmethod
+    def _choose_head(cls, value: Any) -> Any:
+        return chosen_head(value, HEADS)
+
+    @property
+    def freezes(self) -> bool:
+        return self.head.freezes if self.frozen == "auto" else self.frozen
+
+    @property
+    def usual_batch(self) -> int:
+        """As published."""
+        return 16
+
+    def check_micro_batch(self, images: int) -> None:
+        if images < self.head.least_images:
+            raise UserError(
+                f"each process gets {images} image at a time, but the batch norm of head={self.head.name} needs "
+                f"{self.head.least_images}; choose a larger trainer.batch_size or fewer devices"
+            )
+
+    def usual_layer_decay(self, dim: int) -> float:
+        """As in iBOT: 0.65, and 0.75 for ViT-L."""
+        return 1.0 if self.freezes else 0.75 if dim >= _LARGE else 0.65
+
+
+class Segment(Task):
+    """A network with a head that gives every pixel a class."""
+
+    Config = SegmentConfig
+    primary = "miou"
+    config: SegmentConfig
+
+    def __init__(self, config: SegmentConfig, start: Start) -> None:
+        super().__init__(config, start)
+        self.head = config.head.build(start.backbone, len(start.classes))
+        self.backbone.requires_grad_(not config.freezes)
+        for parameter in self._unused():
+            parameter.requires_grad_(False)
+
+    @classmethod
+    def open(cls, config: SegmentConfig, path: str, split: str | None) -> Source:
+        return open_checked(path, split)
+
+    @classmethod
+    def open_test(cls, config: SegmentConfig, path: str, split: str | None) -> Source:
+        """Unlike training images, those to test on may lack some classes."""
+        try:
+            return open_segmented(path, split or "test")
+        except UnknownSplit:
+            if split is not None:
+                raise
+        return open_segmented(path)
+
+    @classmethod
+    def class_names(cls, config: SegmentConfig, source: Source) -> tuple[str, ...]:
+        return tuple(pixel_classes(source))
+
+    def labelled_like_training(self, source: Source) -> Source:
+        return numbered_like(source, self.classes)
+
+    def train(self, mode: bool = True) -> Segment:
+        """A frozen network stays in evaluation mode."""
+        super().train(mode)
+        if self.config.freezes:
+            self.backbone.eval()
+        return self
+
+    def samples(self) -> MakeBatch[TaskBatch]:
+        return SegmentSamples(self.config.augmentation, self.image_size, self._side, self.mean, self.std)
+
+    def loss(self, batch: TaskBatch, progress: Progress) -> Losses:
+        """Cross-entropy, averaged over all pixels of the crops; void ones count as zero.
+
+        So is mmsegmentation's, and it is a mean over images: processes can average it again.
+        """
+        assert isinstance(batch.images, Tensor)
+        (masks,) = batch.truths
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.freezes):
+            drop_keys = None if self.config.freezes else batch.keys
+            tokens = self.head.read(self.backbone, batch.images, drop_keys)
+        names = ("cross_entropy", "auxiliary_cross_entropy")
+        labels = self._labels(masks)
+        terms = {
+            name: _cross_entropy(logits, labels)
+            for name, logits in zip(names, self.head(tokens, batch.keys), strict=False)
+        }
+        return Losses(terms, dict(zip(names, self.head.weights, strict=False)))
+
+    @torch.no_grad()
+    def predict(self, images: Sequence[UInt8[Tensor, "3 _ _"]]) -> list[Segmentation]:
+        window = None if self.config.inference == "whole" else self.image_size
+        stride = max(1, round(self.config.stride * self.image_size))
+        maps = label_maps(map(self._prepared, images), self._logits, window, stride)
+        return [Segmentation(mask, self.classes) for mask in maps]
+
+    def named_outputs(self, tokens: Tokens) -> dict[str, Tensor]:
+        return {"patch_scores": self.head.scores_of(tokens.patches)}
+
+    def truth(self, sample: Sample) -> Labels:
+        if sample.semantic is None:
+            raise UserError(f"{sample.key} has no mask; segmentation needs one per image")
+        return Labels(sample.semantic.to(torch.uint8), self.classes)
+
+    def metric(self) -> Metric:
+        return SegmentationMetric(self.classes, each_class=True)
+
+    def choosing_metric(self) -> Metric:
+        return SegmentationMetric(self.classes, each_class=False)
+
+    def drawing(self, image: UInt8[Tensor, "3 h w"], prediction: Segmentation | Labels) -> UInt8[Tensor, "3 _ _"]:
+        mask = prediction.mask.long()
+        return overlay(image.cpu(), torch.where(mask == VOID, 0, mask + first_colour(self.classes)))
+
+    def writer(self, folder: Path) -> PredictionWriter:
+        return MaskFolder(folder, self.classes)
+
+    def error(self, prediction: Segmentation, truth: Labels) -> float:
+        """One minus the mean intersection over union of the classes in the image or in the prediction."""
+        counts = confusion(prediction.mask, truth.mask, len(self.classes), VOID)
+        return 1 - scores(counts).miou if counts.any() else 0.0
+
+    def remembered(self, prediction: Segmentation, truth: Labels) -> PixelCounts:
+        return pixel_counts(prediction.mask, truth.mask, len(self.classes))
+
+    def report(self, images: Sequence[PixelCounts]) -> list[Section]:
+        return class_sections(self.classes, images)
+
+    def without_decay(self) -> set[str]:
+        return super().without_decay() | {"head.class_tokens"}
+
+    @property
+    def _side(self) -> int:
+        return self.config.side or self.image_size
+
+    def _logits(self, pixels: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b c _ _"]:
+        return self.head(self.head.read(self.backbone, pixels, None), None)[0]
+
+    def _prepared(self, image: UInt8[Tensor, "3 h w"]) -> Prepared:
+        """The image at the size of the task; a margin of the mean colour makes it as large as a window."""
+        original = (image.shape[1], image.shape[2])
+        size = resized(*original, self._side)
+        if self.config.inference == "whole":
+            patch = self.backbone.patch_size
+            size = (max(1, round(size[0] / patch)) * patch, max(1, round(size[1] / patch)) * patch)
+            return Prepared(self.normalise(resize(image, size)[None])[0], size, original)
+        pixels = self.normalise(resize(image, size)[None])[0]
+        below, right = (max(0, self.image_size - side) for side in size)
+        return Prepared(F.pad(pixels, (0, right, 0, below)), size, original)
+
+    def _labels(self, masks: UInt8[Tensor, "b h w"]) -> Int[Tensor, "b _ _"]:
+        """The labels at the resolution of the loss."""
+        if self.config.loss_on == "pixels":
+            return masks.long()
+        side = self.backbone.patch_size
+        return majority_labels(class_counts(masks, (side, side), len(self.classes), VOID), VOID)
+
+    def _unused(self) -> Iterator[nn.Parameter]:
+        """Parameters of the network that the head's tokens do not depend on; data parallelism refuses to train them."""
+        raw = self.head.raw_blocks
+        for part in (*_UNUSED, "norm") if raw else _UNUSED:
+            found = getattr(self.backbone.network, part, None)
+            if isinstance(found, nn.Module):
+                yield from found.parameters()
+        mask_token = getattr(self.backbone, "mask_token", None)
+        if mask_token is not None:
+            yield mask_token
+        if raw and self.backbone.first_block == 0:
+            blocks: Any = self.backbone.network.blocks
+            yield from blocks[max(raw) + 1 :].parameters()
+
+
+def _cross_entropy(logits: Float[Tensor, "b c _ _"], labels: Int[Tensor, "b h w"]) -> Float[Tensor, ""]:
+    """Of the logits upsampled to the resolution of the labels."""
+    size = (labels.shape[1], labels.shape[2])
+    logits = logits.float()
+    if tuple(logits.shape[2:]) != size:
+        logits = F.interpolate(logits, size, mode="bilinear", align_corners=False)
+    return F.cross_entropy(logits, labels, ignore_index=VOID, reduction="sum") / labels.numel()
