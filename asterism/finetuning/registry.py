@@ -4,5 +4,6 @@ from __future__ import annotations
 
 TASKS = {
     "classify": "asterism.finetuning.classification.classify:Classify",
+    "detect": "asterism.finetuning.detection.detect:Detect",
     "probe": "asterism.finetuning.classification.probe:Probe",
 }

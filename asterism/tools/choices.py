@@ -35,8 +35,8 @@ def methods() -> dict[str, str]:
 
 def tasks() -> dict[str, str]:
     """Tasks of fine-tuning, each with the first line of its file."""
-    modules = {name: place.partition(":")[0].rpartition(".")[2] for name, place in TASKS.items()}
-    return {name: _first_line(_PACKAGE / "finetuning" / f"{module}.py") for name, module in modules.items()}
+    modules = {name: place.partition(":")[0].replace(".", "/") for name, place in TASKS.items()}
+    return {name: _first_line(_PACKAGE.parent / f"{module}.py") for name, module in modules.items()}
 
 
 def recipes() -> dict[str, str]:
