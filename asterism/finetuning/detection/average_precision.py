@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from asterism.data.sources.objects.run_lengths import quiet_coco
 from asterism.errors import MissingExtra
 from asterism.finetuning.detection.objects import Detections, TrueObjects
 from asterism.ops import collectives
@@ -39,9 +40,10 @@ class AveragePrecision:
         self._kinds = {prefix: _Matches(classes, kind) for prefix, kind in kinds.items()}
 
     def update(self, predictions: Sequence[Detections], truths: Sequence[TrueObjects]) -> None:
-        for prediction, truth in zip(predictions, truths, strict=True):
-            for each in self._kinds.values():
-                each.add(prediction, truth)
+        with quiet_coco():
+            for prediction, truth in zip(predictions, truths, strict=True):
+                for each in self._kinds.values():
+                    each.add(prediction, truth)
 
     def gathered(self) -> dict[str, float]:
         return {
@@ -126,7 +128,7 @@ class _Matches:
 
 
 def _summarised(evaluation: Any) -> dict[str, float]:
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()), quiet_coco():
         evaluation.accumulate()
         evaluation.summarize()
     found = {name: float(evaluation.stats[place]) for name, place in _VALUES.items()}

@@ -138,7 +138,7 @@ def resized(found: Labelled, size: tuple[int, int]) -> Labelled:
     scale = torch.tensor([size[1] / before[1], size[0] / before[0]]).repeat(2)
     masks = found.masks
     if masks is not None:
-        masks = F.interpolate(masks[None].to(torch.uint8), size, mode="nearest-exact")[0].bool()
+        masks = masks.new_zeros(0, *size) if not len(masks) else _nearest(masks, size)
     return Labelled(image, found.boxes * scale, found.labels, masks)
 
 
@@ -199,6 +199,10 @@ def _cut_to(found: Labelled, canvas: tuple[int, int], down: float, across: float
         return found
     rows, columns = min(height, canvas[0]), min(width, canvas[1])
     return cropped(found, int(down * (height - rows + 1)), int(across * (width - columns + 1)), rows, columns)
+
+
+def _nearest(masks: Bool[Tensor, "m h w"], size: tuple[int, int]) -> Bool[Tensor, "m _ _"]:
+    return F.interpolate(masks[None].to(torch.uint8), size, mode="nearest-exact")[0].bool()
 
 
 def _brightened(image: UInt8[Tensor, "3 h w"], factor: float) -> UInt8[Tensor, "3 h w"]:

@@ -6,7 +6,9 @@ All of it is pycocotools, so that a mask has exactly the pixels that COCO's own 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,14 @@ def coco_masks() -> Any:
         raise MissingExtra("pycocotools", "detect") from None
 
 
+@contextmanager
+def quiet_coco() -> Iterator[None]:
+    """Without the warnings that numpy 2 has about pycocotools' arrays, which users cannot act on."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
 def encode(masks: Bool[Tensor, "m h w"]) -> tuple[RunLengths, ...]:
     """The run lengths of each mask."""
     columns_first = np.asfortranarray(masks.permute(1, 2, 0).cpu().numpy().astype(np.uint8))
@@ -37,7 +47,8 @@ def decode(masks: Sequence[RunLengths], size: tuple[int, int]) -> Bool[Tensor, "
     """The pixels of masks of images of this height and width."""
     if not masks:
         return torch.zeros(0, *size, dtype=torch.bool)
-    return torch.from_numpy(coco_masks().decode(list(masks))).permute(2, 0, 1).bool()
+    with quiet_coco():
+        return torch.from_numpy(coco_masks().decode(list(masks))).permute(2, 0, 1).bool()
 
 
 def of_polygons(outlines: Sequence[Sequence[float]], size: tuple[int, int]) -> RunLengths:
