@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--test", default=None, help="data to test on, if not that of the recipe")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("changes", nargs="*")
+    parser.add_argument("--set", dest="changes", nargs="*", default=[], metavar="section.key=value")
     options = parser.parse_args()
     torch.set_num_threads(1)
     values: dict[str, list[dict[str, float]]] = {"pretrained": [], "fresh": []}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -22,6 +21,7 @@ from asterism.finetuning.detection.window_attention import check_windows_fit, gl
 from asterism.nn.backbone import Backbone
 from asterism.nn.pyramid import build_pyramid, token_map
 from asterism.nn.vit import ViT
+from asterism.ops.precision import at_least_float32
 
 PyramidName = Literal["levels", "simple"]
 LEVELS = ("0", "1", "2", "3")  # as torchvision names the maps that regions are cut from
@@ -127,4 +127,4 @@ class _ChannelNorm(nn.LayerNorm):
 
 def as_float32(maps: dict[str, Tensor]) -> dict[str, Tensor]:
     """Coordinates of boxes need more than the 8 bits of bfloat16, and they are computed in the type of the maps."""
-    return {name: each.to(torch.float32) for name, each in maps.items()}
+    return {name: at_least_float32(each) for name, each in maps.items()}

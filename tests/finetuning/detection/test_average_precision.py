@@ -37,21 +37,25 @@ def made(images: int = 12) -> tuple[list[Detections], list[TrueObjects]]:
     predictions, truths = [], []
     for number in range(images):
         count = number % 5
-        corner = uniform(count, 2) * torch.tensor([60.0, 20.0])
-        sides = torch.tensor([12.0, 50.0, 98.0])[torch.randint(0, 3, (count, 1), generator=draw)] * (0.8 + 0.2 * uniform(count, 2))
+        corner = uniform(count, 2) * torch.tensor([50.0, 10.0])
+        sides = torch.tensor([12.0, 50.0, 106.0])[torch.randint(0, 3, (count, 1), generator=draw)] * (
+            0.92 + 0.08 * uniform(count, 2)
+        )
         boxes = torch.cat([corner, corner + sides], dim=1)
         labels = torch.randint(0, 3, (count,), generator=draw)
         crowd = uniform(count) < 0.15
         truths.append(TrueObjects(boxes, labels, crowd, sides.prod(dim=1), rectangles(boxes), NAMES, SIZE))
         again = torch.cat([boxes, boxes, 10 + 20 * uniform(2, 1).repeat(1, 4) + torch.tensor([0.0, 0, 30, 40])])
-        again = (again + 6 * (uniform(len(again), 4) - 0.5)).clamp(0, 118)
+        again = (again + 6 * (uniform(len(again), 4) - 0.5)).clamp(0, 119)
         found = torch.cat([labels, labels, torch.randint(0, 3, (2,), generator=draw)])
         scores = uniform(len(again)).sort(descending=True).values
         predictions.append(Detections(again, scores, found, rectangles(again), NAMES, SIZE))
     return predictions, truths
 
 
-def official(predictions: list[Detections], truths: list[TrueObjects], kind: str, coco: Any, evaluation: Any) -> list[float]:
+def official(
+    predictions: list[Detections], truths: list[TrueObjects], kind: str, coco: Any, evaluation: Any
+) -> list[float]:
     """The values of a library that is given the whole set at once."""
     annotations = [record for number, truth in enumerate(truths, 1) for record in truth.as_coco(number)]
     images = [{"id": number, "height": SIZE[0], "width": SIZE[1]} for number in range(1, len(truths) + 1)]
@@ -118,7 +122,5 @@ def test_two_processes_have_the_values_of_one() -> None:
 def test_pairs_for_reports_ignore_crowds_and_count_doubles_as_wrong() -> None:
     boxes = torch.tensor([[0.0, 0, 10, 10], [20, 20, 40, 40]])
     truth = TrueObjects(boxes, torch.tensor([0, 1]), torch.tensor([False, True]), torch.ones(2), None, NAMES, SIZE)
-    found = Detections(
-        boxes[[0, 0, 1]], torch.tensor([0.9, 0.8, 0.7]), torch.tensor([0, 0, 1]), None, NAMES, SIZE
-    )
+    found = Detections(boxes[[0, 0, 1]], torch.tensor([0.9, 0.8, 0.7]), torch.tensor([0, 0, 1]), None, NAMES, SIZE)
     assert found_pairs(found, truth) == ([(0, 0)], [1], [])

@@ -64,7 +64,12 @@ def test_boxes_follow_the_size() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"shorter": (20, 30)}, {"jitter": (0.4, 2.0)}, {"crop": 1.0, "crop_sides": (14, 24), "crop_shorter": (28, 40)}],
+    [
+        {},
+        {"shorter": (20, 30)},
+        {"jitter": (0.4, 2.0)},
+        {"crop": 1.0, "crop_sides": (14, 24), "crop_shorter": (28, 40)},
+    ],
     ids=["fill", "shorter", "jitter", "crop"],
 )
 def test_every_augmentation_keeps_boxes_on_their_objects(changes: dict[str, Any]) -> None:
@@ -75,7 +80,7 @@ def test_every_augmentation_keeps_boxes_on_their_objects(changes: dict[str, Any]
         made = make.augmented(found, key)
         assert made.image.shape[1] <= 40
         assert made.image.shape[2] <= 40
-        assert_true(made, slack=1.5)
+        assert_true(made, slack=2.0)  # both sizes changed: half a pixel of the original each time
         flips += int(torch.equal(make.augmented(found, key).image, made.image))
     assert flips == 12
 

@@ -30,7 +30,7 @@ class _NoBackbone(nn.Module):
 
 
 def theirs(task: Detect, masks: bool) -> Any:
-    """torchvision's own model with the same weights, apart from the backbone."""
+    """The model of torchvision with the same weights, apart from the backbone."""
     anchors = task.head.rpn.anchor_generator
     options: dict[str, Any] = {
         "rpn_anchor_generator": AnchorGenerator(anchors.sizes, anchors.aspect_ratios),
@@ -139,7 +139,9 @@ def test_a_cascade_labels_moved_boxes_again_at_its_own_overlap() -> None:
     maps = task.head.features(task.backbone, batch.images, None)
     targets = [{**truth, "labels": truth["labels"] + 1} for truth in batch.truths]
     losses = task.head.losses_of_maps(maps, batch.images, sizes, targets, batch.keys)
-    assert losses.weights == {f"{n}_{s}": w for n in ("class", "box", "mask") for s, w in ((1, 1.0), (2, 0.5), (3, 0.25))}
+    assert losses.weights == {
+        f"{n}_{s}": w for n in ("class", "box", "mask") for s, w in ((1, 1.0), (2, 0.5), (3, 0.25))
+    }
 
     proposals, _ = task.head.rpn(ImageList(batch.images, sizes), maps, targets)
     regions, _, _, _ = heads.stages[0].select_training_samples(proposals, targets)

@@ -59,7 +59,10 @@ def test_compressed_run_lengths(tmp_path: Path) -> None:
 
 
 MISTAKES: dict[str, tuple[Any, str]] = {
-    "outside": (lambda c: c["annotations"][0].update(bbox=[25, 2, 30, 8]), "which is outside its image of 32×24 pixels"),
+    "outside": (
+        lambda c: c["annotations"][0].update(bbox=[25, 2, 30, 8]),
+        "which is outside its image of 32×24 pixels",
+    ),
     "no area": (lambda c: c["annotations"][0].update(bbox=[5, 2, 0, 8]), "which has no area; correct or remove it"),
     "nan": (lambda c: c["annotations"][0].update(bbox=[5, 2, float("nan"), 8]), "which is not in pixels"),
     "no annotations": (lambda c: c.update(annotations=[]), "has no annotations; there is nothing to learn"),

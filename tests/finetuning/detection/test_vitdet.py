@@ -36,7 +36,9 @@ def test_small_windows_do_not_see_each_other() -> None:
     backbone, images = plain(), torch.rand(1, 3, 32, 32)
     changed = images.clone()
     changed[..., 16:] = 0.3  # the right half
-    found, other = (windowed_tokens(backbone, each, 2, set(), None).patches.unflatten(1, (4, 4)) for each in (images, changed))
+    found, other = (
+        windowed_tokens(backbone, each, 2, set(), None).patches.unflatten(1, (4, 4)) for each in (images, changed)
+    )
     torch.testing.assert_close(found[:, :, :2], other[:, :, :2])
     assert not torch.allclose(found[:, :, 2:], other[:, :, 2:])
     whole = windowed_tokens(backbone, changed, 2, {2}, None).patches.unflatten(1, (4, 4))
@@ -96,5 +98,5 @@ def test_a_detector_with_windows_learns_every_part() -> None:
 def test_windows_and_pyramids_must_fit_the_network() -> None:
     with pytest.raises(UserError, match="pyramid = simple is for networks with one resolution"):
         detector("mask-rcnn", SWIN, 64, pyramid="simple")
-    with pytest.raises(UserError, match="window is for task.head.pyramid=simple"):
+    with pytest.raises(UserError, match=r"window is for task\.head\.pyramid=simple"):
         detector("mask-rcnn", window=2)

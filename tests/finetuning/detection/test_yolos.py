@@ -35,7 +35,9 @@ def test_matching_has_the_least_cost_of_all_assignments() -> None:
         cost = torch.rand(5, 3, generator=torch.Generator().manual_seed(seed))
         rows, columns = least_cost_pairs(cost)
         found = float(cost[rows, columns].sum())
-        best = min(float(sum(cost[row, column] for column, row in enumerate(order))) for order in permutations(range(5), 3))
+        best = min(
+            float(sum(cost[row, column] for column, row in enumerate(order))) for order in permutations(range(5), 3)
+        )
         assert len(set(rows.tolist())) == len(set(columns.tolist())) == 3
         assert abs(found - best) < 1e-6
 
