@@ -85,8 +85,7 @@ def streamed(predictions: list[Detections], truths: list[TrueObjects]) -> dict[s
 
 @pytest.mark.parametrize("kind", ["bbox", "segm"])
 def test_values_are_those_of_both_libraries(kind: str) -> None:
-    from faster_coco_eval import COCO as FasterCOCO
-    from faster_coco_eval import COCOeval_faster
+    import faster_coco_eval as faster
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
@@ -95,7 +94,7 @@ def test_values_are_those_of_both_libraries(kind: str) -> None:
     own = [found[f"{'mask_' if kind == 'segm' else ''}{name}"] for name in KEYS]
     assert all(2 < value < 98 for value in own[:3])
     assert own == pytest.approx(official(predictions, truths, kind, COCO, COCOeval), abs=1e-9)
-    assert own == pytest.approx(official(predictions, truths, kind, FasterCOCO, COCOeval_faster), abs=1e-4)
+    assert own == pytest.approx(official(predictions, truths, kind, faster.COCO, faster.COCOeval_faster), abs=1e-4)
 
 
 def test_perfect_and_useless_detections() -> None:
