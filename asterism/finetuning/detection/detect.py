@@ -64,6 +64,7 @@ class DetectConfig(TaskConfig):
     name: Literal["detect"] = "detect"
     head: SerializeAsAny[DetectHeadConfig] = MaskRcnnConfig()
     sizes: SizesConfig = SizesConfig()
+    flawed_boxes: Literal["refuse", "leave-out"] = "refuse"  # outside their image or without area; COCO has two such
     empty_classes: Literal["refuse", "keep"] = "refuse"  # classes without a single object in the training data
 
     @field_validator("head", mode="before")
@@ -94,7 +95,7 @@ class Detect(Task):
     @classmethod
     def open(cls, config: DetectConfig, path: str, split: str | None) -> Source:
         coco_masks()  # without pycocotools nothing can be measured: say so before anything is trained
-        source = open_objects(path, split)
+        source = open_objects(path, split, leave_out_flawed=config.flawed_boxes == "leave-out")
         if isinstance(config.head, MaskRcnnConfig) and not source.has_masks:
             raise UserError(
                 f"head = {config.head.name} learns masks, but {source.name} has boxes only; choose head=faster-rcnn"

@@ -175,6 +175,16 @@ def test_stage_weights_must_fit_the_stages() -> None:
         detector("cascade-mask-rcnn", stage_weights=[1, 1])
 
 
+@pytest.mark.parametrize("head", HEADS)
+def test_a_batch_without_objects_trains(head: str) -> None:
+    """Parts that learn from objects alone get zeros, which several processes need, and nothing is nan."""
+    task = detector(head)
+    losses = task.loss(batch_for(task, [2]), PROGRESS)
+    torch.autograd.backward(losses.total)
+    assert all(value.isfinite() for value in losses.terms.values())
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in task.parameters() if p.requires_grad)
+
+
 def test_what_is_found_does_not_depend_on_other_images() -> None:
     task = detector("mask-rcnn").eval()
     images = [torch.randint(0, 255, (3, *size), dtype=torch.uint8) for size in ((40, 20), (17, 60), (32, 32))]

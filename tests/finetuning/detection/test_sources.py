@@ -63,7 +63,10 @@ MISTAKES: dict[str, tuple[Any, str]] = {
         lambda c: c["annotations"][0].update(bbox=[25, 2, 30, 8]),
         "which is outside its image of 32×24 pixels",
     ),
-    "no area": (lambda c: c["annotations"][0].update(bbox=[5, 2, 0, 8]), "which has no area; correct or remove it"),
+    "no area": (
+        lambda c: c["annotations"][0].update(bbox=[5, 2, 0, 8]),
+        "which has no area; correct or remove it, or leave out",
+    ),
     "nan": (lambda c: c["annotations"][0].update(bbox=[5, 2, float("nan"), 8]), "which is not in pixels"),
     "no annotations": (lambda c: c.update(annotations=[]), "has no annotations; there is nothing to learn"),
     "no images": (lambda c: c.update(images=[]), "has no images; there is nothing to learn"),
@@ -96,6 +99,17 @@ def test_a_mistake_in_annotations_is_one_sentence(mistake: str, tmp_path: Path) 
         Detect.open(DetectConfig(), str(path), None)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_flawed_boxes_can_be_left_out(tmp_path: Path) -> None:
+    def spoil(content: dict[str, Any]) -> None:
+        content["annotations"][0].update(bbox=[5, 2, 0, 8])
+        content["annotations"][1].update(bbox=[25, 2, 30, 8])
+
+    path = coco_file(tmp_path, spoil)
+    source = Detect.open(DetectConfig(flawed_boxes="leave-out"), str(path), None)
+    assert source[1].objects.crowd.tolist() == [True]
+    assert source[2].objects.labels.tolist() == [1, 0]
 
 
 def test_files_that_are_not_annotations(tmp_path: Path) -> None:

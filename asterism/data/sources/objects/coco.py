@@ -12,24 +12,28 @@ import torch
 from asterism.data.sources import splits
 from asterism.data.sources.objects import run_lengths
 from asterism.data.sources.objects.run_lengths import RunLengths
-from asterism.data.sources.objects.source import AnnotatedImage, AnnotatedImages, Objects, checked_box
+from asterism.data.sources.objects.source import AnnotatedImage, AnnotatedImages, Objects, usable_box
 from asterism.errors import UserError, reason_of
 from asterism.images.bad_image import BadImage
 from asterism.images.limits import check_size
 from asterism.inputs import read_json, read_text
 
 
-def open_coco_file(path: Path, chosen: Sequence[str] | None = None, name: str | None = None) -> AnnotatedImages:
-    """The images of one annotation file, or those of them that are named."""
+def open_coco_file(
+    path: Path, chosen: Sequence[str] | None = None, name: str | None = None, *, leave_out: bool = False
+) -> AnnotatedImages:
+    """The images of one annotation file, or those of them that are named. leave_out: flawed boxes, instead of raising."""
     try:
         changed = path.stat().st_mtime_ns
     except OSError as error:
         raise UserError(f"cannot read {path}: {reason_of(error)}") from None
-    return _opened(path, changed, None if chosen is None else tuple(chosen), name)
+    return _opened(path, changed, None if chosen is None else tuple(chosen), name, leave_out)
 
 
 @lru_cache(maxsize=2)
-def _opened(path: Path, changed: int, chosen: tuple[str, ...] | None, name: str | None) -> AnnotatedImages:
+def _opened(
+    path: Path, changed: int, chosen: tuple[str, ...] | None, name: str | None, leave_out: bool
+) -> AnnotatedImages:
     """Remembered, because all of COCO takes a minute and a run opens its data several times."""
     content = _read(path)
     try:
@@ -58,7 +62,8 @@ def _opened(path: Path, changed: int, chosen: tuple[str, ...] | None, name: str 
         root = _image_folder(path, wanted)
         masks = all(annotation.get("segmentation") for each in found.values() for annotation in each)
         made = [
-            _annotated(path, root, by_name[each], found.get(by_name[each]["id"], ()), numbers, masks) for each in wanted
+            _annotated(path, root, by_name[each], found.get(by_name[each]["id"], ()), numbers, masks, leave_out)
+            for each in wanted
         ]
     except (KeyError, TypeError, IndexError, AttributeError, ValueError, OverflowError) as error:
         raise UserError(f"{path} is not a COCO instance annotation file: {_flaw(error)}") from None
@@ -78,9 +83,11 @@ def coco_parts(root: Path) -> dict[str, tuple[Path, Path | None]]:
     return {name or splits.EVERYTHING: (file, None) for name, file in zip(names, files, strict=True)}
 
 
-def open_coco_part(root: Path, part: str, annotations: Path, chosen: Path | None) -> AnnotatedImages:
+def open_coco_part(
+    root: Path, part: str, annotations: Path, chosen: Path | None, *, leave_out: bool
+) -> AnnotatedImages:
     names = None if chosen is None else read_text(chosen).split()
-    return open_coco_file(annotations, names, f"{root.resolve().name}/{part}")
+    return open_coco_file(annotations, names, f"{root.resolve().name}/{part}", leave_out=leave_out)
 
 
 def _annotated(
@@ -90,6 +97,7 @@ def _annotated(
     annotations: Sequence[Mapping[str, Any]],
     numbers: Mapping[Any, int],
     masks: bool,
+    leave_out: bool,
 ) -> AnnotatedImage:
     name, size = str(image["file_name"]), (image["height"], image["width"])
     if not all(isinstance(side, int) for side in size):
@@ -98,20 +106,24 @@ def _annotated(
         check_size(size[1], size[0], name)
     except BadImage as error:
         raise UserError(f"{path}: {error}") from None
-    if not annotations:
-        return AnnotatedImage(name, root / name, size, Objects.none(masks))
-    boxes, encoded, areas = [], [], []
+    boxes, kept, encoded, areas = [], [], [], []
     for annotation in annotations:
         where = f"{path}: annotation {annotation.get('id')} of {name}"
         left, top, width, height = (float(value) for value in annotation["bbox"])
-        boxes.append(checked_box((left, top, left + width, top + height), size, where))
+        box = usable_box((left, top, left + width, top + height), size, where, leave_out)
+        if box is None:
+            continue
+        boxes.append(box)
+        kept.append(annotation)
         if masks:
             encoded.append(_mask(annotation["segmentation"], size, where))
         areas.append(float(annotation.get("area", width * height)))
+    if not kept:
+        return AnnotatedImage(name, root / name, size, Objects.none(masks))
     objects = Objects(
         boxes=torch.tensor(boxes),
-        labels=torch.tensor([numbers[annotation["category_id"]] for annotation in annotations]),
-        crowd=torch.tensor([bool(annotation.get("iscrowd")) for annotation in annotations]),
+        labels=torch.tensor([numbers[annotation["category_id"]] for annotation in kept]),
+        crowd=torch.tensor([bool(annotation.get("iscrowd")) for annotation in kept]),
         areas=torch.tensor(areas),
         masks=tuple(encoded) if masks else None,
     )

@@ -19,6 +19,8 @@ from asterism.data.sources.wrapped import Wrapped
 from asterism.errors import UserError
 from asterism.images.decode import decode
 
+_FIX = "correct or remove it, or leave out all such boxes with task.flawed_boxes=leave-out"
+
 
 @dataclass(frozen=True)
 class Objects:
@@ -142,6 +144,22 @@ class RelabelledObjects(Wrapped):
         return replace(sample, objects=replace(sample.objects, labels=self._numbers[sample.objects.labels]))
 
 
+class FlawedBox(UserError):
+    """A box that cannot be learned: outside its image, or without area."""
+
+
+def usable_box(
+    box: Sequence[float], size: tuple[int, int] | None, where: str, leave_out: bool
+) -> tuple[float, float, float, float] | None:
+    """The box as `checked_box` returns it; one that is flawed is an error, or None if such boxes are to be left out."""
+    try:
+        return checked_box(box, size, where)
+    except FlawedBox:
+        if leave_out:
+            return None
+        raise
+
+
 def checked_box(box: Sequence[float], size: tuple[int, int] | None, where: str) -> tuple[float, float, float, float]:
     """A box as left, top, right, bottom; raises for one without area or outside the image.
 
@@ -149,21 +167,19 @@ def checked_box(box: Sequence[float], size: tuple[int, int] | None, where: str) 
     """
     left, top, right, bottom = (float(value) for value in box)
     if not all(abs(value) < 1e7 for value in (left, top, right, bottom)):  # also refuses nan
-        raise UserError(f"{where} has the box {_shown(box)}, which is not in pixels")
+        raise FlawedBox(f"{where} has the box {_shown(box)}, which is not in pixels")
     if size is not None:
         height, width = size
         slack = 2 + 0.01 * max(size)
         if left < -slack or top < -slack or right > width + slack or bottom > height + slack:
-            raise UserError(
+            raise FlawedBox(
                 f"{where} has the box {_shown(box)} (left, top, right, bottom), which is outside its image of "
-                f"{width}×{height} pixels; correct or remove it"
+                f"{width}×{height} pixels; {_FIX}"
             )
         left, right = max(0.0, left), min(float(width), right)
         top, bottom = max(0.0, top), min(float(height), bottom)
     if right <= left or bottom <= top:
-        raise UserError(
-            f"{where} has the box {_shown(box)} (left, top, right, bottom), which has no area; correct or remove it"
-        )
+        raise FlawedBox(f"{where} has the box {_shown(box)} (left, top, right, bottom), which has no area; {_FIX}")
     return left, top, right, bottom
 
 

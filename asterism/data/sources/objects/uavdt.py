@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from asterism.data.sources import splits
-from asterism.data.sources.objects.source import AnnotatedImage, AnnotatedImages, Objects, checked_box
+from asterism.data.sources.objects.source import AnnotatedImage, AnnotatedImages, Objects, usable_box
 from asterism.errors import UserError
 from asterism.inputs import read_text
 
@@ -37,7 +37,7 @@ def uavdt_parts(root: Path) -> dict[str, list[str]]:
     return parts or {splits.EVERYTHING: videos}
 
 
-def open_uavdt(root: Path, part: str, videos: Sequence[str]) -> AnnotatedImages:
+def open_uavdt(root: Path, part: str, videos: Sequence[str], *, leave_out: bool) -> AnnotatedImages:
     truth = _truth(root)
     assert truth is not None
     images: list[AnnotatedImage] = []
@@ -49,24 +49,29 @@ def open_uavdt(root: Path, part: str, videos: Sequence[str]) -> AnnotatedImages:
         for path in sorted((root / _FRAMES / video).glob("*.jpg")):
             frame = int(path.stem.removeprefix("img"))
             key = path.relative_to(root).as_posix()
-            images.append(AnnotatedImage(key, path, None, _objects(file, rows.get(frame, []), regions.get(frame, []))))
+            images.append(
+                AnnotatedImage(key, path, None, _objects(file, rows.get(frame, []), regions.get(frame, []), leave_out))
+            )
     return AnnotatedImages(f"{root.resolve().name}/{part}", images, CLASSES, files)
 
 
-def _objects(file: Path, rows: Sequence[_Row], regions: Sequence[_Row]) -> Objects:
-    boxes, labels = [], []
+def _objects(file: Path, rows: Sequence[_Row], regions: Sequence[_Row], leave_out: bool) -> Objects:
+    boxes, labels, crowd = [], [], []
     for row in rows:
         category = int(row[8]) if len(row) > 8 else 1
         if not 1 <= category <= len(CLASSES):
             raise UserError(f"{file}: frame {row[0]:g} has the category {category}; UAVDT has 1 car, 2 truck, 3 bus")
-        boxes.append(_edges(file, row))
-        labels.append(category - 1)
-    crowd = [False] * len(boxes)
+        box = _edges(file, row, leave_out)
+        if box is not None:
+            boxes.append(box)
+            labels.append(category - 1)
+            crowd.append(False)
     for row in regions:
-        for number in range(len(CLASSES)):
-            boxes.append(_edges(file, row))
-            labels.append(number)
-            crowd.append(True)
+        box = _edges(file, row, leave_out)
+        if box is not None:
+            boxes += [box] * len(CLASSES)
+            labels += range(len(CLASSES))
+            crowd += [True] * len(CLASSES)
     if not boxes:
         return Objects.none(masks=False)
     edges = torch.tensor(boxes)
@@ -74,9 +79,10 @@ def _objects(file: Path, rows: Sequence[_Row], regions: Sequence[_Row]) -> Objec
     return Objects(edges, torch.tensor(labels), torch.tensor(crowd), areas, None)
 
 
-def _edges(file: Path, row: _Row) -> tuple[float, float, float, float]:
+def _edges(file: Path, row: _Row, leave_out: bool) -> tuple[float, float, float, float] | None:
     left, top, width, height = row[2:6]
-    return checked_box((max(0.0, left), max(0.0, top), left + width, top + height), None, f"{file}: frame {row[0]:g}")
+    box = (max(0.0, left), max(0.0, top), left + width, top + height)
+    return usable_box(box, None, f"{file}: frame {row[0]:g}", leave_out)
 
 
 def _by_frame(file: Path) -> dict[int, list[_Row]]:

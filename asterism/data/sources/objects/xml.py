@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import torch
 
-from asterism.data.sources.objects.source import AnnotatedImage, AnnotatedImages, Objects, checked_box
+from asterism.data.sources.objects.source import AnnotatedImage, AnnotatedImages, Objects, usable_box
 from asterism.errors import UserError, reason_of
 from asterism.images.decode import SUFFIXES
 from asterism.inputs import read_text
@@ -32,11 +32,11 @@ def voc_parts(root: Path) -> dict[str, Path]:
     return {file.stem: file for file in lists if "_" not in file.stem}
 
 
-def open_voc(root: Path, part: str, chosen: Path) -> AnnotatedImages:
+def open_voc(root: Path, part: str, chosen: Path, *, leave_out: bool) -> AnnotatedImages:
     """A part of a folder in VOC's layout: JPEGImages, Annotations, ImageSets/Main."""
     names = [line.split()[0] for line in read_text(chosen).splitlines() if line.strip()]
     pairs = [(name, root / "JPEGImages", root / "Annotations" / f"{name}.xml") for name in names]
-    return _opened(f"{root.resolve().name}/{part}", pairs, root, VOC_CLASSES)
+    return _opened(f"{root.resolve().name}/{part}", pairs, root, VOC_CLASSES, leave_out)
 
 
 def ilsvrc_parts(root: Path) -> dict[str, Path]:
@@ -47,7 +47,7 @@ def ilsvrc_parts(root: Path) -> dict[str, Path]:
     }
 
 
-def open_ilsvrc(root: Path, part: str, folder: Path) -> AnnotatedImages:
+def open_ilsvrc(root: Path, part: str, folder: Path, *, leave_out: bool) -> AnnotatedImages:
     """A part of ILSVRC; images are below Data, in the folder of the same name."""
     files = sorted(folder.rglob("*.xml"))
     kind = folder.relative_to(root / "Annotations")
@@ -55,11 +55,11 @@ def open_ilsvrc(root: Path, part: str, folder: Path) -> AnnotatedImages:
     for file in files:
         place = file.parent.relative_to(folder)
         pairs.append((file.stem, root / "Data" / kind / place, file))
-    return _opened(f"{root.resolve().name}/{part}", pairs, root, None)
+    return _opened(f"{root.resolve().name}/{part}", pairs, root, None, leave_out)
 
 
 def _opened(
-    name: str, pairs: Iterable[tuple[str, Path, Path]], root: Path, usual: Sequence[str] | None
+    name: str, pairs: Iterable[tuple[str, Path, Path]], root: Path, usual: Sequence[str] | None, leave_out: bool
 ) -> AnnotatedImages:
     """pairs: stem of an image, its folder, its annotation. usual: the class names, if all names are among them."""
     read = [(_image(folder, stem, file), file, _objects(file)) for stem, folder, file in pairs]
@@ -68,13 +68,16 @@ def _opened(
     numbers = {label: place for place, label in enumerate(classes)}
     images = []
     for path, file, (size, objects) in read:
-        boxes = [checked_box(box, size, f"{file}: an object of class {label}") for label, box in objects]
+        checked = [
+            (label, usable_box(box, size, f"{file}: an object of class {label}", leave_out)) for label, box in objects
+        ]
+        boxes = [box for _, box in checked if box is not None]
         made = Objects.none(masks=False)
         if boxes:
             edges = torch.tensor(boxes)
             made = Objects(
                 boxes=edges,
-                labels=torch.tensor([numbers[label] for label, _ in objects]),
+                labels=torch.tensor([numbers[label] for label, box in checked if box is not None]),
                 crowd=torch.zeros(len(boxes), dtype=torch.bool),
                 areas=(edges[:, 2:] - edges[:, :2]).prod(dim=1),
                 masks=None,

@@ -15,7 +15,7 @@ import torch
 from asterism.config import read_yaml
 from asterism.data.sources import splits
 from asterism.data.sources.objects import run_lengths
-from asterism.data.sources.objects.source import AnnotatedImage, AnnotatedImages, Objects, checked_box
+from asterism.data.sources.objects.source import AnnotatedImage, AnnotatedImages, Objects, usable_box
 from asterism.errors import UserError
 from asterism.images.bad_image import BadImage
 from asterism.images.decode import SUFFIXES, opened, read_image_file
@@ -36,7 +36,7 @@ def yolo_parts(root: Path) -> dict[str, Path]:
     return found
 
 
-def open_yolo(root: Path, part: str, folder: Path) -> AnnotatedImages:
+def open_yolo(root: Path, part: str, folder: Path, *, leave_out: bool) -> AnnotatedImages:
     paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
     files = [_labels(folder) / f"{path.stem}.txt" for path in paths]
     lines = [_read(file) if file.is_file() else [] for file in files]
@@ -53,17 +53,17 @@ def open_yolo(root: Path, part: str, folder: Path) -> AnnotatedImages:
     for path, file, each in zip(paths, files, lines, strict=True):
         size = _size(path)
         images.append(
-            AnnotatedImage(path.relative_to(root).as_posix(), path, size, _objects(file, each, size, outlined))
+            AnnotatedImage(
+                path.relative_to(root).as_posix(), path, size, _objects(file, each, size, outlined, leave_out)
+            )
         )
     return AnnotatedImages(f"{root.resolve().name}/{part}", images, names, [file for file in files if file.is_file()])
 
 
-def _objects(file: Path, lines: Sequence[_Line], size: tuple[int, int], outlined: bool) -> Objects:
-    if not lines:
-        return Objects.none(masks=outlined)
+def _objects(file: Path, lines: Sequence[_Line], size: tuple[int, int], outlined: bool, leave_out: bool) -> Objects:
     height, width = size
-    boxes, masks = [], []
-    for number, (_, shares) in enumerate(lines, start=1):
+    boxes, labels, masks = [], [], []
+    for number, (label, shares) in enumerate(lines, start=1):
         where = f"{file}: line {number}"
         if len(shares) == 4:
             x, y, w, h = shares
@@ -71,15 +71,21 @@ def _objects(file: Path, lines: Sequence[_Line], size: tuple[int, int], outlined
         else:
             edges = (min(shares[::2]), min(shares[1::2]), max(shares[::2]), max(shares[1::2]))
         pixels = tuple(share * side for share, side in zip(edges, (width, height) * 2, strict=True))
-        boxes.append(checked_box(pixels, size, where))
+        box = usable_box(pixels, size, where, leave_out)
+        if box is None:
+            continue
+        boxes.append(box)
+        labels.append(label)
         if outlined:
             points = [share * (width, height)[place % 2] for place, share in enumerate(shares)]
             masks.append(run_lengths.of_polygons([points], size))
+    if not boxes:
+        return Objects.none(masks=outlined)
     edges_of_all = torch.tensor(boxes)
     return Objects(
         boxes=edges_of_all,
-        labels=torch.tensor([label for label, _ in lines]),
-        crowd=torch.zeros(len(lines), dtype=torch.bool),
+        labels=torch.tensor(labels),
+        crowd=torch.zeros(len(boxes), dtype=torch.bool),
         areas=run_lengths.areas(masks) if outlined else (edges_of_all[:, 2:] - edges_of_all[:, :2]).prod(dim=1),
         masks=tuple(masks) if outlined else None,
     )
