@@ -22,7 +22,7 @@ from asterism.inputs import read_json, read_text
 def open_coco_file(
     path: Path, chosen: Sequence[str] | None = None, name: str | None = None, *, leave_out: bool = False
 ) -> AnnotatedImages:
-    """The images of one annotation file, or those of them that are named. leave_out: flawed boxes, instead of raising."""
+    """The images of one annotation file, or those of them that are named. leave_out: flawed boxes are no error."""
     try:
         changed = path.stat().st_mtime_ns
     except OSError as error:
