@@ -92,7 +92,7 @@ class CascadeRoIHeads(nn.Module):
             total = total + logits / len(self.stages)
             proposals = _moved(stage, moves, proposals, sizes)
         boxes, scores, labels = last.postprocess_detections(total, moves, before, sizes)
-        masks = sum(self._masks(stage, maps, boxes, sizes).sigmoid() for stage in self.stages) / len(self.stages)
+        masks = torch.stack([self._masks(stage, maps, boxes, sizes).sigmoid() for stage in self.stages]).mean(dim=0)
         own = masks[torch.arange(len(masks), device=masks.device), torch.cat(labels)][:, None]
         chosen = own.split([len(each) for each in labels])
         found = zip(boxes, scores, labels, chosen, strict=True)

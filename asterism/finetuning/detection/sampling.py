@@ -34,7 +34,7 @@ class KeyedSampler:
         assert len(labels) == len(self.keys)
         keys = fold_each(self.keys, self._use)
         positive, negative = [], []
-        for key, each in zip(keys.split(1), labels, strict=True):
+        for key, each in zip(torch.split(keys, 1), labels, strict=True):
             ranks = uniform(key, max(1, len(each)))[0, : len(each)]
             chosen = _lowest(ranks, each >= 1, self._most)
             others = _lowest(ranks, each == 0, self._regions - int(chosen.sum()))

@@ -62,7 +62,7 @@ def to_windows(
     """
     rows, columns = grid
     below, right = -rows % window, -columns % window
-    maps = F.pad(x.unflatten(1, grid), (0, 0, 0, right, 0, below))
+    maps = F.pad(x.reshape(len(x), rows, columns, -1), (0, 0, 0, right, 0, below))
     cells = _cut(maps, window)
     if not below and not right:
         return cells, None

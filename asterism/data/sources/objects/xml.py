@@ -95,7 +95,7 @@ def _objects(file: Path) -> tuple[tuple[int, int] | None, list[tuple[str, tuple[
         tree = ElementTree.fromstring(text)
         size = tree.find("size")
         stated = None if size is None else (_number(size, "height"), _number(size, "width"))
-        objects = []
+        objects: list[tuple[str, tuple[float, ...]]] = []
         for each in tree.iter("object"):
             box = each.find("bndbox")
             label = each.findtext("name")
