@@ -94,7 +94,7 @@ class CascadeRoIHeads(nn.Module):
         boxes, scores, labels = last.postprocess_detections(total, moves, before, sizes)
         masks = torch.stack([self._masks(stage, maps, boxes, sizes).sigmoid() for stage in self.stages]).mean(dim=0)
         own = masks[torch.arange(len(masks), device=masks.device), torch.cat(labels)][:, None]
-        chosen = own.split([len(each) for each in labels])
+        chosen = torch.split(own, [len(each) for each in labels])
         found = zip(boxes, scores, labels, chosen, strict=True)
         return [{"boxes": b, "scores": s, "labels": label, "masks": m} for b, s, label, m in found]
 
