@@ -5,5 +5,6 @@ from __future__ import annotations
 TASKS = {
     "classify": "asterism.finetuning.classification.classify:Classify",
     "segment": "asterism.finetuning.segmentation.segment:Segment",
+    "detect": "asterism.finetuning.detection.detect:Detect",
     "probe": "asterism.finetuning.classification.probe:Probe",
 }
