@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +50,7 @@ def load_open_clip_tower(name: str) -> OpenClipTower:
     tags = open_clip.list_pretrained_tags_by_model(model)
     if not Path(weights).is_file() and weights not in tags:
         raise unknown(f"weights of open_clip's {model}", weights, tags or ["a file"])
-    with without_retries():
+    with without_retries(), _silent():
         try:
             network = open_clip.create_model(model, pretrained=weights, device="cpu")
         except Exception as error:  # of its HTTP library, or of a file that is none
@@ -60,11 +62,22 @@ def load_open_clip_folder(name: str, folder: Path) -> OpenClipTower:
     """A folder with `open_clip_config.json` and weights, as on the Hugging Face hub."""
     open_clip = _package()
     try:
-        network = open_clip.create_model(f"local-dir:{folder}", device="cpu")
-        tokenizer = open_clip.get_tokenizer(f"local-dir:{folder}")
+        with _silent():
+            network = open_clip.create_model(f"local-dir:{folder}", device="cpu")
+            tokenizer = open_clip.get_tokenizer(f"local-dir:{folder}")
     except Exception as error:  # whatever its many formats raise
         raise UserError(f"{name} cannot be loaded as a model of open_clip: {reason_of(error)}") from None
     return OpenClipTower(name, network, tokenizer)
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """It logs an error besides raising it."""
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def _package() -> Any:
