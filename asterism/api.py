@@ -388,9 +388,9 @@ def concepts(
     """Draw the map of every concept in each image, and the image reconstructed from them; returns the page's path.
 
     images: anything that `encode` takes. text: words or sentences to find in the images, if the model is aligned with
-    text: the page then shows which concepts they mean, and where. index: a file that `embed` wrote with the same model; the page then shows the
-    nearest of its images for each concept. data: the folder of these images, if they have moved. tokenizer: as in
-    `load`.
+    text: the page then shows which concepts they mean, and where. index: a file that `embed` wrote with the same model;
+    the page then shows the nearest of its images for each concept. data: the folder of these images, if they have
+    moved. tokenizer: as in `load`.
     """
     from asterism.tools.concepts import open_collection, write_concepts  # imports the drawing libraries
 

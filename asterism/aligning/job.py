@@ -137,8 +137,8 @@ class AlignmentJob(Job[PairBatch]):
         last = values[-1]
         images = min(len(self.held_out), _MEASURED)
         return (
-            f"Among {images:,} held-out images, the right one is first for {last['held_out/text_to_image_r1']:.1f} % of "
-            f"the sentences (chance {100 / images:.2g} %), and a right sentence for "
+            f"Among {images:,} held-out images, the right one is first for {last['held_out/text_to_image_r1']:.1f} % "
+            f"of the sentences (chance {100 / images:.2g} %), and a right sentence for "
             f"{last['held_out/image_to_text_r1']:.1f} % of the images"
         )
 

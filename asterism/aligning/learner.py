@@ -41,7 +41,8 @@ class Aligning(Learner[PairBatch]):
     def vectors(self, pairs: Pairs, device: torch.device) -> tuple[Float[Tensor, "n e"], Float[Tensor, "s e"]]:
         """Unit vectors of all images and of all their sentences."""
         images = [
-            self.alignment.images_of_tokens(pairs.tokens[rows].float().to(device)) for rows in pairs.rows.split(_AT_ONCE)
+            self.alignment.images_of_tokens(pairs.tokens[rows].float().to(device))
+            for rows in pairs.rows.split(_AT_ONCE)
         ]
         texts = []
         for rows in torch.arange(len(pairs.sentences.sentences)).split(_AT_ONCE):

@@ -86,5 +86,7 @@ def load_align_recipe(
     if text is not None:
         values["text"] = {**values.get("text", {}), "name": text}
     if "path" not in values.get("data", {}):
-        raise UserError("no captioned images given: use --data with a .jsonl or .csv file, COCO's captions or tar files")
+        raise UserError(
+            "no captioned images given: use --data with a .jsonl or .csv file, COCO's captions or tar files"
+        )
     return AlignRecipe.parse(values)

@@ -166,8 +166,8 @@ def _alignment(recipe: AlignRecipe, source: Captioned, encoder: Encoder) -> Alig
 def _resolved(trainer: TrainerConfig, images: int, fabric: Fabric) -> TrainerConfig:
     if trainer.accumulate > 1:
         raise UserError(
-            f"trainer.accumulate = {trainer.accumulate}, but every pair of the batch is a negative of every other, and a "
-            "micro-batch has fewer; set trainer.accumulate=1. The memory of the loss is linear in the batch anyway"
+            f"trainer.accumulate = {trainer.accumulate}, but every pair of the batch is a negative of every other, and "
+            "a micro-batch has fewer; set trainer.accumulate=1. The memory of the loss is linear in the batch anyway"
         )
     if trainer.strategy == "fsdp":
         raise UserError("trainer.strategy=fsdp shards large networks, and a probe is small; use ddp")
@@ -182,4 +182,6 @@ def _resolved(trainer: TrainerConfig, images: int, fabric: Fabric) -> TrainerCon
 def _check_frozen(encoder: Encoder, alignment: Alignment, facts: Facts) -> None:
     for setting, now in fingerprints(encoder, alignment).items():
         if facts.frozen_encoders.get(setting) != now:
-            raise UserError(f"{setting} is not the network that the run was started with; restore it, or start a new run")
+            raise UserError(
+                f"{setting} is not the network that the run was started with; restore it, or start a new run"
+            )

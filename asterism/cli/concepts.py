@@ -55,8 +55,8 @@ def concepts(
     """Show which concepts a model finds in images, and where.
 
     Draws the map of every concept over each image, and the image reconstructed from its concepts. With an index written
-    by `asterism embed`, also shows the nearest images for each concept. With --text and a model of `asterism align`, shows
-    which concepts the words mean, and where. Concepts are numbered from 0.
+    by `asterism embed`, also shows the nearest images for each concept. With --text and a model of `asterism align`,
+    shows which concepts the words mean, and where. Concepts are numbered from 0.
 
     \b
     Examples:

@@ -44,7 +44,9 @@ class Composition(Evaluation):
         model, source = needs_text(encoder, "composition"), self.parts.test
         found = image_vectors(self.config, model, source)
         rows = [(row, each) for row, place in enumerate(found.places) for each in source.texts[place].negatives]
-        true, false = (text_vectors(model, texts) for texts in zip(*[(n.caption, n.text) for _, n in rows], strict=True))
+        true, false = (
+            text_vectors(model, texts) for texts in zip(*[(n.caption, n.text) for _, n in rows], strict=True)
+        )
         images = found.vectors[torch.tensor([row for row, _ in rows])]
         difference = true - false
         right = ((images * difference).sum(dim=1) > 0).float()

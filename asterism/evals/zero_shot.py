@@ -78,9 +78,7 @@ class ZeroShot(Evaluation):
         return {}
 
 
-def class_vectors(
-    encoder: AlignedEncoder, names: list[str], templates: tuple[str, ...]
-) -> Float[Tensor, "classes e"]:
+def class_vectors(encoder: AlignedEncoder, names: list[str], templates: tuple[str, ...]) -> Float[Tensor, "classes e"]:
     for template in templates:
         if template.count("{}") != 1:
             raise UserError(f"the template {template!r} must contain {{}} once, where the name of the class goes")

@@ -1,4 +1,4 @@
-"""Several tokens of every image of a source, cached on disk: for what is trained on a frozen encoder for many epochs."""
+"""Several tokens of every image of a source, cached on disk: for training on a frozen encoder for many epochs."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Index:
     def aligned(self, encoder: AlignedEncoder) -> Iterator[Float[Tensor, "n 1 e"]]:
         """One vector per image in the space of texts, in parts.
 
-        A file of the aligned model has them. A file of the encoder that was aligned has the tokens that the probe reads.
+        A file of the aligned model has them. One of the encoder that was aligned has the tokens that the probe reads.
         """
         if "aligned" in self._file.shapes:
             return (part[:, None] for part in self._parts("aligned"))

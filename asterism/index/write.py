@@ -1,8 +1,8 @@
 """Writing the vectors of images to a file, atomically: parquet in row groups, or npz.
 
 Rows are in the order of the source. Parquet has the columns key, label (if the data has labels), embedding, sparse and
-where (if the encoder has concepts), aligned (if it is aligned with text) and, with `dense`, patches. These are fixed-size
-lists in row-major order, with their shapes in the file's metadata "asterism". The npz has keys, labels, embeddings,
+where (if the encoder has concepts), aligned (if it is aligned with text) and, with `dense`, patches. These are
+fixed-size lists in row-major order, with their shapes in the file's metadata "asterism". The npz has keys, labels, embeddings,
 sparse, where, aligned and patches as arrays of these shapes, and metadata.
 """
 

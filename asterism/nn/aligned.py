@@ -7,6 +7,7 @@ loss, and our own text tower. A published text tower is loaded again by its name
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +42,9 @@ _KIND = "alignment"
 class Alignment(nn.Module):
     """The trained part: probe, text tower, and the scale and bias of the pair loss."""
 
-    def __init__(self, probe: AttentionPooling, text: TextTower, tokens: TokenChoice, scale: float, bias: float) -> None:
+    def __init__(
+        self, probe: AttentionPooling, text: TextTower, tokens: TokenChoice, scale: float, bias: float
+    ) -> None:
         super().__init__()
         self.probe = probe
         self.text = text
@@ -119,7 +122,10 @@ def needs_text(encoder: Encoder, what: str) -> AlignedEncoder:
 
 def backbone_fingerprint(encoder: Encoder) -> str:
     """Of the part of an encoder that the probe reads: a decoder, or its tokenizer, changes nothing for it."""
-    return encoder_fingerprint(Encoder(encoder.backbone, encoder.mean, encoder.std, encoder.image_size))
+    plain = Encoder(encoder.backbone, encoder.mean, encoder.std, encoder.image_size)
+    if next(plain.parameters()).dtype != torch.float32:
+        plain = copy.deepcopy(plain).float()  # as a file in half precision is loaded
+    return encoder_fingerprint(plain)
 
 
 class _ProbeShape(Config):

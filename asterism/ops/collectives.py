@@ -67,7 +67,7 @@ def all_gather_rows(tensor: Shaped[Tensor, "rows ..."]) -> Shaped[Tensor, "all_r
     return gathered
 
 
-def all_gather_rows_with_grad(tensor: Float[Tensor, "rows *shape"]) -> Float[Tensor, "all_rows *shape"]:
+def all_gather_rows_with_grad(tensor: Float[Tensor, rows * shape]) -> Float[Tensor, all_rows * shape]:
     """`all_gather_rows`, with the gradient of the sum of all processes' losses.
 
     A row enters the loss of every process, so its gradient is the sum over processes. With parameter gradients averaged

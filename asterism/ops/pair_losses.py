@@ -2,8 +2,8 @@
 
 With x the images' and y the texts' unit vectors of a batch of B pairs, scale t and bias b:
 
-    sigmoid    −1/B · Σ_ij log σ(z_ij · (t · x_i·y_j + b)),  z_ij = 1 if i = j, else −1          (SigLIP, Zhai et al. 2023)
-    softmax    −1/2B · Σ_i [log softmax_j(t · x_i·y_j)]_i + [log softmax_j(t · x_j·y_i)]_i       (CLIP, Radford et al. 2021)
+    sigmoid    −1/B · Σ_ij log σ(z_ij · (t · x_i·y_j + b)),  z_ij = 1 if i = j, else −1       (SigLIP, Zhai et al. 2023)
+    softmax    −1/2B · Σ_i [log softmax_j(t · x_i·y_j)]_i + [log softmax_j(t · x_j·y_i)]_i   (CLIP, Radford et al. 2021)
 
 The batch is that of all processes together. Each computes the rows of its own images (softmax: and of its own texts)
 and returns their mean, so that the mean over processes is the loss above, with its gradient.
@@ -51,9 +51,7 @@ class _Sigmoid(torch.autograd.Function):
     """Row i of `rows` belongs to column `first` + i."""
 
     @staticmethod
-    def forward(
-        ctx: Any, rows: Tensor, columns: Tensor, scale: Tensor, bias: Tensor, first: int, chunk: int
-    ) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, columns: Tensor, scale: Tensor, bias: Tensor, first: int, chunk: int) -> Tensor:
         x, y, t, b = (tensor.detach().float() for tensor in (rows, columns, scale, bias))
         loss, grad_scale, grad_bias = (x.new_zeros((), dtype=torch.float64) for _ in range(3))
         grad_x, grad_y = torch.zeros_like(x), torch.zeros_like(y)

@@ -123,9 +123,7 @@ class _Drawn:
         return "".join(parts)
 
 
-def _drawn(
-    encoder: ConceptEncoder, image: Picture, collection: Collection | None, words: Sequence[str]
-) -> _Drawn:
+def _drawn(encoder: ConceptEncoder, image: Picture, collection: Collection | None, words: Sequence[str]) -> _Drawn:
     pixels = batch_of([image], encoder.image_size)
     features = encoder.encode(pixels)
     assert features.sparse is not None
@@ -150,9 +148,7 @@ def _drawn(
     return _Drawn(overview, draw.taken_apart(features.where, large)[0], nearest, missing, found)
 
 
-def word_tiles(
-    encoder: AlignedEncoder, features: Features, images: Pictures, words: Sequence[str]
-) -> list[list[Tile]]:
+def word_tiles(encoder: AlignedEncoder, features: Features, images: Pictures, words: Sequence[str]) -> list[list[Tile]]:
     """For each image, a heat map of every word, with the concepts that mean it most."""
     maps = word_maps(encoder, features, words)
     tiles = []

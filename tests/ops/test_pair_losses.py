@@ -82,8 +82,20 @@ def test_equals_transformers() -> None:
     """The loss that SiglipModel returns, on the embeddings that it returns with it."""
     import transformers
 
-    text = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=40)
-    vision = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=8)
+    text = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "vocab_size": 40,
+    }
+    vision = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 8,
+    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         config = transformers.SiglipConfig(text_config=text, vision_config=vision | {"patch_size": 4})

@@ -1,8 +1,8 @@
 """Opening captioned images: JSONL, CSV, COCO's captions, tar files in WebDataset's layout, Winoground, MMVP, scenes.
 
-One line of JSONL is one image: {"image": "a.jpg", "captions": ["…", "…"]}. Further keys are "split", "negatives" (a list
-of sentences, or of {"text", "kind", "caption"}), and "pair" with "category" for two images that differ in one respect. A
-CSV file has the columns image and caption, and may repeat an image. Paths are relative to the file.
+One line of JSONL is one image: {"image": "a.jpg", "captions": ["…", "…"]}. Further keys are "split", "negatives" (a
+list of sentences, or of {"text", "kind", "caption"}), and "pair" with "category" for two images that differ in one
+respect. A CSV file has the columns image and caption, and may repeat an image. Paths are relative to the file.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from asterism.data.sources.captioned import Captioned, Negative, Texts
 from asterism.data.sources.catalog import SCENES
 from asterism.data.sources.listed_images import ListedImages
 from asterism.data.sources.open import scene_settings
-from asterism.data.sources.shards import find_shards, is_tar, open_shards
 from asterism.data.sources.shard_texts import texts_of_shards
+from asterism.data.sources.shards import find_shards, is_tar, open_shards
 from asterism.data.sources.splits import UnknownSplit
 from asterism.errors import UserError, reason_of
 from asterism.inputs import MAX_JSON, parse_json, read_json, read_text, user_path

@@ -48,7 +48,9 @@ def _captions(path: Path, file: BinaryIO) -> Iterator[tuple[str, tuple[str, ...]
                 values = parse_json(_content(path, file, member))
             except ValueError as error:
                 raise UserError(f"{path}: {member.name} is not valid JSON: {error}") from None
-            given = next((values[key] for key in _JSON_KEYS if key in values), None) if isinstance(values, dict) else None
+            given = (
+                next((values[key] for key in _JSON_KEYS if key in values), None) if isinstance(values, dict) else None
+            )
             if given is not None:
                 listed = given if isinstance(given, list) else [given]
                 yield name, tuple(str(text).strip() for text in listed if str(text).strip())
