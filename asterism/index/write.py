@@ -2,8 +2,8 @@
 
 Rows are in the order of the source. Parquet has the columns key, label (if the data has labels), embedding, sparse and
 where (if the encoder has concepts), aligned (if it is aligned with text) and, with `dense`, patches. These are
-fixed-size lists in row-major order, with their shapes in the file's metadata "asterism". The npz has keys, labels, embeddings,
-sparse, where, aligned and patches as arrays of these shapes, and metadata.
+fixed-size lists in row-major order, with their shapes in the file's metadata "asterism". The npz has keys, labels,
+embeddings, sparse, where, aligned and patches as arrays of these shapes, and metadata.
 """
 
 from __future__ import annotations
