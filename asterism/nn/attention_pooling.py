@@ -63,8 +63,9 @@ class AttentionPooling(nn.Module):
 
     def forward(self, tokens: Float[Tensor, "b t d"]) -> Float[Tensor, "b e"]:
         """One vector per image, not normalised."""
-        key, value = self.key_value(self.norm(tokens)).unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        query = self.query.expand(tokens.shape[0], -1, -1).unflatten(2, (self.heads, -1)).transpose(1, 2)
+        made: Tensor = self.key_value(self.norm(tokens))
+        key, value = made.view(*made.shape[:2], 2, self.heads, -1).permute(2, 0, 3, 1, 4)
+        query = self.query.expand(tokens.shape[0], -1, -1).reshape(tokens.shape[0], 1, self.heads, -1).transpose(1, 2)
         read = F.scaled_dot_product_attention(query, key, value)
         x = self.out(read.transpose(1, 2).flatten(2)[:, 0])
         if self.mlp is not None:
@@ -73,7 +74,8 @@ class AttentionPooling(nn.Module):
 
     def one_by_one(self, tokens: Float[Tensor, "b t d"]) -> Float[Tensor, "b t e"]:
         """The vector that each token would give if an image had no other."""
-        return self(tokens.flatten(0, 1)[:, None]).unflatten(0, tokens.shape[:2])
+        made: Tensor = self(tokens.flatten(0, 1)[:, None])
+        return made.view(*tokens.shape[:2], -1)
 
 
 def usual_heads(dim: int) -> int:

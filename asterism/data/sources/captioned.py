@@ -41,7 +41,7 @@ class Captioned(Wrapped):
         self.texts = texts
 
     @cached_property
-    def fingerprint(self) -> str:  # type: ignore[override]
+    def fingerprint(self) -> str:
         digest = hashlib.blake2b(self.source.fingerprint.encode(), digest_size=8)
         for texts in self.texts:
             digest.update(repr(texts).encode())
