@@ -28,10 +28,11 @@ from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import FILE_NAME, Encoder
 from asterism.nn.fingerprint import encoder_fingerprint
 from asterism.nn.safetensors_file import METADATA_KEY, read_safetensors, write_safetensors
+from asterism.nn.text import own_tower
 from asterism.nn.text.build import rebuild_tower
 from asterism.nn.text.tower import TextTower
 from asterism.nn.weights.load import load_encoder
-from asterism.nn.weights.metadata import checked, description_in
+from asterism.nn.weights.metadata import check_fits, checked, description_in
 from asterism.ranges import Count, CountFromZero, Few, NonNegative
 from asterism.types import Features
 
@@ -189,7 +190,14 @@ def load_aligned(file: Path, text: str | None = None, **words: Any) -> AlignedEn
     encoder = load_encoder(file.parent, **words)
     if described.encoder != backbone_fingerprint(encoder):
         raise UserError(f"{file} belongs to another encoder than the one next to it; align that one again")
-    alignment = bare_alignment(described, text)
+    try:
+        check_fits(lambda: _bare_probe(described.probe), tensors, file)
+        if described.text["kind"] == own_tower.NAME:
+            check_fits(lambda: own_tower.rebuild_own_tower(described.text), tensors, file)
+        tower = rebuild_tower(described.text, text)
+    except (KeyError, TypeError) as error:
+        raise UserError(f"the description of the text tower in {file} is damaged: {reason_of(error)}") from None
+    alignment = Alignment(_bare_probe(described.probe), tower, described.tokens, 1.0, 0.0)
     try:
         alignment.load_state_dict(dict(tensors))
     except RuntimeError as error:
@@ -199,12 +207,6 @@ def load_aligned(file: Path, text: str | None = None, **words: Any) -> AlignedEn
     return made
 
 
-def bare_alignment(described: _AlignmentFile, text: str | None) -> Alignment:
-    """The described modules; their weights have yet to be loaded."""
-    shape = described.probe
-    probe = AttentionPooling(shape.dim, shape.out_dim, shape.heads, shape.mlp_ratio)
-    try:
-        tower = rebuild_tower(described.text, text)
-    except (KeyError, TypeError) as error:
-        raise UserError(f"the description of the text tower is damaged: {reason_of(error)}") from None
-    return Alignment(probe, tower, described.tokens, 1.0, 0.0)
+def _bare_probe(shape: _ProbeShape) -> AttentionPooling:
+    """With weights that have yet to be loaded."""
+    return AttentionPooling(shape.dim, shape.out_dim, shape.heads, shape.mlp_ratio)
