@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from asterism import ops
     from asterism.api import (
+        align,
         compare,
         concepts,
         embed,
@@ -58,6 +59,7 @@ __all__ = [
     "Run",
     "UserError",
     "__version__",
+    "align",
     "compare",
     "concepts",
     "embed",

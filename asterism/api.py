@@ -28,10 +28,11 @@ from asterism.nn.weights.description import weights_options
 from asterism.nn.weights.load import load_encoder
 from asterism.ops.collectives import join_processes, on_first_process, rank
 from asterism.tools.output_folder import check_folder
-from asterism.train.run import Run, is_finetuned, open_run
+from asterism.train.run import Run, is_aligned, is_finetuned, open_run
 from asterism.types import Model
 
 if TYPE_CHECKING:
+    from asterism.aligning.run import AlignedRun
     from asterism.comparing.compare import Comparison
     from asterism.finetuning.run import FinetunedRun
     from asterism.tools.export.export import Exported
@@ -141,6 +142,41 @@ def finetune(
     return start.finetune(loaded, folder, overwrite=overwrite)
 
 
+def align(
+    source: PathLike | Run | Weights | None = None,
+    data: PathLike | Mapping[str, Any] | None = None,
+    text: str | None = None,
+    out: PathLike | None = None,
+    *,
+    resume: PathLike | None = None,
+    overwrite: bool = False,
+    overrides: Sequence[str] = (),
+    **settings: Any,
+) -> AlignedRun:
+    """Align a frozen encoder with text on captioned images, and return the run.
+
+    source: a run, a weights file or a timm name. data: captioned images, see `asterism.data.sources.captions`. text:
+    "own", a tower that is trained here (the default); a folder of transformers or open_clip; hf:ORGANISATION/MODEL; or
+    open_clip:MODEL:WEIGHTS. out: the new run folder, by default runs/aligned. Settings are changed as in `pretrain`;
+    `probe={"tokens": "class"}` chooses what the probe reads: sparse, class, patches, sparse+class or mean-patch.
+    """
+    from asterism.aligning import start
+    from asterism.aligning.recipe import load_align_recipe
+
+    if data is not None:
+        settings["data"] = data if isinstance(data, Mapping) else {"path": os.fspath(data)}
+    changes = [*_as_overrides(settings), *overrides]
+    if resume is not None:
+        if any(value is not None for value in (source, text, out)) or overwrite:
+            raise UserError("--resume continues a run as it is; leave out the source, --text, --out and --overwrite")
+        return start.resume(Path(resume), tuple(changes))
+    if source is None:
+        raise UserError("give the encoder to align: a run folder, a weights file or a timm name")
+    place, options = _place_and_options(source)
+    recipe = load_align_recipe(place, text, options, changes)
+    return start.align(recipe, Path("runs/aligned") if out is None else Path(out), overwrite=overwrite)
+
+
 def predict(
     model: PathLike | Run,
     images: PathLike,
@@ -198,7 +234,8 @@ def load(
 ) -> Encoder:
     """Load the encoder of a run, a weights file, a folder of transformers or timm, a timm name, or hf:OWNER/MODEL.
 
-    That of a fine-tuned run also predicts: `load(run).predict("photo.jpg")`.
+    That of a fine-tuned run also predicts: `load(run).predict("photo.jpg")`. That of an aligned run also reads:
+    `load(run).encode_text("two dogs")` is in the same space as `load(run).encode("photo.jpg").aligned`.
 
     docs/weights.md lists the families of files. The other arguments say what a file may not: heads of the attention,
     mean and std of its pixels in [0, 1], image_size in pixels, eps of its LayerNorms, activation of its MLPs, and
@@ -230,6 +267,10 @@ def load(
         from asterism.finetuning.model import load_model
 
         return load_model(Path(place))
+    if (alignment := _alignment_of(place)) is not None:
+        from asterism.nn.aligned import load_aligned
+
+        return load_aligned(alignment, **{**options, **given})
     return load_encoder(place, **{**options, **given})
 
 
@@ -336,6 +377,7 @@ def concepts(
     images: Pictures,
     out: PathLike = "concepts",
     *,
+    text: str | Sequence[str] = (),
     index: PathLike | None = None,
     data: PathLike | None = None,
     neighbours: int = 5,
@@ -345,18 +387,20 @@ def concepts(
 ) -> Path:
     """Draw the map of every concept in each image, and the image reconstructed from them; returns the page's path.
 
-    images: anything that `encode` takes. index: a file that `embed` wrote with the same model; the page then shows the
-    nearest of its images for each concept. data: the folder of these images, if they have moved. tokenizer: as in
-    `load`.
+    images: anything that `encode` takes. text: words or sentences to find in the images, if the model is aligned with
+    text: the page then shows which concepts they mean, and where. index: a file that `embed` wrote with the same model;
+    the page then shows the nearest of its images for each concept. data: the folder of these images, if they have
+    moved. tokenizer: as in `load`.
     """
     from asterism.tools.concepts import open_collection, write_concepts  # imports the drawing libraries
 
     pictures = as_list(images)
     folder = check_folder(Path(out), overwrite)
     encoder, name = _concept_encoder(model, device, tokenizer)
+    words = [text] if isinstance(text, str) else list(text)
     place = None if data is None else os.fspath(data)
     collection = None if index is None else open_collection(Path(index), place, encoder, neighbours)
-    return write_concepts(encoder, pictures, folder, name, collection)
+    return write_concepts(encoder, pictures, folder, name, collection, words)
 
 
 def reconstruct(
@@ -438,26 +482,30 @@ def segment(
 def search(
     model: PathLike | Run | Weights | Encoder,
     index: PathLike,
-    queries: PathLike | Sequence[PathLike],
+    queries: PathLike | Sequence[PathLike] = (),
     out: PathLike = "neighbours.html",
     *,
+    text: str | Sequence[str] = (),
     count: int = 12,
     data: PathLike | None = None,
     overwrite: bool = False,
     device: str = "auto",
-) -> dict[Path, list[Neighbour]]:
+) -> dict[Path | str, list[Neighbour]]:
     """Find the images of a collection that are most similar to each query; also writes a contact sheet (.html or .png).
 
-    index: a file that `embed` wrote with the same model. data: the folder of its images, if they have moved.
+    text: sentences to search for, if the model is aligned with text. index: a file that `embed` wrote with the same
+    model, or with the encoder that was aligned. data: the folder of its images, if they have moved.
     """
     from asterism.tools.search import check_sheet, search_images
 
     paths = [Path(query) for query in ([queries] if isinstance(queries, str | os.PathLike) else queries)]
-    if not paths:
-        raise UserError("give at least one query image: --query IMAGE")
+    sentences = [text] if isinstance(text, str) else list(text)
+    if not paths and not sentences:
+        raise UserError("give at least one query: --query IMAGE or --text SENTENCE")
     sheet = check_sheet(Path(out), overwrite)
     place = None if data is None else os.fspath(data)
-    return search_images(_subject(model, device).encoder, Path(index), paths, sheet, count=count, data=place)
+    encoder = _subject(model, device).encoder
+    return search_images(encoder, Path(index), [*paths, *sentences], sheet, count=count, data=place)
 
 
 def export(
@@ -533,6 +581,16 @@ def _is_model(place: str) -> bool:
     return model_file(path) is not None
 
 
+def _alignment_of(place: str) -> Path | None:
+    """The file of an alignment with text, if there is one. Other places are not read."""
+    path = Path(place)
+    if not (path / "alignment.safetensors").is_file() and path.name != "alignment.safetensors":
+        return None
+    from asterism.nn.aligned import alignment_file
+
+    return alignment_file(path)
+
+
 def _with_tokenizer(place: str, options: Mapping[str, Any], tokenizer: PathLike | None) -> Weights:
     return Weights(place, options if tokenizer is None else {**options, "tokenizer": os.fspath(tokenizer)})
 
@@ -554,7 +612,7 @@ def _concept_encoder(
                 "reconstruction trains them); use a run with reconstruction"
             )
         return subject.encoder.eval(), subject.model.name
-    if subject.run is not None and not is_finetuned(subject.run):
+    if subject.run is not None and not is_finetuned(subject.run) and not is_aligned(subject.run):
         kind = f"a run of {open_run(subject.run).recipe.method.name}"
     else:
         kind = subject.encoder.backbone.architecture.name

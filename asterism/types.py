@@ -144,6 +144,7 @@ class Features:
     grid: tuple[int, int]
     sparse: Float[Tensor, "b r d"] | None = None  # concept tokens
     where: Float[Tensor, "b r h w"] | None = None  # share of each grid cell that belongs to each concept
+    aligned: Float[Tensor, "b e"] | None = None  # unit vector in the space of texts, if the encoder is aligned with one
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ _COMMANDS = (
     "pretrain",
     "finetune",
     "predict",
+    "align",
     "evaluate",
     "embed",
     "concepts",

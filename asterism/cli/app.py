@@ -91,6 +91,7 @@ def about(
       asterism evaluate runs/first --data labelled/
       asterism finetune runs/first --task classify --data labelled/ --out runs/flowers
       asterism predict runs/flowers --images new/
+      asterism align runs/first --data captions.jsonl --out runs/first-text
       asterism embed runs/first --data photos/ --out photos.parquet
       asterism concepts runs/first photo.jpg --index photos.parquet
       asterism search runs/first --index photos.parquet --query a.jpg

@@ -16,6 +16,15 @@ from asterism.cli.printing import say
 def concepts(
     model: Model,
     images: Images,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--text",
+            "-t",
+            metavar="WORDS",
+            help="What to find in the images, with an aligned model; may be repeated.",
+        ),
+    ] = None,
     index: Annotated[
         Path | None,
         typer.Option(
@@ -46,13 +55,15 @@ def concepts(
     """Show which concepts a model finds in images, and where.
 
     Draws the map of every concept over each image, and the image reconstructed from its concepts. With an index written
-    by `asterism embed`, also shows the nearest images for each concept. Concepts are numbered from 0.
+    by `asterism embed`, also shows the nearest images for each concept. With --text and a model of `asterism align`,
+    shows which concepts the words mean, and where. Concepts are numbered from 0.
 
     \b
     Examples:
       asterism concepts runs/first cat.jpg dog.jpg
       asterism embed runs/first --data photos/ --out photos.parquet
       asterism concepts runs/first cat.jpg --index photos.parquet --out cat
+      asterism concepts runs/first-text photo.jpg --text "the handle of the cup"
     """
     from asterism import api
 
@@ -61,6 +72,7 @@ def concepts(
             model_of(model, weights_option),
             images,
             out,
+            text=text or [],
             index=index,
             data=data,
             neighbours=neighbours,

@@ -21,8 +21,15 @@ def search(
         Path, typer.Option("--index", "-i", metavar="FILE", help="The collection, as `asterism embed` wrote it.")
     ],
     query: Annotated[
-        list[Path], typer.Option("--query", "-q", metavar="IMAGE", help="The image to look for; may be repeated.")
-    ],
+        list[Path] | None,
+        typer.Option("--query", "-q", metavar="IMAGE", help="The image to look for; may be repeated."),
+    ] = None,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--text", "-t", metavar="SENTENCE", help="What to look for, with an aligned model; may be repeated."
+        ),
+    ] = None,
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="FILE", help="The contact sheet: an .html or .png file.")
     ] = Path("neighbours.html"),
@@ -37,16 +44,27 @@ def search(
 ) -> None:
     """Find the images of a collection that are most similar to a query, and draw a contact sheet.
 
+    A query is an image or, with a model of `asterism align`, a sentence.
+
     \b
     Examples:
       asterism embed runs/first --data photos/ --out photos.parquet
       asterism search runs/first --index photos.parquet --query a.jpg
       asterism search runs/first --index photos.parquet -q a.jpg -q b.jpg --out sheet.png
+      asterism search runs/first-text --index photos.parquet --text "two dogs on a beach"
     """
     from asterism import api
 
     found = api.search(
-        model_of(model, weights_option), index, query, out, count=count, data=data, overwrite=overwrite, device=device
+        model_of(model, weights_option),
+        index,
+        query or [],
+        out,
+        text=text or [],
+        count=count,
+        data=data,
+        overwrite=overwrite,
+        device=device,
     )
     for path, neighbours in found.items():
         say(path)

@@ -81,7 +81,7 @@ def extract_from_images(
     `Extraction`."""
 
     def blocks(first: int, end: int) -> Iterator[Block]:
-        for batch in _batches(source, encoder.image_size, resize, batch_size, workers, first, end):
+        for batch in image_batches(source, encoder.image_size, resize, batch_size, workers, first, end):
             assert batch.labels is not None
             rows = vectors(batch.images).to("cpu", dtype)[:, None] if batch.keys else ()
             yield Block(batch.keys, {"vectors": list(rows)}, batch.labels.tolist(), batch.bad)
@@ -109,7 +109,7 @@ def stream(
 
     Images are resized so that their shorter side is `resize`, then centre-cropped to the encoder's image size.
     """
-    for batch in _batches(source, encoder.image_size, resize, batch_size, workers, 0, len(source)):
+    for batch in image_batches(source, encoder.image_size, resize, batch_size, workers, 0, len(source)):
         if not batch.keys:
             raise nothing_readable(source, batch.bad)
         yield Encoded(encoder.encode(batch.images), batch.keys, batch.labels, batch.bad)
@@ -125,10 +125,10 @@ def nothing_readable(source: Source, bad: Sequence[BadImage]) -> UserError:
     return UserError(f"none of the {len(source)} images of {source.name} can be read; the first: {bad[0]}")
 
 
-def _batches(
+def image_batches(
     source: Source, crop: int, resize: int, batch_size: int, workers: Workers, first: int, end: int
 ) -> Iterator[EvaluationBatch]:
-    """Images first … end; a batch is empty only if none of them can be read."""
+    """Images first … end of a source, cropped; a batch is empty only if none of them can be read."""
     part = Subset(source, range(first, end)) if (first, end) != (0, len(source)) else source
     batches = evaluation_batches(part, crop, resize=resize, batch_size=batch_size, workers=helpers(workers, len(part)))
     with Bar(source.name, end, first) as bar:

@@ -17,12 +17,16 @@ from torch import Tensor
 
 from asterism.errors import MissingExtra, UserError, reason_of
 from asterism.inputs import parse_json
+from asterism.nn.aligned import AlignedEncoder
 from asterism.nn.encoder import Encoder
 from asterism.nn.fingerprint import encoder_fingerprint
+from asterism.types import Features
 
 FORMAT = 1  # of the columns and their metadata; older files have none, and the same columns
 _LARGEST_SIDE = 1 << 24  # of one axis of a row
 _BYTES = 16 << 20  # of a column in memory at a time
+# Columns, by the tokens of a probe (`asterism.nn.attention_pooling.TokenChoice`) that they contain.
+_COLUMNS = {"sparse": {"sparse"}, "embedding": {"class"}, "patches": {"patches", "mean-patch"}}
 
 
 def open_index(path: Path, encoder: Encoder) -> Index:
@@ -79,6 +83,36 @@ class Index:
             )
         return self._parts("sparse")
 
+    def aligned(self, encoder: AlignedEncoder) -> Iterator[Float[Tensor, "n 1 e"]]:
+        """One vector per image in the space of texts, in parts.
+
+        A file of the aligned model has them. One of the encoder that was aligned has the tokens that the probe reads.
+        """
+        if "aligned" in self._file.shapes:
+            return (part[:, None] for part in self._parts("aligned"))
+        choice = encoder.alignment.tokens
+        needed = [column for column, used in _COLUMNS.items() if used & set(choice.split("+"))]
+        missing = [column for column in needed if column not in self._file.shapes]
+        if missing:
+            raise UserError(
+                f"{self.path} was made with the encoder before it was aligned, and lacks {missing[0]}, which the probe "
+                f"reads; make it with the aligned model, or with --dense"
+            )
+        return self._pooled(encoder, needed)
+
+    @torch.no_grad()
+    def _pooled(self, encoder: AlignedEncoder, columns: Sequence[str]) -> Iterator[Float[Tensor, "n 1 e"]]:
+        place = encoder.alignment.bias.device
+        size = min(max(1, _BYTES // (4 * int(np.prod(self._file.shapes[name])))) for name in columns)
+        for parts in zip(*(self._parts(name, size) for name in columns), strict=True):
+            found = dict(zip(columns, (part.to(place) for part in parts), strict=True))
+            given = found.get("embedding", found.get("sparse", found.get("patches")))
+            assert given is not None
+            cls = given if given.ndim == 2 else given[:, 0]
+            patches = found.get("patches", cls[:, None])
+            features = Features(cls, patches, (1, patches.shape[1]), sparse=found.get("sparse"))
+            yield encoder.alignment.images(features).cpu()[:, None]
+
     def maps(self, images: Sequence[int]) -> dict[int, Float[Tensor, "r h w"]]:
         """The maps of some images, by their row."""
         with _readable(self.path):
@@ -94,8 +128,11 @@ class Index:
             )
 
     def check_encoder(self, encoder: Encoder) -> None:
-        if self.facts.get("encoder") == encoder_fingerprint(encoder):
+        made_with = self.facts.get("encoder")
+        if made_with == encoder_fingerprint(encoder):
             return
+        if isinstance(encoder, AlignedEncoder) and made_with == encoder_fingerprint(encoder.frozen()):
+            return  # the encoder that was aligned: its vectors are the same
         step = "" if self.facts.get("step") is None else f" at step {self.facts['step']}"
         raise UserError(
             f"{self.path} was made by another model ({self.facts.get('model')}{step}) with Asterism "
@@ -103,10 +140,11 @@ class Index:
             "that one"
         )
 
-    def _parts(self, name: str) -> Iterator[Tensor]:
+    def _parts(self, name: str, count: int | None = None) -> Iterator[Tensor]:
+        """A column in parts of `count` rows, by default of some megabytes."""
         shape, seen = self._file.shapes[name], 0
         with _readable(self.path):
-            for part in self._file.parts(name, max(1, _BYTES // (4 * int(np.prod(shape))))):
+            for part in self._file.parts(name, count or max(1, _BYTES // (4 * int(np.prod(shape))))):
                 seen += len(part)
                 if part.dtype != np.float32 or list(part.shape[1:]) != list(shape) or seen > len(self.keys):
                     raise ValueError(f"the column {name} is not one array {shape} of float32 per image")
@@ -119,7 +157,7 @@ def _check_facts(facts: Any, shapes: Any, keys: Any) -> None:
     """Raise for metadata of another form than `asterism.index.write` writes."""
     if not isinstance(facts, dict) or not isinstance(shapes, dict) or "embedding" not in shapes:
         raise ValueError("its metadata is damaged")
-    axes = {"embedding": 1, "sparse": 2, "where": 3}
+    axes = {"embedding": 1, "sparse": 2, "where": 3, "aligned": 1, "patches": 2}
     for name, shape in shapes.items():
         known = axes.get(name, len(shape))
         if len(shape) != known or not all(isinstance(side, int) and 0 < side <= _LARGEST_SIDE for side in shape):
@@ -180,7 +218,7 @@ class _Npz(_File):
         self.facts = parse_json(str(self._file["metadata"]))
         self._open: dict[str, NDArray[np.float32]] = {"embedding": self._file["embeddings"]}
         self.shapes = {"embedding": list(self._open["embedding"].shape[1:])}
-        for name in ("sparse", "where"):
+        for name in ("sparse", "where", "aligned", "patches"):
             if name in self._file.files:
                 self.shapes[name] = list(self._column(name).shape[1:])
 

@@ -9,12 +9,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from asterism.index.read import Index
+from asterism.nn.aligned import AlignedEncoder
 from asterism.ops.concept_search import Matches, merge, nearest_by_concept, no_matches
 
 
 def nearest_images(index: Index, queries: Float[Tensor, "q d"], k: int, without: Collection[str] = ()) -> Matches:
     """The k images most similar to each query, except those with a key in `without`; fewer if there are not enough."""
     return _nearest(index, index.vectors(), queries, k, without)
+
+
+def nearest_to_texts(index: Index, encoder: AlignedEncoder, texts: Float[Tensor, "q e"], k: int) -> Matches:
+    """The k images most similar to each text."""
+    return _nearest(index, index.aligned(encoder), texts, k, ())
 
 
 def nearest_concepts(index: Index, queries: Float[Tensor, "q d"], k: int, without: Collection[str] = ()) -> Matches:

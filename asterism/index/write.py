@@ -1,9 +1,9 @@
 """Writing the vectors of images to a file, atomically: parquet in row groups, or npz.
 
 Rows are in the order of the source. Parquet has the columns key, label (if the data has labels), embedding, sparse and
-where (if the encoder has concepts) and, with `dense`, patches. These are fixed-size lists in row-major order, with
-their shapes in the file's metadata "asterism". The npz has keys, labels, embeddings, sparse, where and patches as
-arrays of these shapes, and metadata.
+where (if the encoder has concepts), aligned (if it is aligned with text) and, with `dense`, patches. These are
+fixed-size lists in row-major order, with their shapes in the file's metadata "asterism". The npz has keys, labels,
+embeddings, sparse, where, aligned and patches as arrays of these shapes, and metadata.
 """
 
 from __future__ import annotations
@@ -94,6 +94,8 @@ def _columns(batch: Encoded, dense: bool) -> Table:
     tensors = {"embedding": features.cls}
     if features.sparse is not None and features.where is not None:
         tensors |= {"sparse": features.sparse, "where": features.where}
+    if features.aligned is not None:
+        tensors["aligned"] = features.aligned
     if dense:
         tensors["patches"] = features.patches
     columns: Table = {"key": np.array(batch.keys)}

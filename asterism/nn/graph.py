@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from asterism.nn.aligned import AlignedEncoder
 from asterism.nn.backbone import Backbone
 from asterism.nn.encoder import Encoder
 from asterism.nn.positions import Grid
@@ -46,6 +47,8 @@ class Graph(nn.Module):
         self.patch_size = encoder.patch_size
         self.any_size = _takes_any_size(encoder.backbone)
         self.encoder: Any = copy.deepcopy(encoder).requires_grad_(False).eval().to(dtype)
+        if isinstance(encoder, AlignedEncoder):
+            self.encoder.alignment.text = nn.Identity()  # images enter the graph, sentences do not
         self.encoder.backbone = _recordable(self.encoder, encoder.backbone)
         for name in ("mean", "std"):
             self.register_buffer(name, torch.tensor(getattr(encoder, name))[:, None, None])

@@ -68,6 +68,15 @@ def all_gather_rows(tensor: Shaped[Tensor, "rows ..."]) -> Shaped[Tensor, "all_r
     return gathered.to(tensor.device)
 
 
+def all_gather_rows_with_grad(tensor: Float[Tensor, rows * shape]) -> Float[Tensor, all_rows * shape]:
+    """`all_gather_rows`, with the gradient of the sum of all processes' losses.
+
+    A row enters the loss of every process, so its gradient is the sum over processes. With parameter gradients averaged
+    as data-parallel training does, the result is the gradient of the average loss.
+    """
+    return _Gather.apply(tensor) if world_size() > 1 else tensor
+
+
 @torch.no_grad()
 def all_gather_ragged_rows(tensor: Shaped[Tensor, "rows ..."]) -> Shaped[Tensor, "all_rows ..."]:
     """Like `all_gather_rows`, but the number of rows (possibly 0) may differ between processes."""
@@ -210,3 +219,13 @@ class _Mean(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         return _reduced(gradients[0], "sum") / world_size()
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        return all_gather_rows(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return _reduced(gradients[0], "sum").chunk(world_size())[rank()]

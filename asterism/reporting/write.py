@@ -7,18 +7,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from asterism.aligning.run import AlignedRun
 from asterism.config import write_yaml
 from asterism.errors import UserError
 from asterism.evals.result import Result, read_results
 from asterism.files import write_text
 from asterism.finetuning.run import FinetunedRun
+from asterism.reporting.aligned import aligned_page
 from asterism.reporting.curves import curves
 from asterism.reporting.finetuned import finetuned_page
 from asterism.reporting.scores import compared_scores, main_scores, measured_at, scores
 from asterism.reporting.sections import compared_sections, run_sections
 from asterism.reporting.verdict import verdict
 from asterism.train.recipe import Recipe
-from asterism.train.run import Run, is_finetuned, open_run
+from asterism.train.run import Run, is_aligned, is_finetuned, open_run
 from asterism.train.units import duration
 from asterism.viz import page
 from asterism.viz.page import Section
@@ -42,6 +44,8 @@ def write_report(paths: Sequence[Path]) -> Path:
 def _single(run: Run) -> str:
     if is_finetuned(run.path):
         return finetuned_page(FinetunedRun(run.path))
+    if is_aligned(run.path):
+        return aligned_page(AlignedRun(run.path))
     recipe, metrics, results = run.recipe, run.metrics(), read_results(run.path / "eval")
     return page.page(
         run.path.resolve().name,

@@ -17,16 +17,19 @@ from asterism.images.write import to_pillow
 from asterism.index.images import IndexedImages, open_images
 from asterism.index.read import Index, open_index
 from asterism.index.search import nearest_concepts
+from asterism.nn.aligned import AlignedEncoder, needs_text
 from asterism.nn.concepts import ConceptEncoder
 from asterism.tools.output_folder import image_names
+from asterism.tools.words import word_maps
 from asterism.types import Features
 from asterism.viz import concepts as draw
 from asterism.viz import page
 from asterism.viz.page import Tile
-from asterism.viz.pictures import Pictures, magnified, to_uint8
+from asterism.viz.pictures import Pictures, heat, magnified, to_uint8
 
 PAGE = "concepts.html"
 _LEAST = 256  # pixels of a picture
+_MEANT = 3  # concepts named for a word
 _NOTE = (
     "In the second picture every patch has the colour of its strongest concept. Below are the maps of the concepts: "
     "how much of each patch belongs to the concept. The number is the concept's share of the whole image."
@@ -60,13 +63,23 @@ def open_collection(path: Path, data: str | None, encoder: ConceptEncoder, neigh
 
 
 def write_concepts(
-    encoder: ConceptEncoder, images: Sequence[Picture], out: Path, title: str, collection: Collection | None = None
+    encoder: ConceptEncoder,
+    images: Sequence[Picture],
+    out: Path,
+    title: str,
+    collection: Collection | None = None,
+    words: Sequence[str] = (),
 ) -> Path:
-    """Write the pictures of each image to its own folder, and a page with all of them; returns the page."""
+    """Write the pictures of each image to its own folder, and a page with all of them; returns the page.
+
+    words: to be found in the images, by an encoder that is aligned with text.
+    """
     sections = []
+    if words:
+        needs_text(encoder, "finding words in images").encode_text(words)
     with filling(out) as folder:
         for name, image in zip(image_names(images), images, strict=True):
-            drawn = _drawn(encoder, image, collection)
+            drawn = _drawn(encoder, image, collection, words)
             drawn.save(folder / name)
             sections.append(page.Section(name, drawn.as_html(), _NOTE))
         count = "one image" if len(images) == 1 else f"{len(images)} images"
@@ -84,6 +97,7 @@ class _Drawn:
     maps: list[Tile]  # by concept
     nearest: list[list[Tile]]  # by concept; empty without a collection
     missing: str  # why there is no reconstruction; empty if there is one
+    words: list[Tile]  # where each of the words is, with the concepts that mean it most
 
     def save(self, folder: Path) -> None:
         folder.mkdir()
@@ -94,18 +108,22 @@ class _Drawn:
             for token, row in enumerate(self.nearest)
             if row
         }
+        pictures |= {f"words-{number}": tile.picture for number, tile in enumerate(self.words)}
         for name, picture in pictures.items():
             to_pillow(picture).save(folder / f"{name}.png")
 
     def as_html(self) -> str:
-        parts = [page.tiles(list(self.overview.values()), 192), page.note(self.missing), page.tiles(self.maps)]
+        parts = [page.tiles(list(self.overview.values()), 192), page.note(self.missing)]
+        if self.words:
+            parts += [page.heading("Where the words are"), page.tiles(self.words, 192)]
+        parts.append(page.tiles(self.maps))
         if self.nearest:
             parts.append(page.heading("Nearest images for each concept"))
             parts += [page.tiles([mine, *row]) for mine, row in zip(self.maps, self.nearest, strict=True)]
         return "".join(parts)
 
 
-def _drawn(encoder: ConceptEncoder, image: Picture, collection: Collection | None) -> _Drawn:
+def _drawn(encoder: ConceptEncoder, image: Picture, collection: Collection | None, words: Sequence[str]) -> _Drawn:
     pixels = batch_of([image], encoder.image_size)
     features = encoder.encode(pixels)
     assert features.sparse is not None
@@ -126,7 +144,26 @@ def _drawn(encoder: ConceptEncoder, image: Picture, collection: Collection | Non
             magnified(to_uint8(made), _LEAST)[0], f"from {features.sparse.shape[1]} concepts, {quality:.1f} dB"
         )
     nearest = _nearest(features, collection, image, encoder.image_size) if collection else []
-    return _Drawn(overview, draw.taken_apart(features.where, large)[0], nearest, missing)
+    found = word_tiles(needs_text(encoder, "words"), features, large, words)[0] if words else []
+    return _Drawn(overview, draw.taken_apart(features.where, large)[0], nearest, missing, found)
+
+
+def word_tiles(encoder: AlignedEncoder, features: Features, images: Pictures, words: Sequence[str]) -> list[list[Tile]]:
+    """For each image, a heat map of every word, with the concepts that mean it most."""
+    maps = word_maps(encoder, features, words)
+    tiles = []
+    for image in range(len(images)):
+        own = []
+        for number, word in enumerate(words):
+            picture = heat(maps.where[image, number][None].cpu(), images[image][None])[0]
+            caption = word
+            if maps.concepts is not None:
+                best = maps.concepts[image, number].topk(min(_MEANT, maps.concepts.shape[2]))
+                pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+                caption += ": concept " + ", ".join(f"{concept} ({value:.2f})" for concept, value in pairs)
+            own.append(Tile(picture, caption))
+        tiles.append(own)
+    return tiles
 
 
 def _nearest(features: Features, collection: Collection, image: Picture, size: int) -> list[list[Tile]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -14,6 +15,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from asterism.files import replacing
+from asterism.images.decode import from_pillow
 from asterism.images.square import center_square
 from asterism.images.write import to_pillow
 from asterism.viz.page import page
@@ -32,6 +34,15 @@ class SheetPicture:
     image: UInt8[Tensor, "3 h w"]
     name: str
     note: str
+
+
+def written_picture(text: str) -> UInt8[Tensor, "3 h w"]:
+    """A sentence as a picture, for a query that is not an image."""
+    side = 2 * _SIDE
+    canvas = Image.new("RGB", (side, side), _PAPER)
+    lines = textwrap.wrap(text, 18)[:9]
+    ImageDraw.Draw(canvas).text((side / 2, side / 2), "\n".join(lines), _INK, ImageFont.load_default(34), "mm")
+    return from_pillow(canvas, text)
 
 
 def write_sheet(rows: Sequence[Sequence[SheetPicture]], path: Path, title: str) -> None:

@@ -1,21 +1,26 @@
-"""Finds the images of a collection that are most similar to a query: `asterism search`.
+"""Finds the images of a collection that are most similar to an image or a sentence: `asterism search`.
 
 The collection is a file that `asterism embed` wrote with the same model; the result is a contact sheet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from jaxtyping import UInt8
+from torch import Tensor
 
 from asterism.errors import UserError
 from asterism.images.pictures import read_picture
 from asterism.index.images import open_images
-from asterism.index.read import open_index
-from asterism.index.search import nearest_images
+from asterism.index.read import Index, open_index
+from asterism.index.search import nearest_images, nearest_to_texts
+from asterism.nn.aligned import needs_text
 from asterism.nn.encoder import Encoder
-from asterism.tools.contact_sheet import SUFFIXES, SheetPicture, write_sheet
+from asterism.ops.concept_search import Matches
+from asterism.tools.contact_sheet import SUFFIXES, SheetPicture, write_sheet, written_picture
 
 
 @dataclass(frozen=True)
@@ -37,25 +42,49 @@ def check_sheet(path: Path, overwrite: bool) -> Path:
 
 
 def search_images(
-    encoder: Encoder, index: Path, queries: Sequence[Path], out: Path, *, count: int = 12, data: str | None = None
-) -> dict[Path, list[Neighbour]]:
-    """The neighbours of every query, drawn on one contact sheet."""
+    encoder: Encoder,
+    index: Path,
+    queries: Sequence[Path | str],
+    out: Path,
+    *,
+    count: int = 12,
+    data: str | None = None,
+) -> dict[Path | str, list[Neighbour]]:
+    """The neighbours of every query, drawn on one contact sheet. A query is a file of an image, or a sentence."""
+    texts = [query for query in queries if isinstance(query, str)]
+    vectors = needs_text(encoder.eval(), "search by sentence").encode_text(texts) if texts else None
     collection = open_index(index, encoder)
     if not collection.keys:
         raise UserError(f"{index} contains no images; write it again with `asterism embed`")
     images = open_images(collection, data)
-    pictures = [read_picture(path) for path in queries]
-    matches = nearest_images(collection, encoder.eval().encode(pictures).cls, count)
-    found = [
+    paths = [query for query in queries if not isinstance(query, str)]
+    pictures = dict(zip(paths, (read_picture(path) for path in paths), strict=True))
+    found: dict[Path | str, list[Neighbour]] = {}
+    if paths:
+        matches = nearest_images(collection, encoder.eval().encode(list(pictures.values())).cls, count)
+        found |= dict(zip(paths, _neighbours(collection, matches), strict=True))
+    if vectors is not None:
+        matches = nearest_to_texts(collection, needs_text(encoder, "search by sentence"), vectors, count)
+        found |= dict(zip(texts, _neighbours(collection, matches), strict=True))
+    rows = [
+        [
+            _query(query, pictures),
+            *(SheetPicture(images[n.row].image, n.key, f"{n.similarity:.3f}") for n in found[query]),
+        ]
+        for query in queries
+    ]
+    write_sheet(rows, out, f"{len(collection.keys):,} images of {collection.facts.get('data')}")
+    return {query: found[query] for query in queries}
+
+
+def _neighbours(collection: Index, matches: Matches) -> list[list[Neighbour]]:
+    return [
         [Neighbour(collection.keys[row], similarity, row) for similarity, row in zip(values, places, strict=True)]
         for values, places in zip(matches.similarity.tolist(), matches.image.tolist(), strict=True)
     ]
-    rows = [
-        [
-            SheetPicture(picture, path.name, "query"),
-            *(SheetPicture(images[n.row].image, n.key, f"{n.similarity:.3f}") for n in own),
-        ]
-        for path, picture, own in zip(queries, pictures, found, strict=True)
-    ]
-    write_sheet(rows, out, f"{len(collection.keys):,} images of {collection.facts.get('data')}")
-    return dict(zip(queries, found, strict=True))
+
+
+def _query(query: Path | str, pictures: Mapping[Path, UInt8[Tensor, "3 _ _"]]) -> SheetPicture:
+    if isinstance(query, str):
+        return SheetPicture(written_picture(query), query, "sentence")
+    return SheetPicture(pictures[query], query.name, "query")

@@ -29,7 +29,15 @@ if TYPE_CHECKING:
 
 _ENVIRONMENT, _CONFIG = "environment.json", "config.yaml"
 # that training writes
-_FILES = (_CONFIG, _ENVIRONMENT, "metrics.jsonl", "bad_images.jsonl", "encoder.safetensors", "model.safetensors")
+_FILES = (
+    _CONFIG,
+    _ENVIRONMENT,
+    "metrics.jsonl",
+    "bad_images.jsonl",
+    "encoder.safetensors",
+    "model.safetensors",
+    "alignment.safetensors",
+)
 _PACKAGES = ("asterism", "torch", "torchvision", "timm", "lightning-fabric", "numpy", "pillow", "safetensors")
 
 
@@ -60,6 +68,8 @@ class Run:
         path = self.path / _CONFIG
         if is_finetuned(self.path):
             raise UserError(f"{self.path} is a fine-tuned run, where a run of `asterism pretrain` is needed")
+        if is_aligned(self.path):
+            raise UserError(f"{self.path} is an aligned run, where a run of `asterism pretrain` is needed")
         try:
             recipe = Recipe.parse(read_yaml(path))
         except UserError as error:
@@ -119,6 +129,12 @@ def is_finetuned(path: Path) -> bool:
     """Whether a folder is a run of `asterism finetune`: its recipe has a task."""
     config = path / _CONFIG
     return config.is_file() and "task" in read_yaml(config)
+
+
+def is_aligned(path: Path) -> bool:
+    """Whether a folder is a run of `asterism align`: its recipe has a probe."""
+    config = path / _CONFIG
+    return config.is_file() and "probe" in read_yaml(config)
 
 
 def open_run(path: Path | str) -> Run:

@@ -69,8 +69,9 @@ def _open_file(place: Path, split: str | None) -> Source:
     raise UserError(f"{place} is a file; name a folder of images, or a .tar file in WebDataset's layout")
 
 
-def _open_scenes(settings: str, split: str | None) -> Source:
-    values: dict[str, Any] = {}
+def scene_settings(settings: str) -> dict[str, int]:
+    """What follows `scenes:`, as arguments."""
+    values: dict[str, int] = {}
     for setting in filter(None, settings.split(",")):
         name, _, value = (part.strip() for part in setting.partition("="))
         if name not in _SCENE_SETTINGS:
@@ -80,8 +81,13 @@ def _open_scenes(settings: str, split: str | None) -> Source:
                 f"scenes: {name} = {value!r} must be a whole number, as in scenes:size=64,count=2000,seed=0"
             )
         values[name] = int(value)
+    return values
+
+
+def _open_scenes(settings: str, split: str | None) -> Source:
     from asterism.data.sources.scenes import Scenes  # builds its shapes on import
 
+    values: dict[str, Any] = dict(scene_settings(settings))
     return Scenes(**values, split=split or "train")
 
 

@@ -193,7 +193,7 @@ def _build(files: list[Path]) -> _Index:
 
 def _samples(path: Path, file: BinaryIO) -> Iterator[tuple[str, Member, int]]:
     """Name, image and class number of each sample that has an image."""
-    for name, group in groupby(members(path, file), key=lambda member: _stem(member.name)):
+    for name, group in groupby(members(path, file), key=lambda member: stem(member.name)):
         image, label = None, _UNLABELLED
         for member in group:
             kind = member.name[len(name) :].lower()
@@ -206,7 +206,8 @@ def _samples(path: Path, file: BinaryIO) -> Iterator[tuple[str, Member, int]]:
             yield name, image[0], label
 
 
-def _stem(name: str) -> str:
+def stem(name: str) -> str:
+    """The name of a member up to the first dot of its last part: members of one sample share it."""
     folder, slash, base = name.rpartition("/")
     return folder + slash + base.partition(".")[0]
 

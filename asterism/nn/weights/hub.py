@@ -10,8 +10,11 @@ from asterism.errors import UserError
 
 PREFIX = "hf:"  # before the name of a model on the Hugging Face hub
 
+TEXT_INSTEAD = "train our own tower with --text own (published ones need pip install 'asterism[text]')"
+
 _PATIENCE = 3.0  # seconds until the server counts as unreachable
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+_OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 _OTHERS = ("config.json", "preprocessor_config.json", "processor_config.json", "model-*.safetensors")
 
 
@@ -31,6 +34,22 @@ def hub_folder(name: str) -> Path:
             return Path(snapshot_download(name, allow_patterns=[*_WEIGHTS, *_OTHERS]))
         except Exception as error:  # its HTTP library has exceptions of its own
             raise not_downloaded(f"{PREFIX}{name}", error) from None
+
+
+def hub_text_folder(name: str) -> Path:
+    """The local folder of a text model of the hub, with its tokenizer, downloaded if it is not in the cache."""
+    from huggingface_hub import snapshot_download
+
+    if name.count("/") != 1:
+        raise UserError(
+            f"{PREFIX}{name} does not name a model of the Hugging Face hub; write {PREFIX}ORGANISATION/MODEL"
+        )
+    wanted = [*_WEIGHTS, *_OPEN_CLIP_WEIGHTS, "*.json", "*.txt", "*.model", "model-*.safetensors"]
+    with without_retries():
+        try:
+            return Path(snapshot_download(name, allow_patterns=wanted))
+        except Exception as error:  # its HTTP library has exceptions of its own
+            raise not_downloaded(f"{PREFIX}{name}", error, TEXT_INSTEAD) from None
 
 
 def cached_file(repository: str, names: tuple[str, ...] = _WEIGHTS) -> Path | None:
@@ -68,7 +87,7 @@ def _answers(server: str) -> bool:
     return True
 
 
-def not_downloaded(name: str, error: Exception) -> UserError:
+def not_downloaded(name: str, error: Exception, instead: str = "start without pretrained weights") -> UserError:
     from huggingface_hub import constants
 
     reason = (str(error) or type(error).__name__).splitlines()[0]
@@ -76,5 +95,5 @@ def not_downloaded(name: str, error: Exception) -> UserError:
         reason = f"they are not in the local cache, and {constants.ENDPOINT} cannot be reached"
     return UserError(
         f"the published weights of {name!r} could not be downloaded: {reason}; download them on another machine and "
-        "give the file or folder, or start without pretrained weights"
+        f"give the file or folder, or {instead}"
     )

@@ -14,6 +14,7 @@ INPUT = "images"
 
 # The tensors of `Features`; other outputs are described by the model that has them.
 _MEANINGS = {
+    "aligned": "one unit vector per image in the space of texts [batch, channels]",
     "cls": "one vector per image (the class token; the mean patch for networks without one) [batch, channels]",
     "patches": "one vector per patch, in raster order [batch, rows*columns, channels]",
     "sparse": "concept tokens: what is in the image [batch, concepts, channels]",

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from asterism.finetuning.model import FinetunedModel
+from asterism.nn.aligned import AlignedEncoder
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
 from asterism.nn.localization import Localization
@@ -155,6 +156,8 @@ def _notes(encoder: Encoder) -> tuple[str, ...]:
         notes.append("an image's vector is the mean of its patches, not pooler_output")
     if isinstance(encoder, ConceptEncoder) and encoder.reconstruction is not None:
         notes.append("the decoder, which makes images from concepts, is left out; --to safetensors keeps it")
+    if isinstance(encoder, AlignedEncoder):
+        notes.append("the probe that aligns it with text is left out; --to safetensors, onnx and torchscript keep it")
     return tuple(notes)
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import torch
 
+from asterism.aligning.run import open_aligned
 from asterism.evals.result import Result, read_results
 from asterism.finetuning.run import open_finetuned
 from asterism.nn.encoder import Encoder
 from asterism.tools.export.target import Target, Written
-from asterism.train.run import is_finetuned, open_run
+from asterism.train.run import is_aligned, is_finetuned, open_run
 
 FILE = "README.md"
 _UNKNOWN = "unknown"  # one of the Hugging Face Hub's words for licences
@@ -37,6 +38,10 @@ def origin_of(name: str, run: Path | None) -> Origin:
     if is_finetuned(run):
         config = open_finetuned(run).config
         method = f"fine-tuned for {config['task']['name']} from {_shown(str(config['source']['path']))}"
+    elif is_aligned(run):
+        config = open_aligned(run).config
+        text = _shown(str(config["text"]["name"]))
+        method = f"{_shown(str(config['source']['path']))} aligned with text ({text})"
     else:
         config = opened.config
         method = str(config["method"]["name"])

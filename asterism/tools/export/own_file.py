@@ -9,6 +9,7 @@ import torch
 
 from asterism.finetuning.model import FinetunedModel, load_model, model_file, save_model
 from asterism.finetuning.run import MODEL_NAME
+from asterism.nn.aligned import ALIGNMENT_NAME, AlignedEncoder, alignment_file, load_aligned
 from asterism.nn.concepts import concepts_file
 from asterism.nn.encoder import FILE_NAME, Encoder
 from asterism.nn.weights.load import load_encoder
@@ -21,16 +22,26 @@ def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
         save_model(converted.task, folder, converted.step)
         return Written(any_size=True, usage=_USAGE_OF_A_TASK)
     converted.save(folder / FILE_NAME)
-    return Written(any_size=True, usage=_USAGE)
+    return Written(any_size=True, usage=_USAGE_WITH_TEXT if isinstance(encoder, AlignedEncoder) else _USAGE)
 
 
 def open_model(folder: Path) -> Model:
-    encoder = load_encoder(folder) if model_file(folder) is None else load_model(folder)
+    encoder: Encoder
+    if model_file(folder) is not None:
+        encoder = load_model(folder)
+    elif (alignment := alignment_file(folder)) is not None:
+        encoder = load_aligned(alignment)
+    else:
+        encoder = load_encoder(folder)
     return lambda images: encoder.named_outputs(encoder.normalise(images))
 
 
 SAFETENSORS = Target(
-    "safetensors", "asterism", (FILE_NAME, concepts_file(Path(FILE_NAME)).name, MODEL_NAME), write, open_model
+    "safetensors",
+    "asterism",
+    (FILE_NAME, concepts_file(Path(FILE_NAME)).name, MODEL_NAME, ALIGNMENT_NAME),
+    write,
+    open_model,
 )
 
 _USAGE = """\
@@ -43,6 +54,17 @@ features.cls, features.patches
 ```
 
 `timm.create_model(**encoder.timm_arguments)` is the plain network of these weights.
+"""
+
+_USAGE_WITH_TEXT = """\
+```python
+import asterism
+
+encoder = asterism.load("FOLDER")
+similarity = encoder.encode(["photo.jpg"]).aligned @ encoder.encode_text(["two dogs on a beach"]).T
+```
+
+A published text tower is not part of the file; it is loaded from where it was when the images were aligned with it.
 """
 
 _USAGE_OF_A_TASK = """\

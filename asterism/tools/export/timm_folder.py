@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from asterism.finetuning.model import FinetunedModel
+from asterism.nn.aligned import AlignedEncoder
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
 from asterism.nn.weights.timm_folder import (
@@ -46,6 +47,8 @@ def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
             "concept tokens are the registers of forward_features; maps and reconstruction are left out, timm has no "
             "place for them"
         )
+    if isinstance(encoder, AlignedEncoder):
+        notes.append("the probe that aligns it with text is left out; --to safetensors, onnx and torchscript keep it")
     return Written(any_size, tuple(notes), _usage(eps, "scores" if classifier is not None else "vector"))
 
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int, UInt8
 
 from asterism.data.sources import splits
-from asterism.data.sources.scenes.layout import dominant_kind, sample_scene
+from asterism.data.sources.scenes.layout import Scene, dominant_kind, sample_scene
 from asterism.data.sources.scenes.limits import VERSION, check_count, check_objects, check_size
 from asterism.data.sources.scenes.paint import paint
 from asterism.data.sources.scenes.shapes import CLASSES
@@ -18,7 +18,7 @@ from asterism.data.sources.source import Sample
 from asterism.ops.random import fold
 
 _STREAMS = {"train": 0, "val": 1, "test": 2}  # no key of one stream occurs in another
-_LEAST_VISIBLE = 0.25  # a thing of which others leave less than this to be seen is not drawn
+LEAST_VISIBLE = 0.25  # a thing of which others leave less than this to be seen is not drawn
 
 
 class Scenes:
@@ -64,8 +64,8 @@ class Scenes:
         return self.count
 
     def __getitem__(self, index: int) -> Sample:
-        scene = sample_scene(self._key(index), self.objects)
-        picture = paint(scene, self.size, _LEAST_VISIBLE)
+        scene = self.scene(index)
+        picture = paint(scene, self.size, LEAST_VISIBLE)
         seen, boxes = _boxes(picture.instances, len(scene.things))
         kinds = np.array([0, *(1 + thing.kind for thing in scene.things)], dtype=np.int64)
         numbers = np.zeros(1 + len(scene.things), dtype=np.int64)
@@ -80,7 +80,7 @@ class Scenes:
         )
 
     def label(self, index: int) -> int:
-        return dominant_kind(self._key(index))
+        return dominant_kind(self.key(index))
 
     def keys(self) -> list[str]:
         return [str(index) for index in range(self.count)]
@@ -88,7 +88,12 @@ class Scenes:
     def files(self) -> tuple[Path, ...]:
         return ()
 
-    def _key(self, index: int) -> int:
+    def scene(self, index: int) -> Scene:
+        """All numbers of a scene, before it is painted."""
+        return sample_scene(self.key(index), self.objects)
+
+    def key(self, index: int) -> int:
+        """The key that everything about a scene is drawn from."""
         if not 0 <= index < self.count:
             raise IndexError(index)
         return fold(self._stream, index)
