@@ -68,7 +68,7 @@ def unlisted_pages(nav: list[Any]) -> list[str]:
 def generated_pages() -> dict[str, str]:
     """Every generated page: its place on the site, and its Markdown."""
     pages = {target: _moved((ROOT / source).read_text(encoding="utf-8")) for source, target in MOVED.items()}
-    pages["api/index.md"] = _public_names()
+    pages["api/index.md"] = _interface()
     for package in PACKAGES:
         pages[f"api/{package}.md"] = _overview(package)
         for module in modules_of(package):
@@ -96,17 +96,21 @@ def _overview(package: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _public_names() -> str:
+def public_names() -> list[str]:
+    """The qualified names of `asterism.__all__`, functions before classes."""
     tree = ast.parse((ROOT / "asterism/__init__.py").read_text(encoding="utf-8"))
     (names,) = (
         ast.literal_eval(node.value)
         for node in tree.body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
     )
-    shown = [name for name in names if name not in ("__version__", "ops")]
-    shown.sort(key=lambda name: (name[0].isupper(), name))  # functions, then classes
+    shown = (name for name in names if name not in ("__version__", "ops"))
+    return [f"asterism.{name}" for name in sorted(shown, key=lambda name: (name[0].isupper(), name))]
+
+
+def _interface() -> str:
     options = "    options: {show_root_full_path: false, show_root_heading: true}\n"
-    return _PUBLIC + "\n".join(f"::: asterism.{name}\n{options}" for name in shown)
+    return _PUBLIC + "\n".join(f"::: {name}\n{options}" for name in public_names())
 
 
 _PUBLIC = """# The public interface
