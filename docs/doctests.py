@@ -8,15 +8,21 @@ from typing import Any
 import griffe
 
 _EXAMPLE = re.compile(r"(?:^>>> .*\n?)(?:^(?!\s*$).*\n?)*", re.MULTILINE)  # up to the next empty line
+_VERBATIM = re.compile(r"```.*?```|`[^`\n]*`|^ {4,}.*$", re.MULTILINE | re.DOTALL)
 
 
-def fenced(text: str) -> str:
-    """The text, with a fence around every run of `>>>` lines and what they print.
+def as_markdown(text: str) -> str:
+    """The text with a fence around every run of `>>>` lines and what they print, and `<name>` as it is written.
 
-    >>> fenced("Adds.\\n\\n>>> 1 + 1\\n2")
-    'Adds.\\n\\n```pycon\\n>>> 1 + 1\\n2\\n```\\n'
+    >>> as_markdown("In runs/<name>.\\n\\n>>> 1 < 2\\nTrue")
+    'In runs/&lt;name>.\\n\\n```pycon\\n>>> 1 < 2\\nTrue\\n```\\n'
     """
-    return _EXAMPLE.sub(lambda found: f"```pycon\n{found.group().rstrip()}\n```\n", text)
+    fenced = _EXAMPLE.sub(lambda found: f"```pycon\n{found.group().rstrip()}\n```\n", text)
+    kept, start = [], 0
+    for code in _VERBATIM.finditer(fenced):
+        kept += [fenced[start : code.start()].replace("<", "&lt;"), code.group()]
+        start = code.end()
+    return "".join(kept) + fenced[start:].replace("<", "&lt;")
 
 
 class Doctests(griffe.Extension):
@@ -24,4 +30,4 @@ class Doctests(griffe.Extension):
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring is not None:
-            obj.docstring.value = fenced(obj.docstring.value)
+            obj.docstring.value = as_markdown(obj.docstring.value)

@@ -26,10 +26,10 @@ _LINK = re.compile(r"\]\((?!https?:|#)([^)\s]+)\)")
 def on_config(config: Any) -> Any:
     """Complete the navigation."""
     sections = {title: entry[title] for entry in config.nav for title in entry}
-    sections["Guides"] += [page for page in unlisted_pages(config.nav)]
+    sections["Guides"] += unlisted_pages(config.nav)
     first = sections["Reference"].index("api/index.md") + 1
     sections["Reference"][first:first] = [
-        {f"asterism.{package}": [f"api/{package}.md", *(_page_of(package, module) for module in modules_of(package))]}
+        {f"asterism.{package}": [{"Overview": f"api/{package}.md"}, *_entries(package)]}
         for package in PACKAGES
     ]
     return config
@@ -81,6 +81,10 @@ def modules_of(package: str) -> list[str]:
     folder = ROOT / "asterism" / package
     paths = sorted(path for path in folder.rglob("*.py") if path.name != "__init__.py")
     return [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths]
+
+
+def _entries(package: str) -> list[dict[str, str]]:
+    return [{module.removeprefix(f"asterism.{package}."): _page_of(package, module)} for module in modules_of(package)]
 
 
 def _page_of(package: str, module: str) -> str:

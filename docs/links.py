@@ -39,7 +39,8 @@ def problems() -> Iterator[str]:
             if not is_documented(name):
                 yield f"{place}: [{name}] is not in the reference: no such function, class or module"
     for name in ("README.md", *MOVED):
-        for target in _MARKDOWN_LINK.findall(_without_code(_FENCE.sub("", (ROOT / name).read_text(encoding="utf-8")))):
+        prose = _without_code(_FENCE.sub("", (ROOT / name).read_text(encoding="utf-8")))
+        for target in _MARKDOWN_LINK.findall(prose):
             path, _, anchor = target.partition("#")
             if _REMOTE.match(target) or not path:
                 continue
