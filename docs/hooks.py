@@ -29,8 +29,7 @@ def on_config(config: Any) -> Any:
     sections["Guides"] += unlisted_pages(config.nav)
     first = sections["Reference"].index("api/index.md") + 1
     sections["Reference"][first:first] = [
-        {f"asterism.{package}": [{"Overview": f"api/{package}.md"}, *_entries(package)]}
-        for package in PACKAGES
+        {f"asterism.{package}": [{"Overview": f"api/{package}.md"}, *_entries(package)]} for package in PACKAGES
     ]
     return config
 
