@@ -1,7 +1,7 @@
 """Equations on the site: a fence of kind `equation` becomes lines of HTML.
 
-An equation is written with the Unicode symbols of the code's docstrings, and _{…} and ^{…} for what has no symbol. So it
-can be searched, copied and read aloud, looks the same in a plain viewer, and needs neither a script nor a font from
+An equation is written with the Unicode symbols of the code's docstrings, and _{…} and ^{…} for what has no symbol. So
+it can be searched, copied and read aloud, looks the same in a plain viewer, and needs neither a script nor a font from
 elsewhere. A number in brackets at the end of a line, `(5)`, is that of the paper.
 
 >>> print(formatted("L = softmax_{r}(u/t)   (5)"))

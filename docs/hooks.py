@@ -118,9 +118,9 @@ def _interface() -> str:
 
 _PUBLIC = """# The public interface
 
-`import asterism` is fast: names are loaded on first use. Functions have the names of the commands, and settings those of the
-YAML recipes. A mistake of the caller raises [`UserError`](#asterism.UserError). The version is `asterism.__version__`, and
-[`asterism.ops`](ops.md) has the equations.
+`import asterism` is fast: names are loaded on first use. Functions have the names of the commands, and settings those
+of the YAML recipes. A mistake of the caller raises [`UserError`](#asterism.UserError). The version is
+`asterism.__version__`, and [`asterism.ops`](ops.md) has the equations.
 
 """
 

@@ -173,7 +173,8 @@ def test_notebooks_are_valid(place: str) -> None:
 
 
 def test_a_notebook_has_all_the_code_in_order() -> None:
-    text = "---\na: b\n---\n# T\n\n```bash\nasterism x\n```\nand\n```python\nx = 1\n```\n```text\nno\n```\nend [p](q.md#r)\n"
+    text = "---\na: b\n---\n# T\n\n```bash\nasterism x\n```\nand\n```python\nx = 1\n```\n"
+    text += "```text\nno\n```\nend [p](q.md#r)\n"
     cells = [(cell["cell_type"], cell["source"]) for cell in notebook(text)["cells"]]
     assert cells == [
         ("markdown", "# T"),
