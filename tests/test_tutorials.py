@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from typer.testing import CliRunner
 
 import asterism.methods
 from asterism.cli import app
+from asterism.data import open_source
 from asterism.finetuning.registry import TASKS
 from docs.notebooks import TUTORIALS
 
@@ -180,6 +182,21 @@ def test_add_a_method(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_page(place)
     assert (work / "runs/simsiam/encoder.safetensors").is_file()
     sys.modules.pop("asterism.methods.simsiam")
+
+
+def test_shards_as_described(work: Path) -> None:
+    (script,) = (text for _, title, text in blocks("large-data.md") if title == "make-shards.sh")
+    subprocess.run(["bash", "-e"], input=script, text=True, check=True)
+    found = open_source("shards")
+    assert len(found) == len(list((work / "photos").iterdir())) == 16
+    assert found[0].image.shape == (3, 48, 48)
+
+
+def test_the_study_for_choosing_a_method(work: Path) -> None:
+    (study,) = (text for _, title, text in blocks("choose.md") if title == "mine.yaml")
+    (work / "mine.yaml").write_text(study)
+    run_page("choose.md")
+    assert not (work / "studies").exists()
 
 
 def test_the_loss_of_the_added_method(work: Path) -> None:
