@@ -5,18 +5,17 @@ ARG VARIANT=cpu
 FROM python:3.12-slim-bookworm AS base
 ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 
-# torch with and without CUDA are the same package from different indices; the CUDA wheels bring their own libraries.
-FROM base AS cpu
-ENV TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# The usual torch brings CUDA's libraries. The index of torch's CPU builds has the same versions, a tenth of the size, which
+# pip prefers because of their suffix "+cpu".
 FROM base AS cuda
-ENV TORCH_INDEX=https://pypi.org/simple
+FROM base AS cpu
+ENV PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
 
 FROM ${VARIANT}
 WORKDIR /opt/asterism
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY asterism ./asterism
-RUN pip install --constraint constraints.txt --index-url "$TORCH_INDEX" --extra-index-url https://pypi.org/simple torch torchvision \
-    && pip install --constraint constraints.txt '.[all]'
+RUN pip install --constraint constraints.txt '.[all]'
 
 RUN useradd --create-home --uid 1000 asterism && mkdir -p /work/demo && chown -R asterism /work
 USER asterism

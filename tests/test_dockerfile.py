@@ -33,8 +33,9 @@ def test_both_variants_are_stages() -> None:
     assert values("ARG") == ["VARIANT=cpu"]  # before the first FROM, so that FROM may use it
     assert instructions()[0][0] == "ARG"
     assert values("FROM")[-1] == "${VARIANT}"
-    assert "TORCH_INDEX" in TEXT.split("AS cpu")[1]
-    assert "TORCH_INDEX" in TEXT.split("AS cuda")[1]
+    cuda, cpu = (TEXT.split(f"FROM base AS {name}\n")[1].split("FROM")[0] for name in ("cuda", "cpu"))
+    assert "/whl/cpu" in cpu
+    assert "/whl/cpu" not in cuda
 
 
 def test_base_image_is_a_version_of_python_that_is_supported() -> None:
