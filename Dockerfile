@@ -1,5 +1,7 @@
-# Runs the demo: `docker build --tag asterism .`, then `docker run --rm --shm-size=2g -v "$PWD/demo:/work/demo" asterism`.
-# For NVIDIA GPUs: `docker build --build-arg VARIANT=cuda --tag asterism:cuda .`, then `docker run --gpus all …`.
+# Runs the demo and writes demo/report.html; docs/install.md explains the options:
+#   docker build --tag asterism .
+#   docker run --rm --shm-size=2g --user "$(id -u)" -v "$PWD:/work" asterism
+# For NVIDIA GPUs: `docker build --build-arg VARIANT=cuda --tag asterism:cuda .`, and `docker run --gpus all …`.
 ARG VARIANT=cpu
 
 FROM python:3.12-slim-bookworm AS base
@@ -17,7 +19,9 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY asterism ./asterism
 RUN pip install --constraint constraints.txt '.[all]'
 
-RUN useradd --create-home --uid 1000 asterism && mkdir -p /work/demo && chown -R asterism /work
+# Caches go to /tmp, so that any user may run it: with --user, results belong to the one who started it.
+ENV HOME=/tmp
+RUN useradd --no-create-home --uid 1000 asterism && mkdir /work && chown asterism /work
 USER asterism
 WORKDIR /work
 ENTRYPOINT ["asterism"]
