@@ -3,9 +3,10 @@ VENV ?= .venv
 PYTHON ?= python3
 JOBS ?= 2
 BIN := $(VENV)/bin
+PROSE := README.md CONTRIBUTING.md CHANGELOG.md docs/*.md docs/*/*.md
 STAMP := $(VENV)/.asterism-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: setup demo test campaign check audit format clean
+.PHONY: setup demo test campaign check audit format docs clean
 
 setup: $(STAMP)
 
@@ -32,7 +33,15 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	PYTHONPATH=. $(BIN)/lint-imports
+	PYTHONPATH=. $(BIN)/python -m docs.links
+	$(BIN)/codespell --dictionary - --dictionary docs/british.txt --ignore-regex '`[^`]*`' $(PROSE)
+	$(BIN)/codespell --ignore-words docs/spelling.txt asterism benchmarks tests docs/*.py Makefile Dockerfile mkdocs.yml
 	$(BIN)/python -m tests.audit
+
+# The site, with warnings as errors: build/site/index.html. It needs no network, neither to build nor to read.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/python -m mkdocs build --quiet
+	@echo build/site/index.html
 
 audit: setup
 	$(BIN)/python -m pip install --quiet pip-audit
@@ -43,4 +52,4 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) demo .pytest_cache .ruff_cache .mypy_cache .import_linter_cache *.egg-info
+	rm -rf $(VENV) build demo .pytest_cache .ruff_cache .mypy_cache .import_linter_cache *.egg-info

@@ -1,0 +1,78 @@
+"""The Dockerfile, as far as it can be checked without a container engine: its files, commands and variants exist."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from asterism.cli import _COMMANDS
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+KNOWN = {"ARG", "FROM", "ENV", "WORKDIR", "COPY", "RUN", "USER", "ENTRYPOINT", "CMD"}
+
+
+def instructions() -> list[tuple[str, str]]:
+    lines = re.sub(r"(?m)^\s*#.*\n", "", TEXT).replace("\\\n", " ").splitlines()
+    return [(line.split(maxsplit=1)[0], line.split(maxsplit=1)[1]) for line in lines if line.strip()]
+
+
+def values(name: str) -> list[str]:
+    return [rest for word, rest in instructions() if word == name]
+
+
+def test_only_instructions_that_exist() -> None:
+    assert {word for word, _ in instructions()} <= KNOWN
+
+
+def test_both_variants_are_stages() -> None:
+    assert {*re.findall(r"^FROM \S+ AS (\S+)$", TEXT, re.MULTILINE)} >= {"cpu", "cuda"}
+    assert values("ARG") == ["VARIANT=cpu"]  # before the first FROM, so that FROM may use it
+    assert instructions()[0][0] == "ARG"
+    assert values("FROM")[-1] == "${VARIANT}"
+    cuda, cpu = (TEXT.split(f"FROM base AS {name}\n")[1].split("FROM")[0] for name in ("cuda", "cpu"))
+    assert "/whl/cpu" in cpu
+    assert "/whl/cpu" not in cuda
+
+
+def test_base_image_is_a_version_of_python_that_is_supported() -> None:
+    image = re.search(r"^FROM python:(\d+)\.(\d+)-", TEXT, re.MULTILINE)
+    assert image is not None
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    least = tuple(map(int, project["requires-python"].removeprefix(">=").split(".")))
+    assert tuple(map(int, image.groups())) >= least
+
+
+def test_copied_files_exist_and_are_sent_to_the_engine() -> None:
+    sent = {line[1:] for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line[:1] == "!"}
+    copied = [name for line in values("COPY") for name in line.split()[:-1]]
+    assert copied
+    for name in copied:
+        assert (ROOT / name).exists(), name
+        assert name in sent, name
+
+
+def test_the_package_is_installed_with_an_extra_that_exists() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (extra,) = re.findall(r"'\.\[(\w+)\]'", TEXT)
+    assert extra in project["optional-dependencies"]
+    for file in (project["readme"], *project["license-files"]):
+        assert file in " ".join(values("COPY")), file  # the build reads them
+
+
+def test_it_runs_the_demo_as_an_ordinary_user() -> None:
+    assert values("ENTRYPOINT") == ['["asterism"]']
+    assert values("CMD") == ['["demo", "--out", "demo", "--overwrite"]']
+    assert "demo" in _COMMANDS
+    order = [word for word, _ in instructions()]
+    assert values("USER") == ["asterism"]
+    assert order.index("USER") < order.index("ENTRYPOINT")
+    assert "useradd" in TEXT
+
+
+@pytest.mark.parametrize("wrong", ["apt-get", "sudo ", ":latest", "ADD ", "curl "])
+def test_nothing_that_makes_a_build_unrepeatable(wrong: str) -> None:
+    assert wrong not in TEXT
