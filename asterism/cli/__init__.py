@@ -19,6 +19,7 @@ _COMMANDS = (
     "track",
     "segment",
     "search",
+    "explore",
     "report",
     "compare",
     "export",
