@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -28,6 +28,7 @@ _CELL_SAMPLE = 48  # vectors per cell that the cells are learnt from
 _LINKS, _BUILD_EFFORT, _SEARCH_EFFORT = 16, 40, 96  # of HNSW
 
 
+@runtime_checkable
 class Search(Protocol):
     """Nearest rows by cosine similarity."""
 

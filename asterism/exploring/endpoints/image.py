@@ -22,6 +22,7 @@ SIZES = ("64", "128", "256", "448")  # pixels a side of pictures
 MOST_FOUND = 200
 _DRAWN = ("photo", "concepts", "concept", "components", "attention")
 _MOST_MATRIX = 1600  # patches whose similarities are sent at once: 2.5 MB
+_MOST_SEARCHED = 50_000  # places looked through for some in enough images
 _CONTEXT = 2  # patches around a place that are shown with it
 
 
@@ -95,17 +96,19 @@ def places(explored: Explored, query: Query) -> Answer:
     patches = explored.see(explored.models[0], row).features.patches[0]
     patch = query.integer("patch", 0, len(patches) - 1)
     bank = explored.places()
-    similarity, found = bank.search.nearest(
-        normalize(patches[patch : patch + 1], dim=1), min(len(bank.vectors), 8 * count)
-    )
-    items: dict[int, dict[str, Any]] = {}
-    for value, place in zip(similarity[0].tolist(), found[0].tolist(), strict=True):
-        other = bank.rows[place // bank.per_image]
-        if other != row and other not in items:
-            items[other] = {"row": other, "patch": place % bank.per_image, "similarity": round(value, 4)}
-            if len(items) == count:
-                break
-    return as_json({"items": list(items.values()), "searched": len(bank.rows), "images": len(explored.collection)})
+    query_vector = normalize(patches[patch : patch + 1], dim=1)
+    wanted, items = 8 * count, dict[int, dict[str, Any]]()
+    while True:  # the nearest places may all be in few images; then more are asked for
+        similarity, found = bank.search.nearest(query_vector, min(wanted, len(bank.vectors)))
+        for value, place in zip(similarity[0].tolist(), found[0].tolist(), strict=True):
+            other = bank.rows[place // bank.per_image]
+            if other != row and other not in items:
+                items[other] = {"row": other, "patch": place % bank.per_image, "similarity": round(value, 4)}
+        if len(items) >= count or wanted >= min(len(bank.vectors), _MOST_SEARCHED):
+            break
+        wanted *= 8
+    nearest = list(items.values())[:count]
+    return as_json({"items": nearest, "searched": len(bank.rows), "images": len(explored.collection)})
 
 
 def place(explored: Explored, query: Query) -> Answer:

@@ -135,7 +135,7 @@ export function draw() {
     if (!state.points.length) return;
     const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
     const flown = calm ? 1 : Math.min(1, (now - state.started) / FLIGHT), share = flown * flown * (3 - 2 * flown);
-    const count = state.points.length / 2, size = Math.max(2.5, Math.min(11, 160 / Math.sqrt(count))) * Math.min(2.2, Math.max(1, (view.zoom / fitted()) ** 0.35));
+    const count = state.points.length / 2, size = Math.max(2.5, Math.min(12, 260 / Math.sqrt(count))) * Math.min(2.2, Math.max(1, (view.zoom / fitted()) ** 0.35));
     renderer.draw(view, share, size);
     frames.drawn++;
     if (flown < 1) draw();

@@ -16,11 +16,12 @@ void main() {
   float away = length(gl_PointCoord - 0.5) * 2.0;
   if (away > 1.0) discard;
   float edge = 1.0 - smoothstep(0.72, 1.0, away);
-  gl_FragColor = vec4(shade.rgb, shade.a * edge);
+  float strength = shade.a * edge;
+  gl_FragColor = vec4(shade.rgb * strength, strength);
 }`;
 
 export function pointsOn(canvas) {
-  const gl = canvas.getContext("webgl", { antialias: false, alpha: true, premultipliedAlpha: false, preserveDrawingBuffer: false });
+  const gl = canvas.getContext("webgl", { antialias: false, alpha: true, premultipliedAlpha: true });
   return gl ? new GlPoints(gl) : new PlainPoints(canvas.getContext("2d"));
 }
 
@@ -33,7 +34,7 @@ class GlPoints {
     this.buffers = Object.fromEntries(["before", "after", "colour"].map(name => [name, gl.createBuffer()]));
     this.places = Object.fromEntries(["centre", "scale", "share", "size"].map(name => [name, gl.getUniformLocation(this.program, name)]));
     gl.enable(gl.BLEND);
-    gl.blendFuncSeparate(gl.SRC_ALPHA, gl.ONE_MINUS_SRC_ALPHA, gl.ONE, gl.ONE_MINUS_SRC_ALPHA);
+    gl.blendFunc(gl.ONE, gl.ONE_MINUS_SRC_ALPHA);
     this.count = 0;
   }
   move(before, after) {
