@@ -67,7 +67,7 @@ def test_every_part_with_the_mouse(browser: Any, address: str) -> None:
     # Map: colours, layouts, zoom, pan, hover, click.
     for colour in ("cluster", "typicality", "agreement", "labels so far", "label"):
         page.select_option("#colour", colour)
-        page.wait_for_selector("#map-note", state="hidden")
+        page.wait_for_selector(f"#map[data-colour='{colour}']")
     assert "blue" in page.inner_text("#legend")
     page.click("#layouts [data-value=tsne]")
     page.wait_for_selector("#map[data-layout=tsne]")
@@ -96,7 +96,7 @@ def test_every_part_with_the_mouse(browser: Any, address: str) -> None:
         assert drawn.value.ok
     page.hover("#image .picture", position={"x": 50, "y": 50})
     page.wait_for_function("document.querySelector('#image .picture').dataset.patch === '0'")
-    page.wait_for_function("new Uint8Array(document.querySelector('#image canvas').getContext('2d').getImageData(0,0,256,256).data).some(v=>v)")
+    page.wait_for_function(PAINTED)
     page.click("#image .picture", position={"x": 150, "y": 150})
     page.wait_for_selector("#found .mark")
     page.click("#image [data-token='1']")
@@ -268,8 +268,11 @@ UNNAMED = """() => [...document.querySelectorAll('button, input, select, canvas[
     || [...(each.labels ?? [])].some(label => label.textContent.trim())))
   .map(each => each.outerHTML.slice(0, 120))"""
 
+PAINTED = """() => { const seen = document.querySelector('#image .picture canvas'), blank = document.createElement('canvas');
+  blank.width = seen.width; blank.height = seen.height; return seen.toDataURL() !== blank.toDataURL(); }"""
+
 CONTRAST = """name => {
-  const style = getComputedStyle(document.documentElement), place = document.createElement('canvas').getContext('2d');
+  const style = getComputedStyle(document.documentElement), place = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
   const light = colour => { place.fillStyle = style.getPropertyValue(colour); place.fillRect(0, 0, 1, 1);
     const [r, g, b] = [...place.getImageData(0, 0, 1, 1).data].map(v => v / 255).map(v => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
     return 0.2126 * r + 0.7152 * g + 0.0722 * b; };

@@ -18,5 +18,5 @@ export function along(share) {
 export const css = ([red, green, blue]) => `rgb(${red}, ${green}, ${blue})`;
 
 export function heat(share) { // over a picture: transparent where it is small
-  return [...along(share), Math.round(215 * Math.max(0, Math.min(1, share)) ** 2)];
+  return [...along(share), Math.round(215 * Math.max(0, Math.min(1, share)) ** 1.6)];
 }

@@ -40,10 +40,10 @@ export class PatchPicture {
     const count = rows * columns;
     if (patch < 0 || this.matrix?.length !== count * count) return;
     const values = this.matrix.subarray(patch * count, (patch + 1) * count);
-    let low = 255;
-    for (const value of values) low = Math.min(low, value);
+    let low = 255, high = 0; // of all others: the patch itself is always 255
+    values.forEach((value, i) => { low = Math.min(low, value); if (i !== patch) high = Math.max(high, value); });
     const small = new OffscreenCanvas(columns, rows), pixels = new ImageData(columns, rows);
-    values.forEach((value, i) => pixels.data.set(heat((value - low) / Math.max(1, 255 - low)), 4 * i));
+    values.forEach((value, i) => pixels.data.set(heat((value - low) / Math.max(1, high - low)), 4 * i));
     small.getContext("2d").putImageData(pixels, 0, 0);
     context.imageSmoothingEnabled = true;
     context.drawImage(small, 0, 0, side, side);

@@ -79,13 +79,16 @@ async function load(fit) {
 }
 
 async function recolour() {
+  const by = state.colour;
   await trying(async () => {
-    const found = await get("map/colour", { by: state.colour }, () => tellNote("Computing colours…"));
+    const found = await get("map/colour", { by }, () => { if (by === state.colour) tellNote("Computing colours…"); });
+    if (by !== state.colour) return; // another one was chosen meanwhile
     tellNote("");
     found.values = new Uint16Array(Uint8Array.from(atob(found.values), each => each.charCodeAt(0)).buffer);
     state.values = found;
     legend(found);
     paint();
+    canvas.dataset.colour = by;
   });
 }
 
