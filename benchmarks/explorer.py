@@ -2,10 +2,10 @@
 
     python benchmarks/explorer.py --images 100000 --clients 50
 
-Vectors are synthetic, images are built-in scenes, and the encoder is a small untrained one with concepts: everything but
-the quality of the neighbours is as with real data. Server, browser and clients share the machine. Chromium draws WebGL
-on the CPU (SwiftShader), so frames per second are a lower bound for any graphics card. Load stays on the loopback
-address and is bounded: every client sends its requests one after another.
+Vectors are synthetic, images are built-in scenes, and the encoder is a small untrained one with concepts: everything
+but the quality of the neighbours is as with real data. Server, browser and clients share the machine. Chromium draws
+WebGL on the CPU (SwiftShader), so frames per second are a lower bound for any graphics card. Load stays on the
+loopback address and is bounded: every client sends its requests one after another.
 """
 
 from __future__ import annotations
@@ -27,7 +27,13 @@ import torch
 
 SIZE, PATCH, DIM, TOKENS = 64, 8, 96, 4
 FRAMES_SECONDS = 4
-FLAGS = ["--no-sandbox", "--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--disable-background-networking"]
+FLAGS = [
+    "--no-sandbox",
+    "--use-gl=angle",
+    "--use-angle=swiftshader",
+    "--enable-unsafe-swiftshader",
+    "--disable-background-networking",
+]
 
 
 def main() -> None:
@@ -60,7 +66,8 @@ def measure(chosen: argparse.Namespace, folder: Path) -> None:
     first = time.perf_counter() - start
     start = time.perf_counter()
     collection = open_collection(path, encoder)
-    print(f"opened the first time in {first:.1f} s (copied to the cache), then in {time.perf_counter() - start:.1f} s (mapped)")
+    again = time.perf_counter() - start
+    print(f"opened the first time in {first:.1f} s (copied to the cache), then in {again:.1f} s (mapped)")
     with served(Explored(collection, [ExploredModel("small", encoder, None)])) as address:
         look(address)
         settings = {"count": chosen.clients, "requests": chosen.requests, "images": chosen.images}
@@ -98,7 +105,9 @@ def write_index(path: Path, encoder: Any, images: int) -> Path:
         "format": FORMAT, "model": "small", "step": None, "encoder": encoder_fingerprint(encoder), "data": source.name,
         "path": place, "split": "train", "fingerprint": source.fingerprint, "classes": [f"kind {i}" for i in range(40)],
     }  # fmt: skip
-    np.savez(path, keys=np.array(source.keys()), metadata=np.array(json.dumps(facts)), embeddings=vectors, labels=labels)
+    np.savez(
+        path, keys=np.array(source.keys()), metadata=np.array(json.dumps(facts)), embeddings=vectors, labels=labels
+    )
     return path
 
 
@@ -122,18 +131,29 @@ def look(address: str) -> None:
         page.wait_for_selector("body[data-ready]", timeout=300_000)
         shown = time.perf_counter() - start
         code = sum(size for name, size in sent.items() if not name.startswith("api/"))
-        points, colours = (sum(s for n, s in sent.items() if n.startswith(f"api/map/{kind}")) for kind in ("points", "colour"))
-        print(f"page ready in {shown:.1f} s; sent: code {code:,} bytes, points {points:,}, colours {colours:,}, all {sum(sent.values()):,}")
-        count, kind = page.evaluate(MOVING, FRAMES_SECONDS)
-        print(f"{count / FRAMES_SECONDS:.1f} frames per second while moving and zooming ({kind}, drawn on the CPU)")
+        points, colours = (
+            sum(s for n, s in sent.items() if n.startswith(f"api/map/{kind}")) for kind in ("points", "colour")
+        )
+        print(f"page ready in {shown:.1f} s")
+        print(f"sent: code {code:,} bytes, points {points:,}, colours {colours:,}, all {sum(sent.values()):,}")
+        count, seconds, kind = page.evaluate(MOVING, FRAMES_SECONDS)
+        print(f"{count / seconds:.1f} frames per second while moving and zooming ({kind}, drawn on the CPU)")
         browser.close()
 
 
 MOVING = """async seconds => {
   const map = await import("./map.js"), start = performance.now(), before = map.frames.drawn;
-  await new Promise(done => { const step = now => { map.pan(Math.sin(now / 300) * 6, Math.cos(now / 300) * 6);
-    map.zoom(1 + 0.01 * Math.sin(now / 500)); now - start < 1000 * seconds ? requestAnimationFrame(step) : done(); }; requestAnimationFrame(step); });
-  return [map.frames.drawn - before, document.createElement("canvas").getContext("webgl") ? "WebGL" : "plain canvas"]; }"""
+  await new Promise(done => {
+    const step = now => {
+      map.pan(Math.sin(now / 300) * 6, Math.cos(now / 300) * 6);
+      map.zoom(1 + 0.01 * Math.sin(now / 500));
+      now - start < 1000 * seconds ? requestAnimationFrame(step) : done();
+    };
+    requestAnimationFrame(step);
+  });
+  const webgl = document.createElement("canvas").getContext("webgl");
+  return [map.frames.drawn - before, (performance.now() - start) / 1000, webgl ? "WebGL" : "plain canvas"];
+}"""
 
 
 async def clients(address: str, count: int, requests: int, images: int) -> None:
@@ -146,7 +166,9 @@ async def clients(address: str, count: int, requests: int, images: int) -> None:
     async def client(http: httpx.AsyncClient, rows: list[int]) -> None:
         for number, row in enumerate(rows):
             asked: tuple[str, dict[str, Any] | None] = (
-                (f"image/thumbnail?row={row}", None), (f"find/row?row={row}&count=12", None), (f"image/facts?row={row}", None),
+                (f"image/thumbnail?row={row}", None),
+                (f"find/row?row={row}&count=12", None),
+                (f"image/facts?row={row}", None),
                 (f"image/drawn?row={row}&show=concept&token=1&size=128", None), ("edit", {"row": row, "drop": [0]}),
             )[number % 5]  # fmt: skip
             start = time.perf_counter()

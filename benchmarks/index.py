@@ -3,8 +3,8 @@
     python benchmarks/index.py --vectors 1000000 --dim 64
 
 Vectors are drawn around random centres, so that they have clusters as features of images do; uniform noise has no
-neighbours worth finding. Recall is the share of the true ten nearest that are found. Times are those of the processor, so
-that other programs on the machine do not count; only opening is measured by the clock.
+neighbours worth finding. Recall is the share of the true ten nearest that are found. Times are those of the processor,
+so that other programs on the machine do not count; only opening is measured by the clock.
 """
 
 from __future__ import annotations

@@ -26,7 +26,9 @@ class ReadsText(ConceptEncoder):
 
     def encode_text(self, texts: list[str]) -> torch.Tensor:
         colours = {"b": (40, 60, 200), "g": (40, 200, 60), "r": (200, 60, 40)}
-        pictures = torch.stack([torch.tensor(colours[text[0]]).byte()[:, None, None].expand(3, 16, 16) for text in texts])
+        pictures = torch.stack(
+            [torch.tensor(colours[text[0]]).byte()[:, None, None].expand(3, 16, 16) for text in texts]
+        )
         return self.encode(pictures).cls
 
 
@@ -41,12 +43,17 @@ def sample(folder: Path, *, writes: bool = True, text: bool = False) -> Explored
     encoder = concept_encoder()
     if text:
         encoder.__class__ = ReadsText
-    models = [ExploredModel("first", encoder, run), ExploredModel("second", concept_encoder(seed=1, decoder=False), None)]
+    models = [
+        ExploredModel("first", encoder, run),
+        ExploredModel("second", concept_encoder(seed=1, decoder=False), None),
+    ]
     return open_explored(models, open_source(photos, "all"), None, None, folder / "written" if writes else None)
 
 
 def client_of(explored: Explored) -> Client:
-    return Client(TestClient(build_app(explored, TOKEN, PORT), base_url=f"http://127.0.0.1:{PORT}", raise_server_exceptions=False))
+    return Client(
+        TestClient(build_app(explored, TOKEN, PORT), base_url=f"http://127.0.0.1:{PORT}", raise_server_exceptions=False)
+    )
 
 
 class Client:

@@ -15,7 +15,13 @@ from asterism.exploring.explored import Explored
 from asterism.exploring.server import build_app
 
 # Debian's Chromium draws WebGL on the CPU with these.
-FLAGS = ["--no-sandbox", "--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--disable-background-networking"]
+FLAGS = [
+    "--no-sandbox",
+    "--use-gl=angle",
+    "--use-angle=swiftshader",
+    "--enable-unsafe-swiftshader",
+    "--disable-background-networking",
+]
 
 
 @contextmanager
@@ -25,7 +31,9 @@ def served(explored: Explored) -> Iterator[str]:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
         app: Any = build_app(explored, "seen", port)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", server_header=False))
+        server = uvicorn.Server(
+            uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", server_header=False)
+        )
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         while not server.started:

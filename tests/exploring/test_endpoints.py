@@ -72,7 +72,9 @@ def test_colours(explored: Explored, client: Client) -> None:
     cluster = values_of(client.get("map/colour", by="cluster", clusters=3).json())
     assert len({tuple(cluster[i : i + 4]) for i in (0, 4, 8)}) == 3, "each colour is a cluster"
     typicality = client.get("map/colour", by="typicality").json()
-    similarity = (explored.collection.vectors @ explored.collection.vectors.T).fill_diagonal_(-2).topk(10).values.mean(1)
+    similarity = (
+        (explored.collection.vectors @ explored.collection.vectors.T).fill_diagonal_(-2).topk(10).values.mean(1)
+    )
     assert typicality["low"] == pytest.approx(float(similarity.min()), abs=1e-5)
     assert np.argmax(values_of(typicality)) == int(similarity.argmax())
     client.post("use/label", {"rows": [2], "label": "x"})
@@ -128,9 +130,17 @@ def test_an_edit_swaps_then_drops_then_moves(explored: Explored, client: Client)
     sparse[:, 0] = other.sparse[:, 2]  # type: ignore[index]
     where = factors.move(factors.drop(mine.where, [1]), 0, 1, -1)  # type: ignore[arg-type]
     expected = encoder.reconstruct(sparse, where)[0]  # type: ignore[operator]
-    body = {"row": 1, "other": 9, "swap": [{"token": 0, "theirs": 2}], "drop": [1], "move": [{"token": 0, "down": 1, "right": -1}]}
+    body = {
+        "row": 1,
+        "other": 9,
+        "swap": [{"token": 0, "theirs": 2}],
+        "drop": [1],
+        "move": [{"token": 0, "down": 1, "right": -1}],
+    }
     answer = client.post("edit", body)
-    picture = np.asarray(Image.open(BytesIO(answer.content)).resize((16, 16), Image.Resampling.BOX)).transpose(2, 0, 1) / 255
+    picture = (
+        np.asarray(Image.open(BytesIO(answer.content)).resize((16, 16), Image.Resampling.BOX)).transpose(2, 0, 1) / 255
+    )
     assert np.abs(picture - expected.numpy()).mean() < 0.02
     plain = client.post("edit", {"row": 1})
     assert plain.content != answer.content
@@ -147,7 +157,11 @@ def test_finding(explored: Explored, client: Client) -> None:
     outlier = client.get("find/outliers", count=1).json()["items"][0]["row"]
     assert outlier == int((vectors @ vectors.T).fill_diagonal_(-2).topk(10).values.mean(1).argmin())
     groups = client.get("find/duplicates", least=0.9).json()["groups"]
-    assert sorted(sorted(item["row"] for item in group) for group in groups) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    assert sorted(sorted(item["row"] for item in group) for group in groups) == [
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+        [8, 9, 10, 11],
+    ]
     typical = client.get("find/typical", clusters=3, cluster=0, count=4).json()["items"]
     assert {explored.collection.keys[item["row"]].split("/")[0] for item in typical} == {
         explored.collection.keys[typical[0]["row"]].split("/")[0]

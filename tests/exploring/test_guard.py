@@ -13,15 +13,17 @@ from asterism.exploring.server import ENDPOINTS
 from tests.exploring.explored_sample import PORT, TOKEN, Client, client_of, sample
 
 VALUES = [
-    "", "-1", "12", "99999999999999999999", "1e3", "nan", "inf", "0x1", "½", "٣", "true", "null", "[]", "..", "../../etc/passwd",
-    "%00", "\x00", "a" * 999, "a" * 5000, "'; drop table", "<script>", "{}", "0 ", "+1", "--1", "1_0",
+    "", "-1", "12", "99999999999999999999", "1e3", "nan", "inf", "0x1", "½", "٣", "true", "null", "[]", "..",
+    "../../etc/passwd", "%00", "\x00", "a" * 999, "a" * 5000, "'; drop table", "<script>", "{}",
+    "0 ", "+1", "--1", "1_0",
 ]  # fmt: skip
 GOOD = {("count", "12"), ("patch", "12")}  # the only ones among them
 BODIES: list[Any] = [
-    None, 0, True, "x", [], {}, {"rows": None}, {"rows": "0"}, {"rows": [None]}, {"rows": [True]}, {"rows": [1.5]}, {"rows": [-1]},
-    {"rows": [12]}, {"rows": [10**30]}, {"rows": [[0]]}, {"rows": list(range(12)) * 20_000}, {"row": "0"}, {"row": 99}, {"row": None},
-    {"row": 0, "drop": "1"}, {"row": 0, "drop": [3]}, {"row": 0, "move": [1]}, {"row": 0, "move": [{"token": 0, "down": 10**9, "right": 0}]},
-    {"row": 0, "swap": [{"token": 0, "theirs": 0}]}, {"row": 0, "swap": [{}], "other": 1}, {"rows": [0], "kind": "exe"}, {"rows": [0], "kind": 5},
+    None, 0, True, "x", [], {}, {"rows": None}, {"rows": "0"}, {"rows": [None]}, {"rows": [True]}, {"rows": [1.5]},
+    {"rows": [-1]}, {"rows": [12]}, {"rows": [10**30]}, {"rows": [[0]]}, {"rows": list(range(12)) * 20_000},
+    {"row": "0"}, {"row": 99}, {"row": None}, {"row": 0, "drop": "1"}, {"row": 0, "drop": [3]}, {"row": 0, "move": [1]},
+    {"row": 0, "move": [{"token": 0, "down": 10**9, "right": 0}]}, {"row": 0, "swap": [{"token": 0, "theirs": 0}]},
+    {"row": 0, "swap": [{}], "other": 1}, {"rows": [0], "kind": "exe"}, {"rows": [0], "kind": 5},
     {"rows": [0], "label": "x" * 81}, {"rows": [0], "label": 5}, {"rows": [0], "label": " "},
 ]  # fmt: skip
 FOLDERS = ["..", "../x", "/etc", "a/b", ".hidden", "", " ", "x" * 65, "a\x00b", "a\nb", "C:\\x", "~", "é"]
@@ -52,7 +54,15 @@ def test_every_parameter_of_every_endpoint(client: Client) -> None:
     """Bad values are refused; values that happen to be good are answered; nothing fails."""
     for endpoint in ENDPOINTS:
         for name, value in itertools.product(endpoint.parameters, VALUES):
-            good = {"row": "0", "show": "photo", "by": "cluster", "patch": "0", "token": "0", "clusters": "2", "cluster": "0"}
+            good = {
+                "row": "0",
+                "show": "photo",
+                "by": "cluster",
+                "patch": "0",
+                "token": "0",
+                "clusters": "2",
+                "cluster": "0",
+            }
             given = {each: text for each, text in good.items() if each in endpoint.parameters} | {name: value}
             send = client.http.get if endpoint.method == "GET" else client.http.post
             response = send(f"/{TOKEN}/api/{endpoint.path}", params=given)
@@ -61,7 +71,9 @@ def test_every_parameter_of_every_endpoint(client: Client) -> None:
                 assert response.status_code not in (200, 202) or (name, value) in GOOD, (endpoint.path, given)
 
 
-@pytest.mark.parametrize("path", [each.path for each in ENDPOINTS if each.method == "POST" and each.path != "find/file"])
+@pytest.mark.parametrize(
+    "path", [each.path for each in ENDPOINTS if each.method == "POST" and each.path != "find/file"]
+)
 def test_every_body(client: Client, path: str) -> None:
     for body in BODIES:
         response = client.post(path, body)
@@ -85,8 +97,8 @@ def test_folders_outside_are_unreachable(client: Client, folder: Path, name: str
 
 @pytest.mark.parametrize(
     "path",
-    ["../server.py", "..%2fserver.py", "%2e%2e/server.py", "page/../../server.py", "//etc/passwd", "api/", "api/image", "style.css/x",
-     "index.html%00", "api/image/thumbnail/0", "a" * 3000],
+    ["../server.py", "..%2fserver.py", "%2e%2e/server.py", "page/../../server.py", "//etc/passwd", "api/", "api/image",
+     "style.css/x", "index.html%00", "api/image/thumbnail/0", "a" * 3000],
 )  # fmt: skip
 def test_no_path_becomes_a_file(client: Client, path: str) -> None:
     assert refused(client.http.get(f"/{TOKEN}/{path}"))
@@ -103,12 +115,16 @@ def test_other_methods(client: Client) -> None:
     assert client.http.get(f"/{TOKEN}/api/edit").status_code == 405
 
 
-@pytest.mark.parametrize("path", ["/", "/api/world", "/wrong/", "/the-token2/", "/the-toke/api/world", "/favicon.ico", "//"])
+@pytest.mark.parametrize(
+    "path", ["/", "/api/world", "/wrong/", "/the-token2/", "/the-toke/api/world", "/favicon.ico", "//"]
+)
 def test_without_the_token_nothing_is_answered(client: Client, path: str) -> None:
     assert client.http.get(path).status_code == 403
 
 
-@pytest.mark.parametrize("host", ["evil.example", f"evil.example:{PORT}", "127.0.0.1", "127.0.0.1:1", f"127.0.0.1.evil.example:{PORT}", ""])
+@pytest.mark.parametrize(
+    "host", ["evil.example", f"evil.example:{PORT}", "127.0.0.1", "127.0.0.1:1", f"127.0.0.1.evil.example:{PORT}", ""]
+)
 def test_another_host_name_is_refused(client: Client, host: str) -> None:
     """DNS rebinding: a foreign name that has become 127.0.0.1 still sends its own name."""
     assert client.http.get(f"/{TOKEN}/api/world", headers={"host": host}).status_code == 421
@@ -116,7 +132,11 @@ def test_another_host_name_is_refused(client: Client, host: str) -> None:
 
 def test_other_sites_are_refused(client: Client) -> None:
     address = f"/{TOKEN}/api/world"
-    for headers in ({"origin": "https://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}):
+    for headers in (
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"},
+    ):
         assert client.http.get(address, headers=headers).status_code == 403
     assert client.http.post(f"/{TOKEN}/api/edit", headers={"origin": "http://localhost:9"}).status_code == 403
     opened = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
@@ -147,9 +167,14 @@ def test_the_page_loads_nothing_from_elsewhere(client: Client) -> None:
         assert client.http.get(f"/{TOKEN}/{name}").status_code == 200
 
 
-def test_a_bug_is_a_sentence_on_the_page(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bug_is_a_sentence_on_the_page(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     explored = sample(folder)
     monkeypatch.setattr(type(explored.collection), "image", lambda *_: 1 / 0)
     answer = client_of(explored).http.get(f"/{TOKEN}/api/image/thumbnail", params={"row": 0})
-    assert (answer.status_code, json.loads(answer.text)["error"]) == (500, "the explorer failed to answer; its terminal shows why")
+    assert (answer.status_code, json.loads(answer.text)["error"]) == (
+        500,
+        "the explorer failed to answer; its terminal shows why",
+    )
     assert "ZeroDivisionError" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The page in Chromium: every part of it used with the mouse, then with the keyboard only; phone width and dark mode."""
+"""The page in Chromium: every part used with the mouse, then with the keyboard only; phone width and dark mode."""
 
 from __future__ import annotations
 
@@ -124,7 +124,14 @@ def test_every_part_with_the_mouse(browser: Any, address: str) -> None:
     # Find: a file, a sentence, near-duplicates, outliers, typical images.
     page.click("#tab-find")
     with page.expect_response(re.compile("find/file")):
-        page.set_input_files("#file", {"name": "x.png", "mimeType": "image/png", "buffer": page.request.get(address + "api/image/thumbnail?row=3").body()})
+        page.set_input_files(
+            "#file",
+            {
+                "name": "x.png",
+                "mimeType": "image/png",
+                "buffer": page.request.get(address + "api/image/thumbnail?row=3").body(),
+            },
+        )
     page.wait_for_selector("#results >> text=Like x.png")
     page.fill("#sentence", "red things")
     page.press("#sentence", "Enter")
@@ -234,7 +241,8 @@ def on_screen(page: Any, point: int) -> tuple[float, float]:
     """Where a point of the fitted map is."""
     box = page.locator("#map").bounding_box()
     x, y = page.evaluate(
-        "async point => { const bytes = await (await fetch('api/map/points')).arrayBuffer(), all = new Uint16Array(bytes);"
+        "async point => { const answer = await fetch('api/map/points');"
+        " const all = new Uint16Array(await answer.arrayBuffer());"
         " return [all[2 * point] / 65535, all[2 * point + 1] / 65535] }",
         point,
     )
@@ -262,19 +270,30 @@ def reach(page: Any, condition: str) -> None:
     raise AssertionError(f"Tab never reaches {condition}")
 
 
-UNNAMED = """() => [...document.querySelectorAll('button, input, select, canvas[tabindex], [role=tabpanel], [role=application], img:not([alt])')]
-  .filter(each => each.getClientRects().length)
-  .filter(each => each.tagName === 'IMG' || !(each.ariaLabel || each.getAttribute('aria-labelledby') || each.textContent.trim()
-    || [...(each.labels ?? [])].some(label => label.textContent.trim())))
-  .map(each => each.outerHTML.slice(0, 120))"""
+UNNAMED = """() => {
+  const kinds = 'button, input, select, canvas[tabindex], [role=tabpanel], [role=application], img:not([alt])';
+  const named = each => each.ariaLabel || each.getAttribute('aria-labelledby') || each.textContent.trim()
+    || [...(each.labels ?? [])].some(label => label.textContent.trim());
+  return [...document.querySelectorAll(kinds)].filter(each => each.getClientRects().length)
+    .filter(each => each.tagName === 'IMG' || !named(each)).map(each => each.outerHTML.slice(0, 120));
+}"""
 
-PAINTED = """() => { const seen = document.querySelector('#image .picture canvas'), blank = document.createElement('canvas');
-  blank.width = seen.width; blank.height = seen.height; return seen.toDataURL() !== blank.toDataURL(); }"""
+PAINTED = """() => {
+  const seen = document.querySelector('#image .picture canvas'), blank = document.createElement('canvas');
+  Object.assign(blank, { width: seen.width, height: seen.height });
+  return seen.toDataURL() !== blank.toDataURL();
+}"""
 
 CONTRAST = """name => {
-  const style = getComputedStyle(document.documentElement), place = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
-  const light = colour => { place.fillStyle = style.getPropertyValue(colour); place.fillRect(0, 0, 1, 1);
-    const [r, g, b] = [...place.getImageData(0, 0, 1, 1).data].map(v => v / 255).map(v => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+  const style = getComputedStyle(document.documentElement);
+  const place = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+  const linear = value => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
+  const light = colour => {
+    place.fillStyle = style.getPropertyValue(colour);
+    place.fillRect(0, 0, 1, 1);
+    const [r, g, b] = [...place.getImageData(0, 0, 1, 1).data].map(value => linear(value / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
   const [a, b] = [light(name), light('--card')].sort((x, y) => y - x);
-  return (a + 0.05) / (b + 0.05); }"""
+  return (a + 0.05) / (b + 0.05);
+}"""
