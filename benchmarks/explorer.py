@@ -68,7 +68,9 @@ def measure(chosen: argparse.Namespace, folder: Path) -> None:
     collection = open_collection(path, encoder)
     again = time.perf_counter() - start
     print(f"opened the first time in {first:.1f} s (copied to the cache), then in {again:.1f} s (mapped)")
-    with served(Explored(collection, [ExploredModel("small", encoder, None)])) as address:
+    explored = Explored(collection, [ExploredModel("small", encoder, None)])
+    explored.jobs.start("tsne of images", bytes)  # else it would be computed meanwhile
+    with served(explored) as address:
         look(address)
         settings = {"count": chosen.clients, "requests": chosen.requests, "images": chosen.images}
         for load in ({**settings, "count": 1, "requests": 20}, settings):
@@ -127,8 +129,8 @@ def look(address: str) -> None:
         sent: dict[str, int] = {}
         page.on("response", lambda response: sent.update({response.url.partition("/seen/")[2]: len(response.body())}))
         start = time.perf_counter()
-        page.goto(address)
-        page.wait_for_selector("body[data-ready]", timeout=300_000)
+        page.goto(address, timeout=300_000)
+        page.wait_for_selector("body[data-ready]", timeout=900_000)
         shown = time.perf_counter() - start
         code = sum(size for name, size in sent.items() if not name.startswith("api/"))
         points, colours = (
@@ -177,7 +179,7 @@ async def clients(address: str, count: int, requests: int, images: int) -> None:
             answer.raise_for_status()
             times.setdefault(path.partition("?")[0], []).append(1e3 * (time.perf_counter() - start))
 
-    async with httpx.AsyncClient(base_url=address, timeout=120, limits=httpx.Limits(max_connections=count)) as http:
+    async with httpx.AsyncClient(base_url=address, timeout=600, limits=httpx.Limits(max_connections=count)) as http:
         start = time.perf_counter()
         await asyncio.gather(*(client(http, drawn.integers(0, images, requests).tolist()) for _ in range(count)))
         took = time.perf_counter() - start

@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -69,7 +70,7 @@ class ExploredModel:
     def reads_text(self) -> bool:
         return isinstance(self.encoder, TextAligned)
 
-    @property
+    @cached_property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of the patches of an image."""
         with self._lock, torch.no_grad():
@@ -112,6 +113,7 @@ class ExploredModel:
             self._attention.put(row, maps)
         return maps
 
+    @cached_property
     def heads(self) -> int:
         """Heads whose attention can be drawn; 0 for networks without an attention map."""
         size = self.encoder.image_size

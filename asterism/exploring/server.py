@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import socket
-import sys
 import traceback
 import webbrowser
 from collections.abc import Callable
@@ -49,13 +49,22 @@ def serve(explored: Explored, port: int, *, show: bool, say: Callable[[str], Non
         address = f"http://{_LOOPBACK}:{number}/{token}/"
         app = build_app(explored, token, number)
         server = uvicorn.Server(
-            uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", server_header=False)
+            uvicorn.Config(
+                app,
+                log_level="warning",
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                timeout_graceful_shutdown=1,
+            )
         )
         say(f"Exploring {len(explored.collection):,} images of {explored.collection.name}: {address}")
         say("Only this machine can open it. Stop with Ctrl-C.")
+        listening.listen()  # a fast browser waits until the server accepts
         if show:
             webbrowser.open(address)
-        server.run(sockets=[listening])
+        with contextlib.suppress(KeyboardInterrupt):  # the way to stop it
+            server.run(sockets=[listening])
 
 
 def build_app(explored: Explored, token: str, port: int) -> App:
@@ -69,7 +78,7 @@ def build_app(explored: Explored, token: str, port: int) -> App:
     routes = [Route(f"/api/{each.path}", _asked(explored, each), methods=[each.method]) for each in ENDPOINTS]
     app = Starlette(
         routes=[Mount(f"/{token}", routes=[*pages, *routes])],
-        exception_handlers={HTTPException: _no_such_page, Exception: _failed},
+        exception_handlers={HTTPException: _no_such_page},
     )
     return Guard(app, token, [f"{_LOOPBACK}:{port}", f"localhost:{port}"])
 
@@ -130,9 +139,10 @@ def _answered(endpoint: Endpoint, explored: Explored, query: Query) -> Answer:
         return _sentence(str(error), 409)
     except Exception as error:
         explanation = explain_system_error(error)
-        if explanation is None:
-            raise
-        return _sentence(explanation, 409)
+        if explanation is not None:
+            return _sentence(explanation, 409)
+        traceback.print_exc()  # a bug: the terminal gets the traceback, the page a sentence
+        return _sentence("the explorer failed to answer; its terminal shows why", 500)
 
 
 def _parameters(request: Request, endpoint: Endpoint) -> dict[str, str]:
@@ -174,9 +184,3 @@ async def _no_such_page(request: Request, error: Exception) -> Response:
     return _response(
         _sentence("this address answers another method" if status == 405 else "there is no such page", status)
     )
-
-
-async def _failed(request: Request, error: Exception) -> Response:
-    """A bug: the terminal gets the traceback, the page a sentence."""
-    traceback.print_exception(error, file=sys.stderr)
-    return _response(_sentence("the explorer failed to answer; its terminal shows why", 500))

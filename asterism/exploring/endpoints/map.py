@@ -45,7 +45,7 @@ def world(explored: Explored, query: Query) -> Answer:
                     "name": model.name,
                     "run": model.run is not None,
                     "concepts": model.tokens,
-                    "heads": model.heads(),
+                    "heads": model.heads,
                     "reconstructs": model.reconstructs,
                     "size": model.encoder.image_size,
                 }
