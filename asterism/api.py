@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -506,6 +506,45 @@ def search(
     place = None if data is None else os.fspath(data)
     encoder = _subject(model, device).encoder
     return search_images(encoder, Path(index), [*paths, *sentences], sheet, count=count, data=place)
+
+
+def explore(
+    model: PathLike | Run | Weights | Encoder,
+    data: PathLike | None = None,
+    *,
+    index: PathLike | None = None,
+    split: str | None = None,
+    other: PathLike | Run | Weights | Encoder | None = None,
+    allow_writes: PathLike | None = None,
+    port: int = 0,
+    browser: bool = True,
+    device: str = "auto",
+    say: Callable[[str], None] = print,
+) -> None:
+    """Serve a page on the loopback address to walk through what a model learned; returns when it is interrupted.
+
+    data: the images, by default those of the run; all splits unless `split` selects one. index: a file that `embed`
+    wrote with the same model, instead of embedding the images now; data is then the folder of its images, if they have
+    moved. other: a second model, shown side by side. allow_writes: the only folder that copies and labels may be
+    written to; without it the page only reads. port: 0 takes a free one. say: gets the address.
+    """
+    from asterism.exploring.model import ExploredModel
+    from asterism.exploring.open import open_explored
+    from asterism.exploring.server import check_installed, serve
+
+    check_installed()
+    if index is not None and split is not None:
+        raise UserError("an index records the split of its images; leave out --split, or leave out --index")
+    subjects = [_subject(each, device) for each in (model, other) if each is not None]
+    models = [ExploredModel(subject.model.name, subject.encoder, subject.run) for subject in subjects]
+    images = None
+    if index is None:
+        path = _data_of(subjects[0], data)
+        images = _everything(path)[0] if split is None else open_source(path, split)
+    place = None if index is None else Path(index)
+    writes = None if allow_writes is None else Path(allow_writes)
+    explored = open_explored(models, images, place, None if data is None else os.fspath(data), writes)
+    serve(explored, port, show=browser, say=say)
 
 
 def export(

@@ -121,6 +121,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
         "track",
         "segment",
         "search",
+        "explore",
         "export",
         "report",
         "list",
@@ -453,7 +454,18 @@ def test_options_of_weights(labelled: Path, tmp_path: Path) -> None:
     assert "another model" in refused(call(*search, "-w", "heads=1", "--overwrite"))
     assert "did you mean 'heads'" in refused(call("embed", "bare.pth", "--data", labelled, "-w", "head=2"))
     assert "describes the weights of --init" in refused(call("pretrain", "dino", "--data", labelled, "-w", "heads=2"))
-    for command in ("evaluate", "embed", "concepts", "reconstruct", "track", "segment", "search", "pretrain", "export"):
+    for command in (
+        "evaluate",
+        "embed",
+        "concepts",
+        "reconstruct",
+        "track",
+        "segment",
+        "search",
+        "explore",
+        "pretrain",
+        "export",
+    ):
         assert "--weights-option" in call(command, "--help").output
 
 

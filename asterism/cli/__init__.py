@@ -20,6 +20,7 @@ _COMMANDS = (
     "track",
     "segment",
     "search",
+    "explore",
     "report",
     "compare",
     "export",

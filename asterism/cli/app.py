@@ -95,6 +95,7 @@ def about(
       asterism embed runs/first --data photos/ --out photos.parquet
       asterism concepts runs/first photo.jpg --index photos.parquet
       asterism search runs/first --index photos.parquet --query a.jpg
+      asterism explore runs/first --data photos/
       asterism report runs/first
       asterism compare prototypes-scenes
       asterism export runs/first --to onnx --out first-onnx

@@ -14,19 +14,19 @@ class IndexedImages:
     """Images by their row in an index. Rows are in the order of the source; unreadable images have none."""
 
     def __init__(self, source: Source, keys: Sequence[str]) -> None:
-        self._source = source
+        self.source = source
         self._keys = keys
         self._left_out = len(source) - len(keys)
 
     def __getitem__(self, row: int) -> Sample:
         for place in range(row, row + self._left_out + 1):
             try:
-                sample = self._source[place]
+                sample = self.source[place]
             except BadImage:
                 continue
             if sample.key == self._keys[row]:
                 return sample
-        raise UserError(f"{self._keys[row]} can no longer be read from {self._source.name}")
+        raise UserError(f"{self._keys[row]} can no longer be read from {self.source.name}")
 
 
 def open_images(index: Index, data: str | None = None) -> IndexedImages:

@@ -27,6 +27,7 @@ _LARGEST_SIDE = 1 << 24  # of one axis of a row
 _BYTES = 16 << 20  # of a column in memory at a time
 # Columns, by the tokens of a probe (`asterism.nn.attention_pooling.TokenChoice`) that they contain.
 _COLUMNS = {"sparse": {"sparse"}, "embedding": {"class"}, "patches": {"patches", "mean-patch"}}
+_OWN_COLUMNS = ("key", "label", "embedding", "sparse", "where", "aligned", "patches")
 
 
 def open_index(path: Path, encoder: Encoder) -> Index:
@@ -70,6 +71,10 @@ class Index:
     def has_concepts(self) -> bool:
         return {"sparse", "where"} <= self._file.shapes.keys()
 
+    @property
+    def has_patches(self) -> bool:
+        return "patches" in self._file.shapes
+
     def vectors(self) -> Iterator[Float[Tensor, "n 1 d"]]:
         """One vector per image, in parts."""
         return (part[:, None] for part in self._parts("embedding"))
@@ -112,6 +117,22 @@ class Index:
             patches = found.get("patches", cls[:, None])
             features = Features(cls, patches, (1, patches.shape[1]), sparse=found.get("sparse"))
             yield encoder.alignment.images(features).cpu()[:, None]
+
+    def patches(self) -> Iterator[Float[Tensor, "n p d"]]:
+        """The patch tokens of each image, in parts."""
+        if not self.has_patches:
+            raise UserError(f"{self.path} has no patches; make it with `asterism embed --dense`")
+        return self._parts("patches")
+
+    def labels(self) -> list[int] | None:
+        """The label of each image, as a position in the fact "classes"; None if the data had no labels."""
+        with _readable(self.path):
+            return self._file.labels(len(self.keys))
+
+    def columns(self) -> dict[str, list[float] | list[str]]:
+        """Columns that users have added: one number or one text per image."""
+        with _readable(self.path):
+            return self._file.added(len(self.keys))
 
     def maps(self, images: Sequence[int]) -> dict[int, Float[Tensor, "r h w"]]:
         """The maps of some images, by their row."""
@@ -166,6 +187,24 @@ def _check_facts(facts: Any, shapes: Any, keys: Any) -> None:
         raise ValueError("its column key does not hold names")
 
 
+def _whole_numbers(values: list[Any], images: int) -> list[int]:
+    if len(values) != images or not all(isinstance(value, int) and 0 <= value < 1 << 31 for value in values):
+        raise ValueError("its labels are not one whole number per image")
+    return values
+
+
+def _plain_column(values: Any, images: int) -> list[float] | list[str] | None:
+    """One number or one text per image, with NaN or "" where it is missing; None for a column of another kind."""
+    if not isinstance(values, list) or len(values) != images:
+        return None
+    present = [value for value in values if value is not None]
+    if all(isinstance(value, str) for value in present):
+        return [value or "" for value in values]
+    if all(isinstance(value, bool | int | float) for value in present):
+        return [float("nan") if value is None else float(value) for value in values]
+    return None
+
+
 class _File(ABC):
     """The columns of a file of any format, under the names of the parquet columns."""
 
@@ -182,6 +221,12 @@ class _File(ABC):
     @abstractmethod
     def rows(self, name: str, rows: Sequence[int]) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """Number and values of ascending rows."""
+
+    @abstractmethod
+    def labels(self, images: int) -> list[int] | None: ...
+
+    @abstractmethod
+    def added(self, images: int) -> dict[str, list[float] | list[str]]: ...
 
 
 class _Parquet(_File):
@@ -206,6 +251,17 @@ class _Parquet(_File):
                 values = self._array(self._file.read_row_group(group, columns=[name])[name].combine_chunks(), name)
                 yield from ((row, values[row - first]) for row in wanted)
             first = end
+
+    def labels(self, images: int) -> list[int] | None:
+        return _whole_numbers(self._values("label"), images) if "label" in self._file.schema_arrow.names else None
+
+    def added(self, images: int) -> dict[str, list[float] | list[str]]:
+        names = [name for name in self._file.schema_arrow.names if name not in _OWN_COLUMNS]
+        columns = ((name, _plain_column(self._values(name), images)) for name in names)
+        return {name: values for name, values in columns if values is not None}
+
+    def _values(self, name: str) -> list[Any]:
+        return self._file.read(columns=[name])[name].to_pylist()
 
     def _array(self, column: Any, name: str) -> NDArray[np.float32]:
         values = column.flatten().to_numpy(zero_copy_only=False)
@@ -233,6 +289,16 @@ class _Npz(_File):
     def rows(self, name: str, rows: Sequence[int]) -> Iterator[tuple[int, NDArray[np.float32]]]:
         values = self._column(name)
         yield from ((row, values[row]) for row in rows)
+
+    def labels(self, images: int) -> list[int] | None:
+        return _whole_numbers(self._file["labels"].tolist(), images) if "labels" in self._file.files else None
+
+    def added(self, images: int) -> dict[str, list[float] | list[str]]:
+        own = {"keys", "labels", "embeddings", "metadata", *_OWN_COLUMNS}
+        columns = (
+            (name, _plain_column(self._file[name].tolist(), images)) for name in self._file.files if name not in own
+        )
+        return {name: values for name, values in columns if values is not None}
 
     def _column(self, name: str) -> NDArray[np.float32]:
         if name not in self._open:

@@ -1,0 +1,75 @@
+"""Twelve small pictures of three colours, explored with two untrained encoders; one folder may be written to."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from starlette.testclient import TestClient
+
+from asterism.data import open_source
+from asterism.exploring.explored import Explored
+from asterism.exploring.model import ExploredModel
+from asterism.exploring.open import open_explored
+from asterism.exploring.server import build_app
+from asterism.nn.concepts import ConceptEncoder
+from tests.concept_samples import concept_encoder, write_photos
+
+TOKEN, PORT = "the-token", 4321
+
+
+class ReadsText(ConceptEncoder):
+    """As if aligned with text: every sentence means the mean of what the first letter's colour looks like."""
+
+    def encode_text(self, texts: list[str]) -> torch.Tensor:
+        colours = {"b": (40, 60, 200), "g": (40, 200, 60), "r": (200, 60, 40)}
+        pictures = torch.stack(
+            [torch.tensor(colours[text[0]]).byte()[:, None, None].expand(3, 16, 16) for text in texts]
+        )
+        return self.encode(pictures).cls
+
+
+def sample(folder: Path, *, writes: bool = True, text: bool = False) -> Explored:
+    photos = folder / "photos"
+    if not photos.exists():
+        write_photos(photos)
+    run = folder / "run"
+    run.mkdir(exist_ok=True)
+    records = [{"step": step, "loss": 5.0 - step / 10, "knn": 30.0 + step} for step in range(1, 11)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    encoder = concept_encoder()
+    if text:
+        encoder.__class__ = ReadsText
+    models = [
+        ExploredModel("first", encoder, run),
+        ExploredModel("second", concept_encoder(seed=1, decoder=False), None),
+    ]
+    return open_explored(models, open_source(photos, "all"), None, None, folder / "written" if writes else None)
+
+
+def client_of(explored: Explored) -> Client:
+    return Client(
+        TestClient(build_app(explored, TOKEN, PORT), base_url=f"http://127.0.0.1:{PORT}", raise_server_exceptions=False)
+    )
+
+
+class Client:
+    """Asks the application without a network, and again while it computes."""
+
+    def __init__(self, http: TestClient) -> None:
+        self.http = http
+
+    def get(self, path: str, **parameters: Any) -> Any:
+        for _ in range(600):
+            response = self.http.get(f"/{TOKEN}/api/{path}", params=parameters)
+            if response.status_code != 202:
+                return response
+            time.sleep(0.1)
+        raise AssertionError(f"{path} is never ready")
+
+    def post(self, path: str, body: Any, **parameters: Any) -> Any:
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self.http.post(f"/{TOKEN}/api/{path}", content=content, params=parameters)
