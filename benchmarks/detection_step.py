@@ -60,6 +60,8 @@ def main() -> None:
         1 + _CLASSES,
         min_size=options.size,
         max_size=options.size,
+        image_mean=[0.0, 0.0, 0.0],  # the images are normalised already: with others, other regions would be chosen
+        image_std=[1.0, 1.0, 1.0],
         rpn_anchor_generator=AnchorGenerator(anchors.sizes, anchors.aspect_ratios),
     ).train()
     theirs.rpn.load_state_dict(task.head.rpn.state_dict())
