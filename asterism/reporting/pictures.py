@@ -50,7 +50,7 @@ class Look:
     source: Source
     choice: DataChoice  # what `source` was opened from
     images: Pictures
-    others: UInt8[Tensor, "o 3 h w"]  # for parts that would otherwise repeat the same images
+    others: UInt8[Tensor, "others 3 h w"]  # for parts that would otherwise repeat the same images
 
     @cached_property
     def large(self) -> Pictures:
