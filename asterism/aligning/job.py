@@ -88,12 +88,12 @@ class AlignmentJob(Job[PairBatch]):
             batch_size=self.batch_size,
             data=self.source.fingerprint,
             recipe=self.recipe.model_dump(mode="json"),
-            frozen_encoders=fingerprints(self.encoder, self.learner.alignment),
+            frozen_encoders=fingerprints(self.encoder, self.model.alignment),
         )
 
     def saved(self, state: State) -> None:
         """The encoder is written once, the alignment after every checkpoint."""
-        alignment = self.learner.alignment
+        alignment = self.model.alignment
         path = self.run.alignment
         try:
             if not self.run.weights.is_file():
@@ -112,7 +112,7 @@ class AlignmentJob(Job[PairBatch]):
         held_out = "" if self.held_out is None else f", {len(self.held_out):,} held out"
         table = Table.grid(padding=(0, 2))
         table.add_row("encoder", f"{recipe.source.path}, frozen; its {recipe.probe.tokens} tokens are cached")
-        text = self.learner.alignment.text
+        text = self.model.alignment.text
         table.add_row("text", f"{recipe.text.name} ({'frozen' if text.frozen else 'trained'}), {text.dim} channels")
         table.add_row("parameters", f"{trained_parameters(self.learner) / 1e6:.1f} M trained")
         sentences = len(self.pairs.sentences.sentences)
@@ -173,7 +173,7 @@ class _HeldOut:
         if len(images) > _MEASURED:
             images = images[:_MEASURED]
             matches = matches[matches[:, 0] < _MEASURED]
-            kept, renumbered = matches[:, 1].unique(return_inverse=True)
+            kept, renumbered = torch.unique(matches[:, 1], return_inverse=True)
             texts, matches = texts[kept.to(device)], torch.stack([matches[:, 0], renumbered], dim=1)
         to_image, to_text = recall(texts, images, matches.flip(1), _KS), recall(images, texts, matches, _KS)
         return {

@@ -42,10 +42,10 @@ class Aligning(Learner[PairBatch]):
         """Unit vectors of all images and of all their sentences."""
         images = [
             self.alignment.images_of_tokens(pairs.tokens[rows].float().to(device))
-            for rows in pairs.rows.split(_AT_ONCE)
+            for rows in torch.split(pairs.rows, _AT_ONCE)
         ]
         texts = []
-        for rows in torch.arange(len(pairs.sentences.sentences)).split(_AT_ONCE):
+        for rows in torch.split(torch.arange(len(pairs.sentences.sentences)), _AT_ONCE):
             own = pairs.sentences.of(rows)
             moved = own.to(device) if isinstance(own, Tensor) else (own[0].to(device), own[1].to(device))
             texts.append(self._texts(moved))

@@ -64,7 +64,7 @@ class TextRows:
 class Pairs:
     """Images and their sentences: image i has sentences texts[first[i]] … texts[first[i + 1]]."""
 
-    tokens: Float[Tensor, "n t d"]  # in the precision of the cache
+    tokens: Float[Tensor, "images t d"]  # of all images, in the precision of the cache
     rows: Int[Tensor, " n"]  # of these images in `tokens`
     first: Int[Tensor, " _"]
     texts: Int[Tensor, " m"]  # rows of `sentences`

@@ -103,7 +103,7 @@ def _resume(fabric: Fabric, recipe: AlignRecipe, path: Path) -> Run:
         check_recipe(recipe, state.facts, path / "config.yaml")
         encoder = _encoder(recipe, path)
         recipe, job = _job(fabric, recipe, source, encoder, run)
-        _check_frozen(encoder, job.learner.alignment, state.facts)
+        _check_frozen(encoder, job.model.alignment, state.facts)
         checkpoint.check_fit(state.method, job.learner.state_dict())
         training = Training(fabric, job)
         checkpoint.restore(state, job.learner, training.optimizer)

@@ -83,5 +83,5 @@ def class_vectors(encoder: AlignedEncoder, names: list[str], templates: tuple[st
         if template.count("{}") != 1:
             raise UserError(f"the template {template!r} must contain {{}} once, where the name of the class goes")
     texts = [template.replace("{}", name) for name in names for template in templates]
-    vectors = text_vectors(encoder, texts).unflatten(0, (len(names), len(templates)))
+    vectors = text_vectors(encoder, texts).view(len(names), len(templates), -1)
     return F.normalize(vectors.mean(dim=1), dim=1)

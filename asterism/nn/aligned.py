@@ -157,7 +157,7 @@ def save_alignment(alignment: Alignment, encoder: Encoder, path: Path, step: int
             dim=probe.key_value.in_features,
             out_dim=probe.project.out_features,
             heads=probe.heads,
-            mlp_ratio=0.0 if probe.mlp is None else probe.mlp[1].out_features / probe.key_value.in_features,
+            mlp_ratio=probe.mlp_ratio,
         ),
         text=alignment.text.describe(),
         encoder=backbone_fingerprint(encoder),

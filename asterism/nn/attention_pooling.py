@@ -48,7 +48,7 @@ class AttentionPooling(nn.Module):
         super().__init__()
         if dim % heads:
             raise UserError(f"probe.heads = {heads} does not divide the {dim} channels of the tokens")
-        self.heads = heads
+        self.heads, self.mlp_ratio = heads, mlp_ratio
         self.query = nn.Parameter(torch.randn(1, 1, dim) * dim**-0.5)
         self.norm = nn.LayerNorm(dim)
         self.key_value = nn.Linear(dim, 2 * dim)

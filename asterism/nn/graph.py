@@ -48,7 +48,8 @@ class Graph(nn.Module):
         self.any_size = _takes_any_size(encoder.backbone)
         self.encoder: Any = copy.deepcopy(encoder).requires_grad_(False).eval().to(dtype)
         if isinstance(encoder, AlignedEncoder):
-            self.encoder.alignment.text = nn.Identity()  # images enter the graph, sentences do not
+            recorded: Any = self.encoder
+            recorded.alignment.text = nn.Identity()  # images enter the graph, sentences do not
         self.encoder.backbone = _recordable(self.encoder, encoder.backbone)
         for name in ("mean", "std"):
             self.register_buffer(name, torch.tensor(getattr(encoder, name))[:, None, None])

@@ -39,7 +39,8 @@ def word_maps(encoder: AlignedEncoder, features: Features, texts: Sequence[str])
         concepts = likeness(features.sparse)
         return WordMaps(concepts, torch.einsum("bwr,brij->bwij", concepts, features.where))
     if choice in ("patches", "mean-patch"):
-        return WordMaps(None, likeness(features.patches).unflatten(2, features.grid))
+        where = likeness(features.patches)
+        return WordMaps(None, where.view(*where.shape[:2], *features.grid))
     raise UserError(
         f"this model was aligned with probe.tokens={choice}, which has no place in the image; align the encoder again "
         "with probe.tokens=sparse or patches to see where words are"

@@ -26,5 +26,5 @@ def pair_similarities(
         )
     places = torch.tensor([pair.images for pair in pairs])
     texts = [template.replace("{}", text) for pair in pairs for text in pair.captions]
-    sentences = text_vectors(encoder, texts).unflatten(0, (len(pairs), 2))
+    sentences = text_vectors(encoder, texts).view(len(pairs), 2, -1)
     return found.vectors[places] @ sentences.mT, [pair.category for pair in pairs]

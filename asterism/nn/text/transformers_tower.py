@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ class TransformersTower(FrozenTower):
 def load_transformers_tower(name: str, folder: Path) -> TransformersTower:
     """The text encoder of a folder that `save_pretrained` wrote; nothing is downloaded and no code of it is run."""
     try:
-        import transformers
+        transformers: Any = import_module("transformers")
     except ImportError:
         raise MissingExtra("transformers", EXTRA) from None
     if not any((folder / file).is_file() for file in _TOKENIZER_FILES):
