@@ -91,9 +91,8 @@ def test_every_part_with_the_mouse(browser: Any, address: str) -> None:
     page.wait_for_selector("#image .picture")
     page.wait_for_selector("#found .tile")
     for layer in ("concepts", "components", "attention", "photo"):
-        with page.expect_response(re.compile(f"show={layer}")) as drawn:
-            page.click(f"#image [data-value={layer}]")
-        assert drawn.value.ok
+        page.click(f"#image [data-value={layer}]")
+        page.wait_for_function(DRAWN, arg=layer)
     page.hover("#image .picture", position={"x": 50, "y": 50})
     page.wait_for_function("document.querySelector('#image .picture').dataset.patch === '0'")
     page.wait_for_function(PAINTED)
@@ -276,6 +275,11 @@ UNNAMED = """() => {
     || [...(each.labels ?? [])].some(label => label.textContent.trim());
   return [...document.querySelectorAll(kinds)].filter(each => each.getClientRects().length)
     .filter(each => each.tagName === 'IMG' || !named(each)).map(each => each.outerHTML.slice(0, 120));
+}"""
+
+DRAWN = """layer => {
+  const image = document.querySelector('#image .picture img');
+  return image.src.includes(`show=${layer}`) && image.complete && image.naturalWidth > 0;
 }"""
 
 PAINTED = """() => {
