@@ -12,7 +12,12 @@ export class PatchPicture {
       "aria-label": `${label}. Arrow keys go from patch to patch and show similar places; Enter finds them in other images.`,
       onpointermove: event => this.show(this.under(event)), onpointerleave: () => this.show(-1),
       onclick: event => choose?.(this.under(event)), onkeydown: event => this.keyed(event), onblur: () => this.show(-1) }, this.image, this.canvas);
-    getBytes("image/similarities", { row, model }).then(bytes => { this.matrix = new Uint8Array(bytes); }, () => {});
+    getBytes("image/similarities", { row, model }).then(bytes => {
+      this.matrix = new Uint8Array(bytes);
+      const waiting = this.patch; // pointed at before the similarities were here
+      this.patch = -1;
+      this.show(waiting, true);
+    }, () => {}); // too many patches: the picture stays without heat maps
   }
   under(event) {
     const box = this.element.getBoundingClientRect(), [rows, columns] = this.grid;
