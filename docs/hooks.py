@@ -58,6 +58,13 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return markdown
 
 
+def on_post_build(config: Any) -> None:
+    """Write the search index as a script too: pages that are opened from a folder load that."""
+    folder = Path(config.site_dir) / "search"
+    index = (folder / "search_index.json").read_text(encoding="utf-8")
+    (folder / "search_index.js").write_text(f"var __index = {index}", encoding="utf-8")
+
+
 def unlisted_pages(nav: list[Any]) -> list[str]:
     """Pages at the top of this folder that the navigation lacks."""
     listed = set(_places(nav))

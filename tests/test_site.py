@@ -25,7 +25,7 @@ from asterism.methods import method_class, method_names
 from docs import links
 from docs.hooks import DOCS, ROOT, modules_of, public_names, unlisted_pages
 from docs.notebooks import TUTORIALS, main, notebook
-from tests.browser import CHROMIUM
+from tests.browser import CHROMIUM, visited
 
 METHOD_PAGES = {
     "stellar": ("stellar",),
@@ -268,5 +268,16 @@ def test_pages_in_a_browser(served: str, width: int, scheme: Any) -> None:
             page.goto(served + place, wait_until="load", timeout=120_000)
             assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, place
             assert page.evaluate("[...document.images].every(image => image.complete && image.naturalWidth)"), place
+        if width > 1000:
+            page.fill("input.md-search__input", "mean-shift")
+            page.wait_for_selector(".md-search-result__link", timeout=60_000)
         browser.close()
     assert said == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_the_site_opens_from_a_folder(site: Path, tmp_path: Path) -> None:
+    seen = visited(site / "methods/flsl.html", tmp_path)
+    assert seen.console == []
+    assert "mean_shift" in seen.document
