@@ -128,8 +128,17 @@ class Ibot(PrototypeDistillation[IbotConfig, LeveledPrototypeHead]):
         views = [view.pixels for view in batch.views]
         keys = [fold_each(batch.keys, number) for number in range(len(views))]
 
-        seen = encode_views(self.teacher_backbone, views[:GLOBAL_VIEWS])
-        tokens = encode_views(self.backbone, views, masks=[*masks, *[None] * (len(views) - len(masks))], drop_keys=keys)
+        unmasked = len(views) - len(masks)
+        seen = encode_views(
+            self.teacher_backbone, views[:GLOBAL_VIEWS], needed=["all" if masks else "none"] * GLOBAL_VIEWS
+        )
+        tokens = encode_views(
+            self.backbone,
+            views,
+            masks=[*masks, *[None] * unmasked],
+            drop_keys=keys,
+            needed=[*masks, *["none"] * unmasked],
+        )
 
         terms: dict[str, Tensor] = {}
         metrics: dict[str, Tensor] = {}
