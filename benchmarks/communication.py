@@ -3,8 +3,8 @@
     python benchmarks/communication.py [--recipe dino-imagenet-vitb16 …] [--images 2]
 
 DDP averages the gradients of all trained parameters: that is the minimum, 4 bytes each. What a method adds (centres,
-memories, banks) is counted where it is handed to `ops.collectives`, in one process, and does not depend on the network's
-size. Rows of memories grow with the images of a step; the rest does not.
+memories, banks) is counted where it is handed to `ops.collectives`, in one process, and hardly depends on the
+network's size. Rows of memories grow with the images of a step; the rest does not.
 """
 
 from __future__ import annotations

@@ -19,10 +19,10 @@ import copy
 import json
 import multiprocessing
 import random
-import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -279,10 +279,9 @@ def timm_mae(size: Size) -> Step:
 
 
 def our_views() -> Step:
+    from asterism.images.decode import decode
     from benchmarks.views import cut_views, encoded_images
     from benchmarks.views import our_views as make
-
-    from asterism.images.decode import decode
 
     views, files = make(), encoded_images(None, 8)
     seeds = iter(range(1_000_000))
@@ -390,11 +389,17 @@ def peak_memory(race: str, side: str, size: str) -> int:
 def _peak(race: str, side: str, size: str) -> int:
     torch.set_num_threads(1)
     RACES[race][side](_TINY)()  # imports, and what libraries allocate once
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = _high_water()
     step = RACES[race][side](SIZES[size])
     step()
     step()
-    return 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    return _high_water() - before
+
+
+def _high_water() -> int:
+    """Peak bytes of this process. `ru_maxrss` would include its parent's, which it inherits."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
 
 if __name__ == "__main__":

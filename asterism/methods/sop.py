@@ -144,6 +144,8 @@ class Sop(SelfDistillation[SopConfig, ProjectionHead]):
         views = [view.pixels for view in batch.views]
         keys = [fold_each(batch.keys, number) for number in range(len(views))]
         unmasked = len(views) - len(draws.masks)
+        needed: list[NeededPatches] = [*draws.masks]
+        needed += ["none"] * unmasked
 
         z_t = encode_views(self.teacher_backbone, views[:GLOBAL_VIEWS], needed=self.taught_patches(draws))
         z_s = encode_views(
@@ -151,7 +153,7 @@ class Sop(SelfDistillation[SopConfig, ProjectionHead]):
             views,
             masks=[*draws.masks, *[None] * unmasked],
             drop_keys=keys,
-            needed=[*draws.masks, *["none"] * unmasked],
+            needed=needed,
         )
 
         terms: dict[str, Tensor] = {}

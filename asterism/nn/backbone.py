@@ -229,6 +229,7 @@ def encode_views(
     Give each view its own keys, or the views of an image drop the same paths. needed: as of `Backbone.forward`.
     """
     count = len(views)
+    everything: Sequence[NeededPatches] = ["all"] * count
     per_view = [
         _View(*parts)
         for parts in zip(
@@ -236,7 +237,7 @@ def encode_views(
             masks or [None] * count,
             keep or [None] * count,
             drop_keys or [None] * count,
-            needed or ["all"] * count,
+            needed or everything,
             strict=True,
         )
     ]

@@ -25,7 +25,7 @@ def can_skip_outputs(block: nn.Module) -> bool:
 
     The weights of a sharded block are gathered when the block itself is called.
     """
-    from timm.layers import DropPath
+    from timm.layers import DropPath  # type: ignore[attr-defined]
     from timm.models.vision_transformer import Attention, Block  # type: ignore[attr-defined]
 
     if isinstance(block, FSDPModule) or not isinstance(block, Block):
