@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
+
+from asterism.ops.sharding import is_sharded
 
 # Which patch tokens the caller of a backbone uses: those where a mask is true, all, or none.
 NeededPatches = Bool[Tensor, "b n"] | Literal["all", "none"]
@@ -28,7 +29,7 @@ def can_skip_outputs(block: nn.Module) -> bool:
     from timm.layers import DropPath  # type: ignore[attr-defined]
     from timm.models.vision_transformer import Attention, Block  # type: ignore[attr-defined]
 
-    if isinstance(block, FSDPModule) or not isinstance(block, Block):
+    if is_sharded(block) or not isinstance(block, Block):
         return False
     attention: Any = block.attn
     random = any(type(path) is DropPath for path in (block.drop_path1, block.drop_path2))
