@@ -184,6 +184,7 @@ def test_unknown_names_are_refused() -> None:
         "export",
         "load",
         "pretrain",
+        "profile",
         "reconstruct",
         "report",
         "search",

@@ -114,6 +114,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     "command",
     [
         "pretrain",
+        "profile",
         "evaluate",
         "embed",
         "concepts",
