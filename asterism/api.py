@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from asterism.tools.track import Tracked
     from asterism.train.plan import Plan
     from asterism.train.processes import Init
+    from asterism.train.profiling import Profile
     from asterism.viz.page import Gallery
 
 PathLike = str | os.PathLike[str]
@@ -100,6 +101,25 @@ def plan(
     if name is None:
         raise _no_recipe()
     return start.plan(load_recipe(name, changes), _init(init))
+
+
+def profile(
+    method: str | Mapping[str, Any] | None = None,
+    data: PathLike | Mapping[str, Any] | None = None,
+    *,
+    recipe: PathLike | None = None,
+    steps: int = 10,
+    overrides: Sequence[str] = (),
+    **settings: Any,
+) -> Profile:
+    """Measure where the time of a training step of `pretrain` goes on this machine; nothing is written."""
+    from asterism.train import start
+    from asterism.train.recipe import load_recipe
+
+    name, changes = _recipe_and_overrides(method, data, recipe, overrides, settings)
+    if name is None:
+        raise _no_recipe()
+    return start.profile(load_recipe(name, changes), steps)
 
 
 def finetune(

@@ -186,6 +186,7 @@ def test_unknown_names_are_refused() -> None:
         "load",
         "predict",
         "pretrain",
+        "profile",
         "reconstruct",
         "report",
         "search",

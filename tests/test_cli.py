@@ -115,6 +115,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     [
         "pretrain",
         "align",
+        "profile",
         "evaluate",
         "embed",
         "concepts",

@@ -10,6 +10,7 @@ from asterism.cli.app import app, main
 # Each registers its command; help lists them in this order.
 _COMMANDS = (
     "pretrain",
+    "profile",
     "finetune",
     "predict",
     "align",

@@ -96,7 +96,7 @@ def _resume(fabric: Fabric, recipe: FinetuneRecipe, path: Path) -> Run:
         job = FineTuning(recipe, parts, _task(fresh, parts.classes), run, fabric.device)
         checkpoint.check_fit(state.method, job.learner.state_dict())
         training = Training(fabric, job)
-        checkpoint.restore(state, job.learner, training.optimizer)
+        training.restore(state)
         collectives.on_first_process(lambda: checkpoint.set_aside_after(state.step, run.checkpoints))
         job.repair(state, fabric.print)
         if state.step >= job.steps or job.ends_early(state.step):

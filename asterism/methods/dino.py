@@ -61,13 +61,14 @@ class Dino(PrototypeDistillation[DinoConfig, PrototypeHead]):
     def loss(self, batch: Batch, progress: Progress) -> Losses:
         views = [view.pixels for view in batch.views]
 
-        seen = image_tokens(encode_views(self.teacher_backbone, views[:GLOBAL_VIEWS]))
+        seen = image_tokens(encode_views(self.teacher_backbone, views[:GLOBAL_VIEWS], needed=["none"] * GLOBAL_VIEWS))
         teacher = self.teacher_head(seen)
         targets = soft_targets(teacher, self.center.value, self.teacher_temp(progress))
         self.center.accumulate(teacher)
 
         keys = [fold_each(batch.keys, number) for number in range(len(views))]
-        student = self.head(image_tokens(encode_views(self.backbone, views, drop_keys=keys)))
+        tokens = encode_views(self.backbone, views, drop_keys=keys, needed=["none"] * len(views))
+        student = self.head(image_tokens(tokens))
         loss = cross_view_loss(targets, student, self.config.student_temp)
         metrics = prototype_entropies(loss, targets, student[:GLOBAL_VIEWS], self.config.student_temp)
         return Losses(

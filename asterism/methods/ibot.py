@@ -33,6 +33,7 @@ from asterism.methods.parts.self_distillation import (
 from asterism.nn.backbone import BackboneConfig, encode_views
 from asterism.nn.center import Center
 from asterism.nn.heads import LeveledPrototypeHead, image_tokens
+from asterism.nn.needed_outputs import NeededPatches
 from asterism.ops.block_masks import MaskConfig
 from asterism.ops.losses import cross_entropy, cross_view_loss, masked_rows_mean, soft_targets
 from asterism.ops.random import fold_each
@@ -128,8 +129,19 @@ class Ibot(PrototypeDistillation[IbotConfig, LeveledPrototypeHead]):
         views = [view.pixels for view in batch.views]
         keys = [fold_each(batch.keys, number) for number in range(len(views))]
 
-        seen = encode_views(self.teacher_backbone, views[:GLOBAL_VIEWS])
-        tokens = encode_views(self.backbone, views, masks=[*masks, *[None] * (len(views) - len(masks))], drop_keys=keys)
+        unmasked = len(views) - len(masks)
+        needed: list[NeededPatches] = [*masks]
+        needed += ["none"] * unmasked
+        seen = encode_views(
+            self.teacher_backbone, views[:GLOBAL_VIEWS], needed=["all" if masks else "none"] * GLOBAL_VIEWS
+        )
+        tokens = encode_views(
+            self.backbone,
+            views,
+            masks=[*masks, *[None] * unmasked],
+            drop_keys=keys,
+            needed=needed,
+        )
 
         terms: dict[str, Tensor] = {}
         metrics: dict[str, Tensor] = {}

@@ -40,6 +40,7 @@ from asterism.methods.parts.multi_crop import GLOBAL_VIEWS, MultiCropConfig, dra
 from asterism.methods.parts.self_distillation import SelfDistillation, TeacherConfig
 from asterism.nn.backbone import BackboneConfig, encode_views
 from asterism.nn.heads import ProjectionHead, image_tokens
+from asterism.nn.needed_outputs import NeededPatches
 from asterism.nn.organizer import Anchors, Organizer, PatchPrototypesConfig, PrototypesConfig
 from asterism.ops.block_masks import MaskConfig
 from asterism.ops.koleo import koleo
@@ -142,10 +143,18 @@ class Sop(SelfDistillation[SopConfig, ProjectionHead]):
         config, tau = self.config, Temperatures(self.teacher_temp(progress), self.config.student_temp)
         views = [view.pixels for view in batch.views]
         keys = [fold_each(batch.keys, number) for number in range(len(views))]
-        unmasked = [None] * (len(views) - len(draws.masks))
+        unmasked = len(views) - len(draws.masks)
+        needed: list[NeededPatches] = [*draws.masks]
+        needed += ["none"] * unmasked
 
-        z_t = encode_views(self.teacher_backbone, views[:GLOBAL_VIEWS])
-        z_s = encode_views(self.backbone, views, masks=[*draws.masks, *unmasked], drop_keys=keys)
+        z_t = encode_views(self.teacher_backbone, views[:GLOBAL_VIEWS], needed=self.taught_patches(draws))
+        z_s = encode_views(
+            self.backbone,
+            views,
+            masks=[*draws.masks, *[None] * unmasked],
+            drop_keys=keys,
+            needed=needed,
+        )
 
         terms: dict[str, Tensor] = {}
         metrics: dict[str, Tensor] = {}
@@ -170,6 +179,13 @@ class Sop(SelfDistillation[SopConfig, ProjectionHead]):
             metrics=metrics,
             embeddings=image_tokens(z_t)[0],
         )
+
+    def taught_patches(self, draws: Draws) -> Sequence[NeededPatches]:
+        """For each large view, the patches that the teacher has to describe: masked ones, and those to be stored."""
+        if not draws.masks:
+            return ["none"] * GLOBAL_VIEWS
+        *first, last = draws.masks
+        return [*first, last.scatter(1, draws.stored_patch[:, None], True)]
 
     def teacher_temp(self, progress: Progress) -> float:
         """Increases linearly with every step."""

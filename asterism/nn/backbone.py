@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from asterism.config import Config
 from asterism.errors import UserError
 from asterism.nn.initialisation import Init, choose_init, initialise
+from asterism.nn.needed_outputs import NeededPatches
 from asterism.nn.positions import Grid, Positions, Resampling
 from asterism.nn.timm_arguments import TimmArguments
 from asterism.ranges import Count, CountFromZero, Few, Pixels, Positive, ShareBelowOne
@@ -98,12 +99,15 @@ class Backbone(nn.Module, ABC):
         mask: Bool[Tensor, "b n"] | None = None,
         keep: Int[Tensor, "b m"] | None = None,
         drop_keys: Int[Tensor, " b"] | None = None,
+        needed: NeededPatches = "all",
     ) -> Tokens:
         """Tokens after the final norm.
 
         mask: the mask token replaces these patches before positions are added.
         keep: only these patches (raster indices) are embedded and processed, in this order.
         drop_keys: random key per image for stochastic depth; without them no path is dropped (teachers, evaluation).
+        needed: the patches whose tokens are used. Backbones that can do so save the last block's work for the others,
+            whose tokens are then zero, or missing altogether if no patch is needed.
         """
 
     @abstractmethod
@@ -218,16 +222,23 @@ def encode_views(
     masks: Sequence[Bool[Tensor, "_ _"] | None] | None = None,
     keep: Sequence[Int[Tensor, "_ _"] | None] | None = None,
     drop_keys: Sequence[Int[Tensor, " _"] | None] | None = None,
+    needed: Sequence[NeededPatches] | None = None,
 ) -> list[Tokens]:
     """Tokens of every view; views of the same resolution (and number of kept patches) share a forward pass.
 
-    Give each view its own keys, or the views of an image drop the same paths.
+    Give each view its own keys, or the views of an image drop the same paths. needed: as of `Backbone.forward`.
     """
     count = len(views)
+    everything: Sequence[NeededPatches] = ["all"] * count
     per_view = [
         _View(*parts)
         for parts in zip(
-            views, masks or [None] * count, keep or [None] * count, drop_keys or [None] * count, strict=True
+            views,
+            masks or [None] * count,
+            keep or [None] * count,
+            drop_keys or [None] * count,
+            needed or everything,
+            strict=True,
         )
     ]
     groups: dict[tuple[object, ...], list[int]] = {}
@@ -242,6 +253,7 @@ def encode_views(
             mask=_joined_masks(group),
             keep=_joined([view.keep for view in group]),
             drop_keys=_joined([view.keys for view in group]),
+            needed=_joined_needed(group),
         )
         results.update(zip(members, _split(tokens, [len(view.pixels) for view in group]), strict=True))
     return [results[index] for index in range(count)]
@@ -253,17 +265,25 @@ class _View:
     mask: Tensor | None
     keep: Tensor | None
     keys: Tensor | None
+    needed: Tensor | Literal["all", "none"]
 
     @property
     def kind(self) -> tuple[object, ...]:
         """Views of the same kind fit into one forward pass."""
         kept = None if self.keep is None else self.keep.shape[1]
-        return (*self.pixels.shape[-2:], kept, self.keys is not None)
+        needed = self.needed if isinstance(self.needed, str) else "some"
+        return (*self.pixels.shape[-2:], kept, self.keys is not None, needed)
 
 
 def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
     present = [part for part in parts if part is not None]
     return torch.cat(present) if present else None
+
+
+def _joined_needed(group: Sequence[_View]) -> NeededPatches:
+    if isinstance(group[0].needed, str):
+        return group[0].needed
+    return torch.cat([view.needed for view in group if not isinstance(view.needed, str)])
 
 
 def _joined_masks(group: Sequence[_View]) -> Tensor | None:

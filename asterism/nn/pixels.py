@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from asterism.errors import UserError
 from asterism.nn.backbone import Architecture, Backbone
 from asterism.nn.encoder import Encoder
+from asterism.nn.needed_outputs import NeededPatches
 from asterism.types import Tokens
 
 _SIDE = 32  # pixels per side of the whole image
@@ -54,6 +55,7 @@ class _Pixels(Backbone):
         mask: Bool[Tensor, "b n"] | None = None,
         keep: Int[Tensor, "b m"] | None = None,
         drop_keys: Int[Tensor, " b"] | None = None,
+        needed: NeededPatches = "all",
     ) -> Tokens:
         assert mask is None, "raw pixels are not trained"
         assert keep is None, "raw pixels are not trained"

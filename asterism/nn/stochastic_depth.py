@@ -6,7 +6,7 @@ the rest of the batch, the device or the number of processes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -58,10 +58,15 @@ def run_block(
     context: tuple[Tensor | None, ...] = (),
 ) -> Float[Tensor, "b ..."]:
     """`block(x, *context)` with its two branches scaled by these factors."""
+    return run_part(_run, checkpointing, block, x, factors, context)
+
+
+def run_part(part: Callable[..., Tensor], checkpointing: bool, *arguments: Any) -> Tensor:
+    """`part(*arguments)`, recomputed in the backward pass if `checkpointing`."""
     if checkpointing and torch.is_grad_enabled():
         # The factors are arguments, so the recomputation uses those of its own forward pass; nothing is redrawn.
-        return checkpoint(_run, block, x, factors, context, use_reentrant=False, preserve_rng_state=False)
-    return _run(block, x, factors, context)
+        return checkpoint(part, *arguments, use_reentrant=False, preserve_rng_state=False)
+    return part(*arguments)
 
 
 def _run(block: Any, x: Tensor, factors: Tensor | None, context: tuple[Tensor | None, ...]) -> Tensor:

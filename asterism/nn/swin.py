@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from asterism.errors import UserError
 from asterism.nn.backbone import Architecture, Backbone, BackboneConfig
+from asterism.nn.needed_outputs import NeededPatches
 from asterism.nn.stochastic_depth import branch_factors, install_drop_paths, run_block
 from asterism.nn.timm_models import create_network
 from asterism.types import Tokens
@@ -78,6 +79,7 @@ class Swin(Backbone):
         mask: Bool[Tensor, "b n"] | None = None,
         keep: Int[Tensor, "b m"] | None = None,
         drop_keys: Int[Tensor, " b"] | None = None,
+        needed: NeededPatches = "all",
     ) -> Tokens:
         if keep is not None:
             raise UserError(

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from asterism.errors import UserError
 from asterism.nn.backbone import Architecture, Backbone, BackboneConfig, Pooling
+from asterism.nn.needed_outputs import NeededPatches, can_skip_outputs, first_outputs, placed_rows, rows_of_outputs
 from asterism.nn.positions import Grid, resample, sincos_table
-from asterism.nn.stochastic_depth import branch_factors, install_drop_paths, run_block
+from asterism.nn.stochastic_depth import branch_factors, install_drop_paths, run_block, run_part
 from asterism.nn.timm_models import create_network, unsupported
 from asterism.types import Tokens
 
@@ -82,12 +83,30 @@ class ViT(Backbone):
         mask: Bool[Tensor, "b n"] | None = None,
         keep: Int[Tensor, "b m"] | None = None,
         drop_keys: Int[Tensor, " b"] | None = None,
+        needed: NeededPatches = "all",
     ) -> Tokens:
-        x, context = self._embed(pixels, mask, keep), self.context(self.grid_of(pixels), keep)
+        grid = self.grid_of(pixels)
+        x, context = self._embed(pixels, mask, keep), self.context(grid, keep)
         factors = branch_factors(drop_keys, self.depth, self.drop_path)
-        for block, factor, each in zip(self.network.blocks, factors, context, strict=True):
-            x = run_block(block, x, factor, self.checkpointing, each)
-        return self.tokens(self.network.norm(x), self.grid_of(pixels))
+        last = self.network.blocks[-1]
+        skips = needed != "all" if isinstance(needed, str) else True
+        skips = skips and self.has_cls and not context[-1] and can_skip_outputs(last)
+        whole = self.depth - 1 if skips else self.depth
+        for index, block in enumerate(self.network.blocks[:whole]):
+            x = run_block(block, x, factors[index], self.checkpointing, context[index])
+        x = self._needed(last, x, factors[-1], needed) if skips else self.network.norm(x)
+        return self.tokens(x, grid)
+
+    def _needed(
+        self, block: nn.Module, x: Float[Tensor, "b t d"], factors: Float[Tensor, "2 b"] | None, needed: NeededPatches
+    ) -> Float[Tensor, "b m d"]:
+        """The last block and the final norm for class token, registers and needed patches alone."""
+        prefix = 1 + self.registers
+        if isinstance(needed, str):
+            return self.network.norm(run_part(first_outputs, self.checkpointing, block, x, factors, prefix))
+        rows = F.pad(needed, (prefix, 0), value=True)
+        values = self.network.norm(run_part(rows_of_outputs, self.checkpointing, block, x, factors, rows))
+        return placed_rows(rows, values)
 
     def embedded(self, pixels: Float[Tensor, "b 3 h w"]) -> Tokens:
         return self.tokens(self._embed(pixels, None, None), self.grid_of(pixels))

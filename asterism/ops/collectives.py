@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -20,9 +22,30 @@ from asterism.errors import UserError, explain_system_error
 
 T = TypeVar("T")
 
+_counts: Counter[str] | None = None  # bytes by collective, while `counted_bytes` is open
+
 _INTERFACE = "GLOO_SOCKET_IFNAME"  # the network interface that gloo listens on
 _MEETING = timedelta(seconds=60)  # for processes that have already started
 _LOST = ("gloo", "Gloo", "Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL")
+
+
+@contextmanager
+def counted_bytes() -> Iterator[Counter[str]]:
+    """Counts the bytes that this process contributes to collectives of tensors, by kind, while the context is open.
+
+    Also in a single process, which communicates nothing: the count says what each of several would contribute.
+    """
+    global _counts
+    before, _counts = _counts, Counter()
+    try:
+        yield _counts
+    finally:
+        _counts = before
+
+
+def _count(kind: str, tensor: Tensor) -> None:
+    if _counts is not None:
+        _counts[kind] += tensor.numel() * tensor.element_size()
 
 
 def world_size() -> int:
@@ -54,12 +77,16 @@ def all_reduce_mean_with_grad(tensor: Float[Tensor, "*shape"]) -> Float[Tensor, 
     over processes; with parameter gradients averaged as data-parallel training does, the result is the gradient of the
     average loss.
     """
-    return _Mean.apply(tensor) if world_size() > 1 else tensor
+    if world_size() > 1:
+        return _Mean.apply(tensor)
+    _count("all-reduce", tensor)  # and as many again in the backward pass, where there is one
+    return tensor
 
 
 @torch.no_grad()
 def all_gather_rows(tensor: Shaped[Tensor, "rows ..."]) -> Shaped[Tensor, "all_rows ..."]:
     """Rows of all processes in the order of ranks, without gradient. Every process contributes the same number."""
+    _count("all-gather", tensor)
     if world_size() == 1:
         return tensor.detach()
     sent = tensor.contiguous().to(_reachable(tensor))
@@ -81,6 +108,7 @@ def all_gather_rows_with_grad(tensor: Float[Tensor, rows * shape]) -> Float[Tens
 def all_gather_ragged_rows(tensor: Shaped[Tensor, "rows ..."]) -> Shaped[Tensor, "all_rows ..."]:
     """Like `all_gather_rows`, but the number of rows (possibly 0) may differ between processes."""
     if world_size() == 1:
+        _count("all-gather", tensor)
         return tensor.detach()
     counts = all_gather_rows(torch.tensor([len(tensor)], device=tensor.device)).tolist()
     padded = tensor.new_zeros((max(counts), *tensor.shape[1:]))
@@ -198,6 +226,7 @@ def _device() -> torch.device:
 
 
 def _reduced(tensor: Tensor, operation: str) -> Tensor:
+    _count("all-reduce", tensor)
     result = tensor.detach().clone(memory_format=torch.contiguous_format)
     if world_size() > 1:
         sent = result.to(_reachable(tensor))

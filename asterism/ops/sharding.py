@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 
@@ -16,6 +16,11 @@ def shard(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
             fully_shard(block, mesh=mesh)
     fully_shard(module, mesh=mesh)
     return module
+
+
+def is_sharded(module: nn.Module) -> bool:
+    """Whether the module's weights are gathered when it is called, and only then."""
+    return isinstance(module, FSDPModule)
 
 
 def whole(value: Tensor) -> Tensor:

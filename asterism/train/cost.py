@@ -56,7 +56,7 @@ def _extrapolated(few: float, more: float, images: int) -> float:
 def _trial(method: Method, images: int) -> tuple[float, float, float]:
     """FLOPs, seconds, and bytes saved for the backward pass."""
     device = next(method.parameters()).device
-    batch = _noise(method.views, images, device)
+    batch = noise(method.views, images, device)
     progress = Progress(step=0, steps=1000, steps_per_epoch=10)
     before = {name: value.clone() for name, value in method.named_buffers()}
     kept = _KeptBytes(method)
@@ -91,7 +91,7 @@ class _KeptBytes(torch.autograd.graph.saved_tensors_hooks):
         return tensor
 
 
-def _noise(specs: Sequence[ViewSpec], images: int, device: torch.device) -> Batch:
+def noise(specs: Sequence[ViewSpec], images: int, device: torch.device) -> Batch:
     """Views of noise, of the specified sizes; every view is the whole image."""
     views = []
     for number, spec in enumerate(specs):

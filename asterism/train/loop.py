@@ -19,8 +19,10 @@ from asterism.ops import collectives
 from asterism.ops.random import fold
 from asterism.ops.sharding import whole
 from asterism.train import checkpoint
+from asterism.train.compiling import compile_parts
 from asterism.train.cores import thread_count
 from asterism.train.job import Job, Measurement
+from asterism.train.loss_scale import LossScale
 from asterism.train.monitor import Monitor
 from asterism.train.optim import clip_gradients
 from asterism.train.pace import Pace
@@ -42,10 +44,19 @@ class Training(Generic[B]):
 
     def __init__(self, fabric: Fabric, job: Job[B]) -> None:
         self.fabric, self.job, self.learner = fabric, job, job.learner
+        if job.trainer.compile == "on":
+            compile_parts(job.learner)
+        self.loss_scale = LossScale() if job.trainer.precision == "fp16" else None
         self.objective = _Objective(job.learner, job.trainer.precision, fabric.device.type)
         self.forward = fabric.setup_module(self.objective)  # sharded parameters exist from here on
         self.optimizer = job.optimizer()
         self.stepper = cast(torch.optim.Optimizer, fabric.setup_optimizers(self.optimizer))
+
+    def restore(self, state: checkpoint.State) -> None:
+        """Continue from a checkpoint."""
+        checkpoint.restore(state, self.learner, self.optimizer)
+        if self.loss_scale is not None:
+            self.loss_scale.restore(state.optimizer)
 
     def time_steps(self) -> float:
         """Median seconds per step, without the first steps."""
@@ -114,6 +125,8 @@ class Training(Generic[B]):
             with self.fabric.no_backward_sync(self.forward, enabled=number < count - 1):
                 total = self.forward(batch, progress)
                 losses = self.objective.losses
+                if self.loss_scale is not None:
+                    total = total * self.loss_scale.factor
                 self.fabric.backward(total / count)
             monitor.micro_batch(losses)
             made.append(_MicroBatch({name: value.detach().float() for name, value in losses.terms.items()}, waited))
@@ -161,9 +174,16 @@ class Training(Generic[B]):
         frozen = list(self.learner.frozen(progress))
         for parameter in frozen:
             parameter.grad = None
+        if self.loss_scale is not None:
+            self.loss_scale.unscale(self.learner.parameters())
         norm = clip_gradients(self.learner.parameters(), self.job.clipping)
-        self._check_gradient(norm, progress)
-        self.stepper.step()
+        numbers: dict[str, float | Tensor] = {"lr": lr, "epoch": (progress.step + 1) / self.job.steps_per_epoch}
+        if self.loss_scale is None or self.loss_scale.accepts(bool(norm.isfinite())):
+            self._check_gradient(norm, progress)
+            self.stepper.step()
+            numbers["gradient_norm"] = norm
+        if self.loss_scale is not None:
+            numbers["loss_scale"] = self.loss_scale.factor
         self.stepper.zero_grad()
         self.learner.after_update(progress)
         monitor.step(
@@ -171,7 +191,7 @@ class Training(Generic[B]):
             images=self.job.batch_size,
             waited=waited,
             settled=not frozen,
-            numbers={"lr": lr, "gradient_norm": norm, "epoch": (progress.step + 1) / self.job.steps_per_epoch},
+            numbers=numbers,
         )
 
     @contextlib.contextmanager
@@ -188,6 +208,8 @@ class Training(Generic[B]):
 
     def _save(self, step: int) -> None:
         state = checkpoint.capture(self.learner, self.optimizer, step, self.job.facts())
+        if self.loss_scale is not None:
+            state.optimizer.update(self.loss_scale.state())
         broken = checkpoint.not_finite(state, {name for name, _ in self.learner.named_parameters()})
         if broken:
             raise Diverged(
@@ -224,11 +246,11 @@ class _Objective(nn.Module, Generic[B]):
         super().__init__()
         self.learner = learner
         self.losses: Losses
-        self._device = device
-        self._autocast = precision == "bf16"
+        self._kind = device  # not `_device`, which Fabric overwrites
+        self._half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
 
     def forward(self, batch: B, progress: Progress) -> Tensor:
-        with torch.autocast(self._device, torch.bfloat16) if self._autocast else contextlib.nullcontext():
+        with contextlib.nullcontext() if self._half is None else torch.autocast(self._kind, self._half):
             self.losses = self.learner.loss(batch, progress)
         return self.losses.total
 

@@ -8,6 +8,7 @@ import torch
 from rich.table import Table
 
 from asterism.train.cost import StepCost
+from asterism.train.memory import Memory
 from asterism.train.recipe import Recipe
 from asterism.train.units import duration, size
 
@@ -24,6 +25,7 @@ class Plan:
     cost: StepCost
     device: torch.device
     processes: int
+    memory: Memory | None = None  # None where it cannot be computed without running a step
 
     @property
     def steps(self) -> int:
@@ -40,11 +42,21 @@ class Plan:
         """Bytes of the checkpoints that are kept, plus one that is being written."""
         return (self.recipe.checkpoint.keep_last + 1) * self.cost.checkpoint
 
+    @property
+    def needed_memory(self) -> str:
+        """The memory, and what checkpointing would make of it."""
+        if self.memory is None:
+            return size(self.cost.memory)
+        if self.recipe.backbone.checkpointing:
+            return size(self.memory.peak_checkpointed)
+        less = f"with backbone.checkpointing=true {size(self.memory.peak_checkpointed)}"
+        return f"{size(self.memory.peak)} ({less})"
+
     def table(self) -> Table:
         steps_per_epoch = self.images // int(self.recipe.trainer.batch_size)
         table = Table.grid(padding=(0, 2))
         table.add_row("arithmetic", f"{self.cost.flops / 1e9:,.1f} GFLOP per step and process")
-        table.add_row("memory", f"about {size(self.cost.memory)} per process, without prefetched images")
+        table.add_row("memory", f"about {self.needed_memory} per process, without prefetched images")
         table.add_row(
             "step", f"about {duration(self.cost.seconds)} on this {self.device.type}, extrapolated from few images"
         )

@@ -55,9 +55,12 @@ def resolved_trainer(trainer: TrainerConfig, images: int, device: torch.device, 
     precision = trainer.precision
     if precision == "auto":
         precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "32"
+    compiled = trainer.compile
+    if compiled == "auto":
+        compiled = "on" if device.type == "cuda" else "off"
     strategy = trainer.strategy if trainer.strategy != "auto" or world == 1 else "ddp"
     changes = {"batch_size": batch, "steps": steps, "epochs": "auto", "precision": precision, "strategy": strategy}
-    return trainer.model_copy(update=changes)
+    return trainer.model_copy(update=changes | {"compile": compiled})
 
 
 def resolved_workers(workers: int | Literal["auto"], device: torch.device, world: int) -> int:

@@ -17,6 +17,7 @@ _MAY_CHANGE = (
     "trainer.devices",
     "trainer.nodes",
     "trainer.strategy",
+    "trainer.compile",
     "data.path",
     "data.workers",
     "data.prefetch",

@@ -22,9 +22,11 @@ from asterism.train.exporting import export_if_stale
 from asterism.train.init_network import with_network_of
 from asterism.train.launch import launch
 from asterism.train.loop import Training
+from asterism.train.memory import estimate_memory
 from asterism.train.plan import Plan
 from asterism.train.pretraining import Examples, Pretraining
 from asterism.train.processes import Init, Place, Request
+from asterism.train.profiling import Profile, profile_steps
 from asterism.train.recipe import Recipe
 from asterism.train.resolve import limited_to, resolve
 from asterism.train.resuming import check_data, check_frozen_encoders, check_overrides, check_recipe
@@ -120,7 +122,7 @@ def _resume(fabric: Fabric, recipe: Recipe, path: Path, examples: Examples | Non
         if training is None:
             fabric.print(f"{path} is finished: all {state.step} steps are done")
             return run
-        checkpoint.restore(state, method, training.optimizer)
+        training.restore(state)
         return training.train(state.step)
 
 
@@ -147,7 +149,17 @@ def plan(recipe: Recipe, init: Init | None = None) -> Plan:
     cost = step_cost(method.to(device), trainer.batch_size // processes, trainer.accumulate)
     if trainer.minutes is not None:
         recipe = recipe.model_copy(update={"trainer": limited_to(trainer, cost.seconds)})
-    return Plan(recipe, len(source), trained, cost, device, processes)
+    memory = estimate_memory(recipe, trainer.batch_size // processes // trainer.accumulate)
+    return Plan(recipe, len(source), trained, cost, device, processes, memory)
+
+
+def profile(recipe: Recipe, steps: int) -> Profile:
+    """Time the parts of a few steps in this process."""
+    fabric = launch(recipe.trainer.model_copy(update={"devices": 1, "nodes": 1}))
+    method = build_method(recipe)
+    source = _open_data(recipe, method)
+    recipe = resolve(recipe, len(source), fabric.device, 1, method.backbone.architecture.init)
+    return profile_steps(recipe, method, source, fabric.device, steps)
 
 
 def _seconds_per_step(fabric: Fabric, recipe: Recipe, source: Source, out: Path) -> float:

@@ -110,3 +110,13 @@ def _fail_on_rank_1() -> None:
 def test_a_failing_process_fails_the_test() -> None:
     with pytest.raises(AssertionError, match="wrong on purpose"):
         run(_fail_on_rank_1)
+
+
+def test_bytes_of_collectives_are_counted_while_the_context_is_open() -> None:
+    with collectives.counted_bytes() as counts:
+        collectives.all_reduce_sum(torch.zeros(3, 4))
+        collectives.all_gather_rows(torch.zeros(5, dtype=torch.int64))
+        collectives.all_gather_ragged_rows(torch.zeros(2, 2))
+        collectives.all_reduce_mean_with_grad(torch.zeros(7))
+    collectives.all_reduce_sum(torch.zeros(100))
+    assert counts == {"all-reduce": 4 * (12 + 7), "all-gather": 8 * 5 + 4 * 4}

@@ -38,3 +38,17 @@ def test_distance_is_that_of_the_general_matrix_root() -> None:
     spread = torch.cov(a.mT).trace() + torch.cov(b.mT).trace() - 2 * root.trace()
     expected = float((a.mean(0) - b.mean(0)).square().sum() + spread)
     assert frechet_distance(_moments(a, 20), _moments(b, 60)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_covariance_without_full_rank_and_one_with_it_agree_with_the_matrix_root() -> None:
+    """Fewer rows than channels need eigenvectors, more use Cholesky's factor; both are tr (C₁ C₂)^½ by scipy."""
+    from scipy.linalg import sqrtm
+
+    for rows in (5, 40):
+        source = torch.Generator().manual_seed(rows)
+        a, b = Moments(), Moments()
+        a.add(torch.randn(rows, 8, generator=source))
+        b.add(2 * torch.randn(30, 8, generator=source) + 1)
+        root = sqrtm((a.covariance @ b.covariance).numpy())
+        expected = float((a.mean - b.mean).square().sum() + (a.covariance + b.covariance).trace())
+        assert frechet_distance(a, b) == pytest.approx(expected - 2 * float(root.trace().real), rel=1e-6)

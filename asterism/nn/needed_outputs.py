@@ -1,0 +1,86 @@
+"""A transformer block of which only some output tokens are needed: the others are not computed.
+
+Every output token of a block depends on the keys and values of all tokens, but on no other query. So where a loss uses
+only class tokens, the last block needs all keys and values, and one query, projection and MLP per image. Of a block's
+12 d² multiplications per token, 2 d² remain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from asterism.ops.sharding import is_sharded
+
+# Which patch tokens the caller of a backbone uses: those where a mask is true, all, or none.
+NeededPatches = Bool[Tensor, "b n"] | Literal["all", "none"]
+
+
+def can_skip_outputs(block: nn.Module) -> bool:
+    """Whether the block is timm's plain one, whose steps are known here, and whether its weights are all present.
+
+    The weights of a sharded block are gathered when the block itself is called.
+    """
+    from timm.layers import DropPath  # type: ignore[attr-defined]
+    from timm.models.vision_transformer import Attention, Block  # type: ignore[attr-defined]
+
+    if is_sharded(block) or not isinstance(block, Block):
+        return False
+    attention: Any = block.attn
+    random = any(type(path) is DropPath for path in (block.drop_path1, block.drop_path2))
+    return type(attention) is Attention and attention.gate is None and attention.attn_drop.p == 0 and not random
+
+
+def first_outputs(
+    block: Any, x: Float[Tensor, "b t d"], factors: Float[Tensor, "2 b"] | None, count: int
+) -> Float[Tensor, "b {count} d"]:
+    """The first `count` tokens of `block(x)`."""
+    attention, width = block.attn, block.attn.attn_dim
+    normed = block.norm1(x)
+    weight, bias = attention.qkv.weight, attention.qkv.bias
+    query = F.linear(normed[:, :count], weight[:width], None if bias is None else bias[:width])
+    key, value = F.linear(normed, weight[width:], None if bias is None else bias[width:]).chunk(2, dim=-1)
+    query, key, value = (_by_head(attention, each) for each in (query, key, value))
+    found = F.scaled_dot_product_attention(attention.q_norm(query), attention.k_norm(key), value)
+    return _rest(block, x[:, :count], found.transpose(1, 2).flatten(2), _each(factors, lambda f: f[:, None, None]))
+
+
+def rows_of_outputs(
+    block: Any, x: Float[Tensor, "b t d"], factors: Float[Tensor, "2 b"] | None, rows: Bool[Tensor, "b t"]
+) -> Float[Tensor, "r d"]:
+    """`block(x)[rows]`: attention is computed for all tokens, the rest for these rows alone."""
+    attention = block.attn
+    query, key, value = (_by_head(attention, each) for each in attention.qkv(block.norm1(x)).chunk(3, dim=-1))
+    found = F.scaled_dot_product_attention(attention.q_norm(query), attention.k_norm(key), value)
+    chosen = found.transpose(1, 2).flatten(2)[rows]
+    return _rest(block, x[rows], chosen, _each(factors, lambda f: f[:, None].expand(rows.shape)[rows][:, None]))
+
+
+def _rest(block: Any, x: Tensor, attended: Tensor, factors: Sequence[Tensor] | None) -> Tensor:
+    """What follows the attention: projection, residual sum, and MLP."""
+    first, second = (None, None) if factors is None else factors
+    x = x + _scaled(block.ls1(block.attn.proj_drop(block.attn.proj(block.attn.norm(attended)))), first)
+    return x + _scaled(block.ls2(block.mlp(block.norm2(x))), second)
+
+
+def _scaled(branch: Tensor, factor: Tensor | None) -> Tensor:
+    return branch if factor is None else branch * factor.to(branch.dtype)
+
+
+def _each(factors: Tensor | None, shaped: Any) -> Sequence[Tensor] | None:
+    return None if factors is None else [shaped(factor) for factor in factors]
+
+
+def _by_head(attention: Any, x: Float[Tensor, "b t a"]) -> Float[Tensor, "b heads t k"]:
+    return x.view(*x.shape[:2], attention.num_heads, attention.head_dim).transpose(1, 2)
+
+
+def placed_rows(rows: Bool[Tensor, "b t"], values: Float[Tensor, "r d"]) -> Float[Tensor, "b t d"]:
+    """A tensor of zeros with these values where `rows` is true."""
+    whole = values.new_zeros(*rows.shape, values.shape[-1])
+    return torch.masked_scatter(whole, rows[..., None], values)

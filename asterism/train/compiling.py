@@ -1,0 +1,37 @@
+"""Compilation of the parts of a network that take most of a step: transformer blocks and the MLPs of heads.
+
+Each part is compiled as one graph; code that torch cannot compile is an error here, not a silent slow path. Blocks of
+the same shape share their compiled code. What depends on the data, such as the choice of masked patches, stays outside.
+Names of parameters and the contents of checkpoints do not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from asterism.nn.heads import ProjectionHead
+
+# Variants of one block: sizes of views × student and teacher × stochastic depth. torch's limit, 8, is too low.
+_VARIANTS = 64
+
+
+def compile_parts(module: nn.Module, backend: str = "inductor") -> int:
+    """Compile the parts in place, and return how many there are."""
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _VARIANTS)
+    parts = list(compiled_parts(module))
+    for part in parts:
+        part.compile(fullgraph=True, dynamic=False, backend=backend)
+    return len(parts)
+
+
+def compiled_parts(module: nn.Module) -> Iterator[nn.Module]:
+    """Blocks of transformers, and MLPs of heads, of students and teachers."""
+    for part in module.modules():
+        blocks = getattr(part, "blocks", None)
+        if isinstance(blocks, nn.Sequential | nn.ModuleList):
+            yield from blocks
+        if isinstance(part, ProjectionHead):
+            yield part.mlp

@@ -1,0 +1,45 @@
+"""Compares compiled with eager steps. Run by itself: shape checks at run time, which tests use, cannot be compiled."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from asterism.methods.base import Method
+from asterism.train.building import build_method
+from asterism.train.compiling import compile_parts, compiled_parts
+from asterism.train.cost import noise
+from asterism.types import Progress
+from tests.train.tiny import tiny_recipe
+
+PROGRESS = Progress(step=3, steps=100, steps_per_epoch=10)
+
+
+def main(names: list[str]) -> None:
+    for name in names:
+        torch._dynamo.reset()
+        recipe = tiny_recipe(name)
+        eager, compiled = build_method(recipe), build_method(recipe)
+        parameters = list(compiled.state_dict())
+        assert compile_parts(compiled, backend="aot_eager") == len(list(compiled_parts(eager))) > 0
+        assert list(compiled.state_dict()) == parameters
+        torch._dynamo.utils.counters.clear()
+        loss, gradients = loss_and_gradients(compiled)
+        assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
+        assert not torch._dynamo.utils.counters["graph_break"], torch._dynamo.utils.counters["graph_break"]
+        expected, expected_gradients = loss_and_gradients(eager)
+        torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(gradients, expected_gradients, rtol=1e-4, atol=1e-5)
+        print("equal:", name)
+
+
+def loss_and_gradients(method: Method) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    method.train()
+    total = method.loss(noise(method.views, 4, torch.device("cpu")), PROGRESS).total
+    torch.autograd.backward(total)
+    return total.detach(), {n: p.grad for n, p in method.named_parameters() if p.grad is not None}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,18 @@
+"""Compiled parts are single graphs and compute what eager code computes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+METHODS = ["dino", "ibot", "mae"]
+
+
+@pytest.mark.slow
+def test_compiled_is_eager_in_one_graph_per_part() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.train.compiled_steps", *METHODS], capture_output=True, text=True, check=False
+    )
+    assert run.stdout.split("\n")[:-1] == [f"equal: {name}" for name in METHODS], run.stderr[-2000:]
