@@ -32,8 +32,8 @@ def class_sections(classes: Sequence[str], images: Iterable[PixelCounts]) -> lis
     for counts in images:
         total.update(counts)
     table = torch.zeros(len(classes), len(classes), dtype=torch.int64)
-    for (true, found), count in total.items():
-        table[true, found] = count
+    for (true, predicted), count in total.items():
+        table[true, predicted] = count
     if not total:
         return [Section("Classes", page.note("Every pixel of the held-out images is void."))]
     found = scores(table)
