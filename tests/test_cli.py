@@ -139,10 +139,11 @@ def test_version() -> None:
 
 def test_lists_are_complete() -> None:
     from asterism.data import dataset_names
+    from asterism.finetuning.recipe import finetune_recipe_names
     from asterism.train.recipe import recipe_names
 
     assert list(entries("methods")) == method_names()
-    assert list(entries("recipes")) == recipe_names()
+    assert list(entries("recipes")) == [*recipe_names(), *finetune_recipe_names()]
     assert list(entries("datasets")) == list(dataset_names())
     assert list(entries("protocols")) == protocol_names()
     for kind in ("methods", "recipes", "datasets", "protocols"):
