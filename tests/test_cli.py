@@ -146,7 +146,7 @@ def test_lists_are_complete() -> None:
     from asterism.train.recipe import recipe_names
 
     assert list(entries("methods")) == method_names()
-    assert list(entries("recipes")) == recipe_names() + finetune_recipe_names()
+    assert list(entries("recipes")) == [*recipe_names(), *finetune_recipe_names()]
     assert list(entries("datasets")) == list(dataset_names())
     assert list(entries("protocols")) == protocol_names()
     for kind in ("methods", "recipes", "datasets", "protocols"):
