@@ -18,6 +18,7 @@ from asterism.nn.aligned import AlignedConceptEncoder, AlignedEncoder
 from asterism.nn.attention_pooling import chosen_tokens
 from asterism.nn.encoder import Encoder
 from asterism.nn.safetensors_file import read_safetensors
+from asterism.tools.export.torchscript_file import TORCHSCRIPT
 from asterism.tools.words import word_maps
 from asterism.train.processes import Request
 from tests import distributed
@@ -135,7 +136,7 @@ def test_exports_have_the_aligned_vector(trained: Path, tmp_path: Path, target: 
         assert isinstance(again, AlignedEncoder)
         torch.testing.assert_close(again.encode_text("red"), model_of(trained).encode_text("red"))
     else:
-        outputs = torch.jit.load(tmp_path / "out" / "model.pt")(torch.rand(1, 3, 16, 16))
+        outputs = TORCHSCRIPT.open(tmp_path / "out")(torch.rand(1, 3, 16, 16))
         assert outputs["aligned"].norm() == pytest.approx(1, abs=1e-5)
 
 
