@@ -18,6 +18,7 @@ from asterism.nn.aligned import AlignedConceptEncoder, AlignedEncoder
 from asterism.nn.attention_pooling import chosen_tokens
 from asterism.nn.encoder import Encoder
 from asterism.nn.safetensors_file import read_safetensors
+from asterism.tools.export.torchscript_file import TORCHSCRIPT
 from asterism.tools.words import word_maps
 from asterism.train.processes import Request
 from tests import distributed
@@ -49,7 +50,13 @@ def test_protocols_on_what_it_learnt(trained: Path) -> None:
     )
     assert found["text-retrieval"].values["image_to_text_r5"] > 80
     assert found["composition"].values["colour"] > 90
-    assert found["winoground"].values["group"] > 80
+    model, right = model_of(trained), []
+    for number in range(6):
+        for names in (("blue", "green"), ("red", "white")):
+            images = model.encode([str(trained / "data" / f"{name}{number}.png") for name in names]).aligned
+            s = images @ model.encode_text([f"a {name} picture" for name in names]).T
+            right.append(bool(s[0, 0] > s[1, 0] and s[1, 1] > s[0, 1]))
+    assert found["winoground"].values["image"] == pytest.approx(100 * sum(right) / len(right))
     assert found["mmvp"].values["average"] == found["winoground"].values["image"]
     assert (trained / "run" / "eval" / "winoground.json").is_file()
 
@@ -135,7 +142,7 @@ def test_exports_have_the_aligned_vector(trained: Path, tmp_path: Path, target: 
         assert isinstance(again, AlignedEncoder)
         torch.testing.assert_close(again.encode_text("red"), model_of(trained).encode_text("red"))
     else:
-        outputs = torch.jit.load(tmp_path / "out" / "model.pt")(torch.rand(1, 3, 16, 16))
+        outputs = TORCHSCRIPT.open(tmp_path / "out")(torch.rand(1, 3, 16, 16))
         assert outputs["aligned"].norm() == pytest.approx(1, abs=1e-5)
 
 
@@ -173,22 +180,28 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, monkeypatch: 
         assert torch.equal(value, expected[name]), name
 
 
-def train_in_two(folder: str, recipe: dict[str, object]) -> dict[str, torch.Tensor]:
+def train_in_two(folder: str, recipe: dict[str, object]) -> list[float]:
+    """One of two processes; these variables tell Fabric, as torchrun would, that they are already running."""
+    import torch.distributed as dist
+
+    rank = str(dist.get_rank())
+    os.environ |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": rank, "LOCAL_RANK": rank}
+    os.environ |= {"TORCHELASTIC_RUN_ID": "test", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
-    start.run_request(Request("align", start.__name__, recipe, f"{folder}/two"))
-    return tensors(Path(folder) / "two")
+    run = start.run_request(Request("align", start.__name__, recipe, f"{folder}/two"))
+    return [record["loss"] for record in run.metrics() if "loss" in record]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["sigmoid", "softmax"])
-def test_two_processes_equal_one(tmp_path: Path, loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_equal_one(tmp_path: Path, loss: str) -> None:
     one = aligned(tmp_path, "trainer.steps=4", f"loss.name={loss}", name="one")
+    expected = [record["loss"] for record in one.metrics() if "loss" in record]
     recipe = one.align_recipe.model_dump(mode="json")
     recipe["trainer"] |= {"devices": 2, "strategy": "ddp"}
-    expected = tensors(one.path)
-    for found in distributed.run(train_in_two, str(tmp_path), recipe):
-        for name, value in found.items():
-            torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=1e-5, msg=name)
+    together, _ = distributed.run(train_in_two, str(tmp_path), recipe)
+    assert len(expected) == 4
+    assert together == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
 def test_mistakes_are_one_sentence(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_mistakes_are_named(photos: Path, tmp_path: Path) -> None:
         api.search(small_encoder(seed=1), index, tmp_path / "none.jpg", out)
     with pytest.raises(UserError, match=r"must end in .html or .png"):
         api.search(small_encoder(seed=1), index, query, tmp_path / "s.jpg")
-    with pytest.raises(UserError, match="give at least one query image"):
+    with pytest.raises(UserError, match="give at least one query: --query IMAGE or --text"):
         api.search(small_encoder(seed=1), index, [], out)
     assert not out.exists()
     out.touch()

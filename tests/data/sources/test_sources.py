@@ -19,14 +19,17 @@ from PIL import Image
 
 import asterism.data.sources as package
 from asterism.data.sources.boxes import with_boxes
+from asterism.data.sources.captioned import Captioned, Texts
 from asterism.data.sources.davis import open_davis
 from asterism.data.sources.folder import open_folder
 from asterism.data.sources.imagenet9 import VARIATIONS, SceneVariation, open_imagenet9
 from asterism.data.sources.joined import Joined
 from asterism.data.sources.landmarks import Landmarks
+from asterism.data.sources.listed_images import ListedImages
 from asterism.data.sources.named import Named
 from asterism.data.sources.relabelled import Relabelled
 from asterism.data.sources.scenes import Scenes
+from asterism.data.sources.scenes.pairs import PairedScenes
 from asterism.data.sources.segmented import SegmentedScenes, SegmentedSubset
 from asterism.data.sources.segmented_layouts import open_segmented
 from asterism.data.sources.shards import open_shards
@@ -123,8 +126,11 @@ OPENERS: dict[str, Callable[[Path], Source]] = {
     "SceneVariation": lambda root: SceneVariation(Scenes(size=16, count=3), "only_fg"),
     "SceneFrames": lambda root: SceneFrames(size=16, videos=2, frames=3),
     "_FirstVideos": lambda root: first_videos(SceneFrames(size=16, videos=2, frames=3), 1),
+    "ListedImages": lambda root: ListedImages("list", root, _folder(root).keys(), root / "list.jsonl"),
+    "Captioned": lambda root: Captioned(_folder(root), [Texts(("a",))] * len(_folder(root))),
+    "PairedScenes": lambda root: PairedScenes(Scenes(size=16, count=3)),
 }
-WITHOUT_FILES = {"Scenes", "SegmentedScenes", "SceneVariation", "SceneFrames", "_FirstVideos"}
+WITHOUT_FILES = {"Scenes", "SegmentedScenes", "SceneVariation", "SceneFrames", "_FirstVideos", "PairedScenes"}
 
 
 def _source_classes() -> set[str]:
