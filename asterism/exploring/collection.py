@@ -21,6 +21,7 @@ from asterism.features.rows import Block, Stored
 from asterism.index.images import IndexedImages, open_images
 from asterism.index.mapped import mapped_index
 from asterism.index.read import Index, open_index
+from asterism.nn.aligned import AlignedEncoder
 from asterism.nn.encoder import Encoder
 from asterism.viz.bar import Bar
 
@@ -39,6 +40,7 @@ class Collection:
     classes: list[str] | None = None
     columns: Mapping[str, list[float] | list[str]] = field(default_factory=dict)  # that users added to an index
     index: Index | None = None
+    aligned: Float[Tensor, "n e"] | None = None  # unit length, in the space of texts; of models aligned with text
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
     def __len__(self) -> int:
@@ -71,7 +73,7 @@ def collection_of_index(path: Path, data: str | None, encoder: Encoder) -> Colle
     labels, classes = index.labels(), index.facts.get("classes")
     if labels is not None and (not isinstance(classes, list) or max(labels) >= len(classes)):
         classes = [str(number) for number in range(max(labels) + 1)]
-    found = mapped_index(index)
+    found = mapped_index(index, encoder if isinstance(encoder, AlignedEncoder) else None)
     return _collection(
         str(index.facts.get("data")), found, images, images.source, labels, classes, index.columns(), index
     )
@@ -88,7 +90,7 @@ def collection_of_source(source: Source, encoder: Encoder, batch_size: int = 64)
 
 
 def embedded(source: Source, encoder: Encoder, batch_size: int = 64, workers: int | None = None) -> Stored:
-    """Unit `vectors` and `concepts` of all readable images."""
+    """Unit `vectors`, `concepts` and `aligned` vectors of all readable images, as far as the encoder has them."""
 
     def blocks(first: int, end: int) -> Iterator[Block]:
         part = Subset(source, range(first, end)) if (first, end) != (0, len(source)) else source
@@ -102,6 +104,8 @@ def embedded(source: Source, encoder: Encoder, batch_size: int = 64, workers: in
                     arrays["vectors"] = list(_unit(features.cls)[:, None])
                     if features.sparse is not None:
                         arrays["concepts"] = list(_unit(features.sparse))
+                    if features.aligned is not None:
+                        arrays["aligned"] = list(_unit(features.aligned)[:, None])
                 labels = None if batch.labels is None else batch.labels.tolist()
                 yield Block(batch.keys, arrays, labels, batch.bad)
                 bar.advance(len(batch.keys) + len(batch.bad))
@@ -122,7 +126,17 @@ def _collection(
 ) -> Collection:
     arrays = found.arrays
     return Collection(
-        name, found.keys, arrays["vectors"], arrays.get("concepts"), images, source, labels, classes, columns, index
+        name,
+        found.keys,
+        arrays["vectors"],
+        arrays.get("concepts"),
+        images,
+        source,
+        labels,
+        classes,
+        columns,
+        index,
+        arrays.get("aligned"),
     )
 
 

@@ -74,6 +74,14 @@ class Explored:
         return self._search("images", self.collection.vectors, EXACT_BELOW)
 
     @property
+    def text_search(self) -> Search:
+        """Among the images' vectors in the space of texts."""
+        aligned = self.collection.aligned
+        if aligned is None:
+            raise Refused("this model is not aligned with text", 409)
+        return self._search("aligned", aligned, EXACT_BELOW)
+
+    @property
     def concept_search(self) -> Search:
         concepts = self.collection.concepts
         if concepts is None:

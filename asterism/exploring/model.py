@@ -8,17 +8,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from asterism.errors import UserError
 from asterism.images.square import center_square
+from asterism.nn.aligned import AlignedEncoder
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
+from asterism.tools.words import word_maps
 from asterism.types import Features
 from asterism.viz.affinity import looked_at
 
@@ -26,15 +27,6 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _REMEMBERED = 48  # images with their features
-
-
-@runtime_checkable
-class TextAligned(Protocol):
-    """An encoder whose image vectors can be compared with sentences."""
-
-    def encode_text(self, texts: list[str]) -> Float[Tensor, "n d"]:
-        """One vector per text, in the space of `Features.cls`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -68,7 +60,7 @@ class ExploredModel:
 
     @property
     def reads_text(self) -> bool:
-        return isinstance(self.encoder, TextAligned)
+        return isinstance(self.encoder, AlignedEncoder)
 
     @cached_property
     def grid(self) -> tuple[int, int]:
@@ -132,12 +124,29 @@ class ExploredModel:
         with self._lock:
             return encoder.reconstruct(sparse.to(weight), where.to(weight)).float().cpu()
 
-    def text_vectors(self, texts: list[str]) -> Float[Tensor, "n d"]:
+    def text_vectors(self, texts: list[str]) -> Float[Tensor, "n e"]:
+        """Unit vectors of sentences, in the space of the collection's `aligned`."""
         encoder = self.encoder
-        if not isinstance(encoder, TextAligned):
+        if not isinstance(encoder, AlignedEncoder):
             raise UserError(f"{self.name} is not aligned with text, so it cannot be asked with sentences")
         with self._lock, torch.no_grad():
-            return normalize(encoder.encode_text(texts).float().cpu(), dim=1)
+            return encoder.encode_text(texts).float().cpu()
+
+    def concept_names(self, features: Features, names: list[str]) -> list[str] | None:
+        """The name that is nearest to each concept; None if the model does not compare concepts with text."""
+        encoder = self.encoder
+        if not isinstance(encoder, AlignedEncoder) or not encoder.alignment.tokens.startswith("sparse"):
+            return None
+        assert features.sparse is not None
+        assert features.where is not None
+        cls, patches, sparse, where = (
+            tensor.to(encoder.alignment.bias.device)
+            for tensor in (features.cls, features.patches, features.sparse, features.where)
+        )
+        with self._lock:
+            similarity = word_maps(encoder, Features(cls, patches, features.grid, sparse, where), names).concepts
+        assert similarity is not None
+        return [names[best] for best in similarity[0].argmax(dim=0).tolist()]
 
 
 class Recent(OrderedDict[K, V]):

@@ -16,17 +16,24 @@ from torch.nn.functional import normalize
 from asterism.features.cache import stored
 from asterism.features.rows import Block, Stored
 from asterism.index.read import Index
+from asterism.nn.aligned import AlignedEncoder
+from asterism.nn.fingerprint import encoder_fingerprint
 
 
-def mapped_index(index: Index) -> Stored:
-    """`vectors` [n, d] of all images and, if the model has them, `concepts` [n · r, d]; all of unit length."""
+def mapped_index(index: Index, text_encoder: AlignedEncoder | None = None) -> Stored:
+    """`vectors` [n, d] of all images and, if the model has them, `concepts` [n · r, d]; all of unit length.
+
+    With an encoder that is aligned with text, also `aligned` [n, e], in the space of its texts.
+    """
 
     def blocks(first: int, end: int) -> Iterator[Block]:
         columns = [("vectors", index.vectors())]
         if index.has_concepts:
             columns.append(("concepts", index.concepts()))
+        if text_encoder is not None:
+            columns.append(("aligned", index.aligned(text_encoder)))
         seen = 0
-        for parts in _aligned([column for _, column in columns]):
+        for parts in _side_by_side([column for _, column in columns]):
             here = range(seen, seen + len(parts[0]))
             seen = here.stop
             skipped = max(0, min(len(here), first - here.start))
@@ -43,6 +50,7 @@ def mapped_index(index: Index) -> Stored:
         "bytes": status.st_size,
         "changed": status.st_mtime_ns,
         "encoder": index.facts.get("encoder"),
+        "text": None if text_encoder is None else encoder_fingerprint(text_encoder),
     }
     return stored(identity, len(index.keys), blocks)
 
@@ -56,7 +64,7 @@ def patches_of(index: Index, rows: Sequence[int]) -> Iterator[Float[Tensor, "p d
         first += len(part)
 
 
-def _aligned(columns: list[Iterator[torch.Tensor]]) -> Iterator[list[torch.Tensor]]:
+def _side_by_side(columns: list[Iterator[torch.Tensor]]) -> Iterator[list[torch.Tensor]]:
     """Parts of several columns with the same rows; the columns themselves come in parts of different lengths."""
     waiting = [next(column, torch.empty(0)) for column in columns]
     while all(len(part) for part in waiting):

@@ -53,7 +53,7 @@ class _Sigmoid(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, columns: Tensor, scale: Tensor, bias: Tensor, first: int, chunk: int) -> Tensor:
         x, y, t, b = (tensor.detach().float() for tensor in (rows, columns, scale, bias))
-        loss, grad_scale, grad_bias = (x.new_zeros((), dtype=torch.float64) for _ in range(3))
+        loss, grad_scale, grad_bias = (x.new_zeros(()) for _ in range(3))
         grad_x, grad_y = torch.zeros_like(x), torch.zeros_like(y)
         for start, part in _chunks(y, chunk):
             likeness = x @ part.T
@@ -87,7 +87,7 @@ class _Softmax(torch.autograd.Function):
             normaliser = torch.logaddexp(normaliser, (t * (x @ part.T)).logsumexp(dim=1))
         matching = (x * y[first : first + len(x)]).sum(dim=1)
         grad_x, grad_y = torch.zeros_like(x), torch.zeros_like(y)
-        grad_scale = x.new_zeros((), dtype=torch.float64)
+        grad_scale = x.new_zeros(())
         for start, part in _chunks(y, chunk):
             likeness = x @ part.T
             slope = (t * likeness - normaliser[:, None]).exp()

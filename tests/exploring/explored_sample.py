@@ -15,21 +15,23 @@ from asterism.exploring.explored import Explored
 from asterism.exploring.model import ExploredModel
 from asterism.exploring.open import open_explored
 from asterism.exploring.server import build_app
-from asterism.nn.concepts import ConceptEncoder
+from asterism.nn.aligned import AlignedEncoder, Alignment, aligned_encoder
+from asterism.nn.attention_pooling import AttentionPooling
+from asterism.nn.text.build import build_tower
+from asterism.nn.text.own_tower import TextConfig
 from tests.concept_samples import concept_encoder, write_photos
 
 TOKEN, PORT = "the-token", 4321
 
 
-class ReadsText(ConceptEncoder):
-    """As if aligned with text: every sentence means the mean of what the first letter's colour looks like."""
-
-    def encode_text(self, texts: list[str]) -> torch.Tensor:
-        colours = {"b": (40, 60, 200), "g": (40, 200, 60), "r": (200, 60, 40)}
-        pictures = torch.stack(
-            [torch.tensor(colours[text[0]]).byte()[:, None, None].expand(3, 16, 16) for text in texts]
-        )
-        return self.encode(pictures).cls
+def aligned() -> AlignedEncoder:
+    """With an untrained probe over concepts and an untrained text tower."""
+    encoder = concept_encoder()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        tower = build_tower(TextConfig(dim=16, depth=1, heads=2, context=16), ["green things", "blue", "green", "red"])
+        probe = AttentionPooling(encoder.backbone.dim, tower.dim, heads=2)
+    return aligned_encoder(encoder, Alignment(probe, tower, "sparse", scale=20.0, bias=-10.0))
 
 
 def sample(folder: Path, *, writes: bool = True, text: bool = False) -> Explored:
@@ -40,9 +42,7 @@ def sample(folder: Path, *, writes: bool = True, text: bool = False) -> Explored
     run.mkdir(exist_ok=True)
     records = [{"step": step, "loss": 5.0 - step / 10, "knn": 30.0 + step} for step in range(1, 11)]
     (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    encoder = concept_encoder()
-    if text:
-        encoder.__class__ = ReadsText
+    encoder = aligned() if text else concept_encoder()
     models = [
         ExploredModel("first", encoder, run),
         ExploredModel("second", concept_encoder(seed=1, decoder=False), None),

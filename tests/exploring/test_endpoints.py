@@ -12,9 +12,15 @@ import torch
 from PIL import Image
 from torch.nn.functional import normalize
 
+from asterism.data import open_source
 from asterism.exploring.explored import Explored
+from asterism.exploring.model import ExploredModel
+from asterism.exploring.open import open_explored
 from asterism.images.pictures import batch_of
+from asterism.index.write import write_embeddings
+from asterism.nn.aligned import AlignedEncoder
 from asterism.ops import factors
+from asterism.types import Model
 from tests.exploring.explored_sample import Client, client_of, sample
 
 
@@ -176,12 +182,38 @@ def test_the_second_model_has_neighbours_of_its_own(explored: Explored, client: 
 
 
 def test_sentences_and_names_of_concepts(tmp_path: Path) -> None:
-    client = client_of(sample(tmp_path, text=True))
+    explored = sample(tmp_path, text=True)
+    client, encoder = client_of(explored), explored.models[0].encoder
+    assert isinstance(encoder, AlignedEncoder)
     assert client.get("world").json()["text"]
     found = client.get("find/sentence", sentence="green things", count=4).json()["items"]
-    assert {item["row"] for item in found} == {4, 5, 6, 7}
+    features = encoder.encode(torch.cat([pixels_of(explored, row) for row in range(12)]))
+    assert features.aligned is not None
+    similarity = features.aligned @ encoder.encode_text("green things")[0]
+    assert [item["similarity"] for item in found] == pytest.approx(similarity.topk(4).values.tolist(), abs=2e-4)
+    assert [item["row"] for item in found] == similarity.topk(4).indices.tolist()
+
+    classes = explored.collection.classes
+    assert classes is not None
+    assert features.sparse is not None
+    alone = [encoder.alignment.images_of_tokens(token[None, None]) for token in features.sparse[0]]
+    nearest = (torch.cat(alone) @ encoder.encode_text(classes).T).argmax(dim=1)
     names = [concept["name"] for concept in client.get("image/facts", row=0).json()["concepts"]]
-    assert set(names) <= {"blue", "green", "red"}
+    assert names == [classes[place] for place in nearest]
+
+
+def test_sentences_in_an_index(tmp_path: Path) -> None:
+    """The index of the aligned model, and that of the encoder before it was aligned, give the same answer."""
+    explored = sample(tmp_path, text=True)
+    encoder = explored.models[0].encoder
+    assert isinstance(encoder, AlignedEncoder)
+    expected = client_of(explored).get("find/sentence", sentence="green things", count=5).json()
+    for number, indexed in enumerate((encoder, encoder.frozen())):
+        photos = str(tmp_path / "photos")
+        path, opened = tmp_path / f"{number}.parquet", (photos, "all")
+        write_embeddings(indexed, open_source(*opened), path, Model("m"), dense=False, batch_size=4, opened=opened)
+        again = open_explored([ExploredModel("first", encoder, None)], None, path, None, None)
+        assert client_of(again).get("find/sentence", sentence="green things", count=5).json() == expected
 
 
 def test_a_model_without_text_says_so(client: Client) -> None:

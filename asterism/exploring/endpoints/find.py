@@ -51,7 +51,7 @@ def like_sentence(explored: Explored, query: Query) -> Answer:
         vector = explored.models[0].text_vectors([sentence])
     except UserError as error:
         raise Refused(str(error), 409) from None
-    return _found(_pairs(*explored.search.nearest(vector, _count(query))))
+    return _found(_pairs(*explored.text_search.nearest(vector, _count(query))))
 
 
 def duplicates(explored: Explored, query: Query) -> Answer:

@@ -13,8 +13,10 @@ from asterism.errors import UserError
 from asterism.exploring.answers import Answer, Refused, as_bytes, as_json, as_picture
 from asterism.exploring.endpoints.endpoint import Endpoint
 from asterism.exploring.explored import Explored
+from asterism.exploring.model import ExploredModel
 from asterism.exploring.query import Query
 from asterism.images.square import center_square
+from asterism.types import Features
 from asterism.viz.concepts import concept_map, strongest_concepts
 from asterism.viz.pictures import heat, principal_colors
 
@@ -51,7 +53,7 @@ def facts(explored: Explored, query: Query) -> Answer:
     }
     if seen.features.where is not None:
         shares = seen.features.where[0].mean(dim=(1, 2)).tolist()
-        names = _names(explored, seen.features.sparse)
+        names = _names(model, seen.features, collection.classes)
         found["concepts"] = [{"share": share, "name": name} for share, name in zip(shares, names, strict=True)]
     return as_json(found)
 
@@ -154,16 +156,11 @@ def _attention(explored: Explored, query: Query) -> Tensor:
         raise Refused(str(error), 409) from None
 
 
-def _names(explored: Explored, sparse: Tensor | None) -> list[str | None]:
+def _names(model: ExploredModel, features: Features, classes: list[str] | None) -> list[str | None]:
     """The class whose name is nearest to each concept, for models aligned with text; else none."""
-    assert sparse is not None
-    classes, model = explored.collection.classes, explored.models[0]
-    if not classes or not model.reads_text:
-        return [None] * sparse.shape[1]
-    words = explored.jobs.result("class names", lambda: model.text_vectors(classes))
-    if words.shape[1] != sparse.shape[2]:
-        return [None] * sparse.shape[1]
-    return [classes[best] for best in (normalize(sparse[0], dim=1) @ words.T).argmax(dim=1).tolist()]
+    assert features.sparse is not None
+    found = model.concept_names(features, classes) if classes else None
+    return [*found] if found is not None else [None] * features.sparse.shape[1]
 
 
 def _resized(image: UInt8[Tensor, "3 h w"], size: int) -> UInt8[Tensor, "3 s s"]:
