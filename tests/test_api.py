@@ -177,10 +177,12 @@ def test_unknown_names_are_refused() -> None:
     with pytest.raises(AttributeError, match="no attribute 'pretrian'"):
         asterism.pretrian  # noqa: B018
     names = {
+        "align",
         "compare",
         "concepts",
         "embed",
         "evaluate",
+        "explore",
         "export",
         "finetune",
         "load",

@@ -1,4 +1,4 @@
-"""Composition: is a true sentence more similar to its image than one with a word or two exchanged?
+"""Composition: how often a true sentence is more similar to its image than one with a word or two exchanged.
 
 By kind of exchange, in percent; chance is 50 %, and a tie is wrong. `blind_KIND` is what the words alone give: the same
 comparison with the mean vector of all images in place of the image. What an encoder sees is the difference.

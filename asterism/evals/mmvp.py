@@ -1,4 +1,4 @@
-"""MMVP: pairs of images that differ in one visual pattern; does each statement find its own image?
+"""MMVP: how often each of two statements finds its own image, for images that differ in one visual pattern.
 
 A pair is right if both statements are more similar to their own image than to the other (chance 25 %). A tie is wrong;
 the original code gives it to the second image. The mean is over patterns, as in the original.

@@ -29,14 +29,16 @@ _SECTIONS = ("checkpoint.", "monitor.")
 _ALLOWED = f"{', '.join(_MAY_CHANGE)}, {' and '.join(f'{section}*' for section in _SECTIONS)}"
 
 
+_ANEW = "start a new run from its weights (pretrain --init RUN, finetune RUN)"
+
+
 def check_overrides(overrides: Sequence[str]) -> None:
     """Refuse changes on the command line that would make it another run."""
     for override in overrides:
         key = override.partition("=")[0].strip()
         if not _may_change(key):
             raise UserError(
-                f"{key} cannot change when a run is resumed; allowed are {_ALLOWED}. For other changes start a new run "
-                "from its weights"
+                f"{key} cannot change when a run is resumed; allowed are {_ALLOWED}. For other changes {_ANEW}"
             )
 
 
@@ -53,7 +55,7 @@ def check_recipe(recipe: Config, facts: Facts, file: Path) -> None:
         if not _may_change(key) and now.get(key) != value:
             raise UserError(
                 f"{file} was changed since the last checkpoint: {key} is {now.get(key)!r}, but was {value!r}. A "
-                "resumed run has to be the same run: restore the value, or start a new run from its weights"
+                f"resumed run has to be the same run: restore the value, or {_ANEW}"
             )
 
 

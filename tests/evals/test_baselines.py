@@ -16,6 +16,7 @@ from asterism.types import Model
 from asterism.viz.bar import Bar
 from tests.concept_samples import concept_encoder
 from tests.evals.samples import small_encoder
+from tests.exploring.explored_sample import aligned
 
 
 def test_pixels_are_the_image_itself() -> None:
@@ -77,9 +78,12 @@ def test_every_protocol_has_baselines_and_bars_that_fill(name: str, monkeypatch:
     monkeypatch.setattr(Bar, "__exit__", lambda bar, *error: bars.append(bar))
     config = protocol_class(name).Config.parse(SETTINGS.get(name, {}))
     choice = DataChoice(DATA.get(name, "scenes:size=32,count=24"))
-    result = run_protocol(name, config, choice, concept_encoder(), Model("small"), baselines=True)
+    with_text = name in ("composition", "mmvp", "text-retrieval", "winoground", "zero-shot")
+    encoder = aligned() if with_text else concept_encoder()
+    result = run_protocol(name, config, choice, encoder, Model("small"), baselines=True)
     without_pixels = name in ("concept-purity", "equivariance", "linear-sparse", "reconstruction")
-    assert list(result.baselines) == (["untrained"] if without_pixels else ["untrained", "pixels"])
+    found = [] if with_text else ["untrained"] if without_pixels else ["untrained", "pixels"]
+    assert list(result.baselines) == found
     assert any("no raw-pixel baseline" in note for note in result.notes) == without_pixels
     for values in result.baselines.values():
         assert values.keys() == result.values.keys()

@@ -29,7 +29,7 @@ def aligned() -> AlignedEncoder:
     encoder = concept_encoder()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        tower = build_tower(TextConfig(dim=16, depth=1, heads=2, context=16), ["green things", "blue", "green", "red"])
+        tower = build_tower(TextConfig(dim=16, depth=1, heads=2, context=96), ["green things", "blue", "green", "red"])
         probe = AttentionPooling(encoder.backbone.dim, tower.dim, heads=2)
     return aligned_encoder(encoder, Alignment(probe, tower, "sparse", scale=20.0, bias=-10.0))
 

@@ -28,5 +28,5 @@ def test_captioned_pictures_are_neither_too_small_nor_too_large(
 ) -> None:
     found = captioned(torch.full((3, *size), 90, dtype=torch.uint8), "blue 33%")
     assert found.shape[2] == picture[1]
-    assert picture[0] < found.shape[1] <= picture[0] + 2 * max(12, min(picture) // 16)
+    assert picture[0] < found.shape[1] <= picture[0] + 2 * max(16, min(picture) // 12)
     assert (found[:, : picture[0] - 1] == 90).all()

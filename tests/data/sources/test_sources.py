@@ -27,6 +27,8 @@ from asterism.data.sources.joined import Joined
 from asterism.data.sources.landmarks import Landmarks
 from asterism.data.sources.listed_images import ListedImages
 from asterism.data.sources.named import Named
+from asterism.data.sources.objects.scenes import SceneObjects
+from asterism.data.sources.objects.source import AnnotatedImage, AnnotatedImages, Objects, RelabelledObjects
 from asterism.data.sources.relabelled import Relabelled
 from asterism.data.sources.scenes import Scenes
 from asterism.data.sources.scenes.pairs import PairedScenes
@@ -107,6 +109,16 @@ def _boxed(root: Path) -> Source:
     return with_boxes(source, str(root))
 
 
+def _annotated(root: Path) -> AnnotatedImages:
+    objects = Objects(
+        torch.tensor([[1.0, 1.0, 5.0, 5.0]]), torch.tensor([0]), torch.tensor([False]), torch.ones(1), None
+    )
+    images = [AnnotatedImage(f"{n}.png", write(root / f"{n}.png", n), None, objects) for n in range(2)]
+    labels = root / "labels.json"
+    labels.write_text("{}")
+    return AnnotatedImages("drawn", images, ["thing", "other"], [*(image.path for image in images), labels])
+
+
 OPENERS: dict[str, Callable[[Path], Source]] = {
     "Folder": _folder,
     "Shards": _shards,
@@ -121,6 +133,9 @@ OPENERS: dict[str, Callable[[Path], Source]] = {
     "Wrapped": lambda root: Wrapped(_folder(root)),
     "Subset": lambda root: Subset(_folder(root), [3, 0]),
     "SegmentedSubset": lambda root: SegmentedSubset(_segmented(root), [1]),
+    "AnnotatedImages": _annotated,
+    "RelabelledObjects": lambda root: RelabelledObjects(_annotated(root), ["other", "thing"], [1, 0]),
+    "SceneObjects": lambda root: SceneObjects(Scenes(size=16, count=3)),
     "Scenes": lambda root: Scenes(size=16, count=3),
     "SegmentedScenes": lambda root: SegmentedScenes(Scenes(size=16, count=3)),
     "SceneVariation": lambda root: SceneVariation(Scenes(size=16, count=3), "only_fg"),
@@ -130,7 +145,15 @@ OPENERS: dict[str, Callable[[Path], Source]] = {
     "Captioned": lambda root: Captioned(_folder(root), [Texts(("a",))] * len(_folder(root))),
     "PairedScenes": lambda root: PairedScenes(Scenes(size=16, count=3)),
 }
-WITHOUT_FILES = {"Scenes", "SegmentedScenes", "SceneVariation", "SceneFrames", "_FirstVideos", "PairedScenes"}
+WITHOUT_FILES = {
+    "Scenes",
+    "SceneObjects",
+    "SegmentedScenes",
+    "SceneVariation",
+    "SceneFrames",
+    "_FirstVideos",
+    "PairedScenes",
+}
 
 
 def _source_classes() -> set[str]:
