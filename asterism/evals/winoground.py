@@ -1,4 +1,4 @@
-"""Winoground: how often two sentences with the same words in another order find their own image of two, and the reverse.
+"""Winoground: how often sentences with the same words in another order find their own image of two, and the reverse.
 
 text    each image is more similar to its own sentence than to the other (chance 25 %)
 image   each sentence is more similar to its own image than to the other (chance 25 %)

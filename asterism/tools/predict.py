@@ -60,7 +60,7 @@ def predict_images(model: FinetunedModel, images: Path, out: Path, *, batch_size
     return PredictedFolder(out, done, files, skipped)
 
 
-_Picture = tuple[str, str, UInt8[Tensor, "3 h w"]]  # key, name of its drawing, pixels
+_Picture = tuple[str, str, UInt8[Tensor, "3 _ _"]]  # key, name of its drawing, pixels
 
 
 def _opened(place: Path, skipped: list[BadImage]) -> tuple[int, Iterator[_Picture]]:
