@@ -78,7 +78,7 @@ def remember(encoder: Encoder, pairs: list[tuple[Path, Path]], size: FrameSize) 
 
 def labelled_patches(
     encoder: Encoder,
-    examples: Iterable[tuple[UInt8[Tensor, "3 h w"], Int64[Tensor, "h w"]]],
+    examples: Iterable[tuple[UInt8[Tensor, "3 _ _"], Int64[Tensor, "_ _"]]],
     classes: Int64[Tensor, " c"],
     size: FrameSize,
 ) -> LabelledPatches:
