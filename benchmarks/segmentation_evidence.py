@@ -29,7 +29,7 @@ def main() -> None:
     words.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     words.add_argument("--test", default="scenes:size=64,count=200", help="the scenes to test on")
     words.add_argument("overrides", nargs="*", metavar="section.key=value")
-    given = words.parse_args()
+    given = words.parse_intermixed_args()
     sets = {"scenes": (None, given.test), **({"camvid": (given.camvid, given.camvid)} if given.camvid else {})}
     found: dict[tuple[str, str], list[float]] = {}
     for seed in given.seeds:
