@@ -40,6 +40,20 @@ class Jobs:
             raise Refused(job.error, 409)
         return job.value
 
+    def latest(self, kind: str, key: str, work: Callable[[], T]) -> T:
+        """As `result`, for work on a changing input: one at a time, and only the latest result of its kind is kept."""
+        name = f"{kind}: {key}"
+        with self._guard:
+            others = {
+                other: job for other, job in self._jobs.items() if other.startswith(f"{kind}: ") and other != name
+            }
+            if name not in self._jobs and not all(job.done.is_set() for job in others.values()):
+                raise Pending(name)
+            for other, job in others.items():
+                if job.done.is_set():
+                    del self._jobs[other]
+        return self.result(name, work)
+
     def start(self, name: str, work: Callable[[], Any]) -> _Job:
         with self._guard:
             job = self._jobs.get(name)

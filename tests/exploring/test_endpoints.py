@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from io import BytesIO
 from pathlib import Path
 
@@ -66,6 +67,23 @@ def test_tsne_has_every_point(client: Client, of: str, count: int) -> None:
 def test_patches_of_a_choice(client: Client) -> None:
     assert len(client.post("map/patches", {"rows": [3, 5]}).content) == 4 * 2 * 16
     assert client.post("map/patches", {"rows": []}).status_code == 400
+
+
+def test_other_layouts_of_patches_are_computed_in_the_background(explored: Explored, client: Client) -> None:
+    def asked(rows: list[int]) -> bytes:
+        for _ in range(600):
+            response = client.post("map/patches", {"rows": rows}, layout="tsne")
+            if response.status_code == 200:
+                return response.content
+            assert response.status_code == 202
+            time.sleep(0.1)
+        raise AssertionError("never ready")
+
+    first, second = asked([3, 5]), asked([1, 2, 4])
+    assert (len(first), len(second)) == (4 * 2 * 16, 4 * 3 * 16)
+    assert first != client.post("map/patches", {"rows": [3, 5]}).content
+    assert sum("patches" in name for name in explored.jobs._jobs) == 1  # earlier selections are forgotten
+    assert client.post("map/patches", {"rows": [1]}, layout="spiral").status_code == 400
 
 
 def values_of(answer: dict[str, str]) -> list[int]:

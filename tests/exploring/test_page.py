@@ -157,6 +157,8 @@ def test_every_part_with_the_mouse(browser: Any, address: str) -> None:
     page.wait_for_selector("#rest >> text=12 images copied to copies")
     page.click("#to-patches")
     page.wait_for_selector("#map[data-points='192']")
+    page.click("#layouts [data-value=tsne]")
+    page.wait_for_selector("#map[data-points='192'][data-layout=tsne]")
     page.select_option("#points", "concepts")
     page.wait_for_selector("#map[data-points='36']")
     page.select_option("#points", "images")

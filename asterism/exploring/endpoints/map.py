@@ -14,7 +14,7 @@ from asterism.exploring.answers import Answer, Refused, as_bytes, as_json
 from asterism.exploring.collection import evenly
 from asterism.exploring.endpoints.endpoint import JSON_BYTES, Endpoint
 from asterism.exploring.explored import Explored
-from asterism.exploring.layouts import LAYOUTS, Layout, positions, principal, quantised
+from asterism.exploring.layouts import LAYOUTS, Layout, positions, quantised
 from asterism.exploring.neighbourhood import usual_clusters
 from asterism.exploring.query import Query
 
@@ -79,9 +79,16 @@ def patch_points(explored: Explored, query: Query) -> Answer:
     rows = fields.integers("rows", 0, len(explored.collection) - 1, _MOST_PATCHES // (places[0] * places[1]))
     if not rows:
         raise Refused("select some images first: their patches become the points")
+    layout: Layout = query.choice("layout", LAYOUTS, "pca")  # type: ignore[assignment]
     model = explored.models[0]
-    patches = torch.cat([explored.see(model, row).features.patches[0] for row in rows])
-    return as_bytes(quantised(principal(torch.nn.functional.normalize(patches, dim=1))))
+
+    def laid_out() -> bytes:
+        patches = torch.cat([explored.see(model, row).features.patches[0] for row in rows])
+        return quantised(positions(torch.nn.functional.normalize(patches, dim=1), layout))
+
+    if layout == "pca":
+        return as_bytes(laid_out())
+    return as_bytes(explored.jobs.latest(_job("patches", layout), ",".join(map(str, rows)), laid_out))
 
 
 def concept_rows(explored: Explored, query: Query) -> Answer:
@@ -176,7 +183,7 @@ ENDPOINTS = (
     Endpoint("world", world),
     Endpoint("map/layouts", layouts, ("of",)),
     Endpoint("map/points", points, ("of", "layout")),
-    Endpoint("map/patches", patch_points, most_bytes=JSON_BYTES),
+    Endpoint("map/patches", patch_points, ("layout",), most_bytes=JSON_BYTES),
     Endpoint("map/concept-rows", concept_rows),
     Endpoint("map/colour", colour, ("by", "clusters")),
 )

@@ -30,10 +30,10 @@ async function ask(path, parameters, options = {}, waiting) {
 export const get = async (path, parameters, waiting) => (await ask(path, parameters, {}, waiting)).json();
 export const getBytes = async (path, parameters, waiting) => (await ask(path, parameters, {}, waiting)).arrayBuffer();
 export const getResponse = (path, parameters) => ask(path, parameters);
-export const post = (path, body, parameters) =>
+export const post = (path, body, parameters, waiting) =>
   ask(path, parameters, body instanceof Blob
     ? { method: "POST", body }
-    : { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } });
+    : { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } }, waiting);
 
 // Runs something that asks the server; a refusal is shown, and a closed server is named.
 export async function trying(work) {

@@ -40,8 +40,7 @@ export async function startMap() {
 }
 
 function offerLayouts() {
-  const names = state.of === "patches" ? ["pca"] : Object.keys(NAMES);
-  segments(byId("layouts"), names.map(name => [name, NAMES[name]]), state.layout, layout => { state.layout = layout; load(false); });
+  segments(byId("layouts"), Object.entries(NAMES), state.layout, layout => { state.layout = layout; load(false); });
 }
 
 async function load(fit) {
@@ -52,7 +51,7 @@ async function load(fit) {
     if (of === "patches") {
       const rows = [...store.selected];
       if (!rows.length) { tellNote("Select images, for example with the lasso; their patches become points."); return; }
-      bytes = await (await post("map/patches", { rows })).arrayBuffer();
+      bytes = await (await post("map/patches", { rows }, { layout }, busy)).arrayBuffer();
       const each = store.world.grid[0] * store.world.grid[1];
       rowOf = i => rows[Math.floor(i / each)];
       detail = i => ({ kind: "patch", number: i % each });
