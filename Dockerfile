@@ -7,11 +7,12 @@ ARG VARIANT=cpu
 FROM python:3.12-slim-bookworm AS base
 ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 
-# The usual torch brings CUDA's libraries. The index of torch's CPU builds has the same versions, a tenth of the size, which
-# pip prefers because of their suffix "+cpu".
+# The usual torch brings CUDA's libraries and also runs without a GPU. Torch's own index of CPU builds has the same versions at a
+# tenth of the size, which pip prefers because of their suffix "+cpu": give its address with --build-arg TORCH_INDEX=…
 FROM base AS cuda
 FROM base AS cpu
-ENV PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
+ARG TORCH_INDEX=
+ENV PIP_EXTRA_INDEX_URL=${TORCH_INDEX}
 
 FROM ${VARIANT}
 WORKDIR /opt/asterism

@@ -30,12 +30,12 @@ def test_only_instructions_that_exist() -> None:
 
 def test_both_variants_are_stages() -> None:
     assert {*re.findall(r"^FROM \S+ AS (\S+)$", TEXT, re.MULTILINE)} >= {"cpu", "cuda"}
-    assert values("ARG") == ["VARIANT=cpu"]  # before the first FROM, so that FROM may use it
+    assert values("ARG") == ["VARIANT=cpu", "TORCH_INDEX="]  # the first before FROM, so that FROM may use it
     assert instructions()[0][0] == "ARG"
     assert values("FROM")[-1] == "${VARIANT}"
     cuda, cpu = (TEXT.split(f"FROM base AS {name}\n")[1].split("FROM")[0] for name in ("cuda", "cpu"))
-    assert "/whl/cpu" in cpu
-    assert "/whl/cpu" not in cuda
+    assert "PIP_EXTRA_INDEX_URL=${TORCH_INDEX}" in cpu
+    assert "PIP_EXTRA_INDEX_URL" not in cuda
 
 
 def test_base_image_is_a_version_of_python_that_is_supported() -> None:
