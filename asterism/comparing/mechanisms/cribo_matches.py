@@ -8,15 +8,13 @@ counted without it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from asterism.data import Loader, Views, to_batch
-from asterism.data.sources.segmented_layouts import open_segmented
+from asterism.comparing.mechanisms.labelled_views import labelled_batches
 from asterism.errors import UserError
 from asterism.methods.cribo import Cribo
 from asterism.methods.parts.labelled_objects import patch_labels
@@ -26,7 +24,6 @@ from asterism.ops.clustering import mean_tokens, present_in_all
 from asterism.ops.cycle import closes_cycle
 from asterism.ops.purity import chance_of_equals, same_share
 from asterism.train.building import load_method
-from asterism.train.recipe import Recipe
 from asterism.train.run import Run
 from asterism.types import Batch, Progress
 
@@ -53,18 +50,24 @@ class Matches:
         }
 
 
-def measure_matches(run: Run, data: str, *, batches: int = 16, batch_size: int = 32) -> Matches:
-    """Matches of the trained model on images with masks; the first half of the batches only fills the bank."""
+def measure_matches(
+    run: Run, data: str, *, batches: int = 16, batch_size: int = 32, bank_images: int | None = None
+) -> Matches:
+    """Matches of the trained model on images with masks; the first half of the batches only fills the bank.
+
+    bank_images: how many of the latest images the bank holds; None: all.
+    """
     method = load_method(run)
     if not isinstance(method, Cribo):
         raise UserError(f"{run.path} is a run of {run.config['method']['name']}; only cribo has matches")
     recipe = run.recipe
     clusters = method.config.objects.clusters
-    bank = ObjectBank(BankConfig(images=batches * batch_size, precision="full"), clusters, method.backbone.dim)
+    bank_config = BankConfig(images=bank_images or batches * batch_size, precision="full")
+    bank = ObjectBank(bank_config, clusters, method.backbone.dim)
     found: list[Matches] = []
     steps = recipe.trainer.steps or 1
     end = Progress(steps - 1, steps, steps, recipe.trainer.seed)
-    for number, batch in enumerate(_labelled_batches(method, recipe, data, batches, batch_size)):
+    for number, batch in enumerate(labelled_batches(method, recipe, data, batches, batch_size)):
         objects, valid, classes = objects_and_classes(method, batch, end)
         if 2 * number >= batches:
             image = batch.index[:, None].expand_as(valid)[valid]
@@ -116,14 +119,3 @@ def match_objects(
     accepted = closes_cycle(slots, objects, bank.rows.flatten(1, 2))
     found = torch.where(slots >= 0, bank.meaning.flatten()[slots.clamp_min(0)], -1)
     return Matches(classes.repeat(VIEWS), found.flatten(), accepted.flatten(), bank.meaning[bank.valid])
-
-
-def _labelled_batches(method: Cribo, recipe: Recipe, data: str, batches: int, batch_size: int) -> Iterator[Batch]:
-    source = open_segmented(data)
-    if len(source) < batches * batch_size:
-        raise UserError(f"{data} has {len(source)} images; {batches} batches of {batch_size} need more")
-    views = Views(tuple(view.model_copy(update={"segments": True}) for view in method.views))
-    config = recipe.data.model_copy(update={"workers": 0})
-    loader = Loader(source, views, config, batch_size=batch_size, seed=recipe.trainer.seed, steps=batches)
-    for raw in loader:
-        yield to_batch(raw, torch.device("cpu"), recipe.data.mean, recipe.data.std)
