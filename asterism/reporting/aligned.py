@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,16 +12,13 @@ from torch import Tensor
 from asterism.aligning.pairs import split_places
 from asterism.aligning.recipe import AlignRecipe
 from asterism.aligning.run import AlignedRun
-from asterism.config import write_yaml
 from asterism.data.evaluation.batches import evaluation_batches
 from asterism.data.sources.captioned import Captioned
 from asterism.data.sources.captions import open_captions
 from asterism.errors import UserError
-from asterism.evals.result import read_results
 from asterism.nn.aligned import AlignedEncoder, load_aligned
 from asterism.nn.text.words import split
-from asterism.reporting.curves import curves
-from asterism.reporting.scores import measured_at, scores
+from asterism.reporting.frame import framed
 from asterism.tools.concepts import word_tiles
 from asterism.viz import page
 from asterism.viz.page import Section, Tile
@@ -33,50 +29,14 @@ _SENTENCES, _FOUND = 8, 6  # rows and images per row
 _IMAGES, _WORDS = 6, 4  # images with heat maps, and words of each
 _AT_ONCE = 32
 # Words that name nothing that could be pointed at.
-_SMALL_WORDS = frozenset(
-    {
-        "a",
-        "an",
-        "the",
-        "of",
-        "and",
-        "on",
-        "at",
-        "in",
-        "to",
-        "is",
-        "with",
-        "by",
-        "left",
-        "right",
-        "above",
-        "below",
-        "front",
-    }
-)
+_SMALL_WORDS = frozenset("a an the of and on at in to is with by left right above below front".split())  # noqa: SIM905
 
 
 def aligned_page(run: AlignedRun) -> str:
     """The whole page."""
-    recipe, metrics, results = run.align_recipe, run.metrics(), read_results(run.path / "eval")
-    environment = "" if run.environment is None else json.dumps(run.environment, indent=2)
-    made = page.heading("config.yaml") + page.text(write_yaml(recipe))
-    return page.page(
-        run.path.resolve().name,
-        f"{recipe.source.path} aligned with {recipe.text.name} text, on {recipe.data.path}",
-        [
-            page.lead(_lead(recipe, metrics)),
-            Section("Scores", scores(results), measured_at(results)),
-            Section("Training", curves({"": metrics}), "Over optimiser steps; the number is the last value."),
-            *_pictures(run, recipe),
-            Section(
-                "How it was made",
-                made + (page.heading("environment.json") + page.text(environment) if environment else ""),
-                "All settings, and what the run ran on.",
-                folded=True,
-            ),
-        ],
-    )
+    recipe = run.align_recipe
+    about = f"{recipe.source.path} aligned with {recipe.text.name} text, on {recipe.data.path}"
+    return framed(run, recipe, about, _lead(recipe, run.metrics()), _pictures(run, recipe))
 
 
 def _lead(recipe: AlignRecipe, metrics: Sequence[Mapping[str, Any]]) -> str:

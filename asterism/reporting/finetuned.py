@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,18 +11,15 @@ import torch.nn.functional as F
 from jaxtyping import UInt8
 from torch import Tensor
 
-from asterism.config import write_yaml
 from asterism.data import Source, Subset
 from asterism.errors import UserError
-from asterism.evals.result import read_results
 from asterism.finetuning.labelled import open_parts
 from asterism.finetuning.measuring import Predicted, predictions
 from asterism.finetuning.model import FinetunedModel, load_model
 from asterism.finetuning.recipe import FinetuneRecipe
 from asterism.finetuning.run import FinetunedRun
 from asterism.finetuning.task import task_class
-from asterism.reporting.curves import curves
-from asterism.reporting.scores import measured_at, scores
+from asterism.reporting.frame import framed
 from asterism.viz import page
 from asterism.viz.page import Section
 
@@ -34,25 +30,9 @@ _SIDE = 192  # pixels of a picture in a gallery
 
 def finetuned_page(run: FinetunedRun) -> str:
     """The whole page."""
-    recipe, metrics, results = run.finetune_recipe, run.metrics(), read_results(run.path / "eval")
-    environment = "" if run.environment is None else json.dumps(run.environment, indent=2)
-    made = page.heading("config.yaml") + page.text(write_yaml(recipe))
-    return page.page(
-        run.path.resolve().name,
-        f"{recipe.task.name}, from {recipe.source.path}, on {recipe.data.path}",
-        [
-            page.lead(_lead(recipe, metrics)),
-            Section("Scores", scores(results), measured_at(results)),
-            Section("Training", curves({"": metrics}), "Over optimiser steps; the number is the last value."),
-            *_held_out(run, recipe),
-            Section(
-                "How it was made",
-                made + (page.heading("environment.json") + page.text(environment) if environment else ""),
-                "All settings, and what the run ran on.",
-                folded=True,
-            ),
-        ],
-    )
+    recipe = run.finetune_recipe
+    about = f"{recipe.task.name}, from {recipe.source.path}, on {recipe.data.path}"
+    return framed(run, recipe, about, _lead(recipe, run.metrics()), _held_out(run, recipe))
 
 
 def _lead(recipe: FinetuneRecipe, metrics: Sequence[Mapping[str, Any]]) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from asterism.aligning.run import AlignedRun
-from asterism.config import write_yaml
 from asterism.errors import UserError
 from asterism.evals.result import Result, read_results
 from asterism.files import write_text
@@ -16,7 +14,8 @@ from asterism.finetuning.run import FinetunedRun
 from asterism.reporting.aligned import aligned_page
 from asterism.reporting.curves import curves
 from asterism.reporting.finetuned import finetuned_page
-from asterism.reporting.scores import compared_scores, main_scores, measured_at, scores
+from asterism.reporting.frame import framed
+from asterism.reporting.scores import compared_scores, main_scores
 from asterism.reporting.sections import compared_sections, run_sections
 from asterism.reporting.verdict import verdict
 from asterism.train.recipe import Recipe
@@ -47,17 +46,13 @@ def _single(run: Run) -> str:
     if is_aligned(run.path):
         return aligned_page(AlignedRun(run.path))
     recipe, metrics, results = run.recipe, run.metrics(), read_results(run.path / "eval")
-    return page.page(
-        run.path.resolve().name,
+    return framed(
+        run,
+        recipe,
         f"{recipe.method.name}, {_network(run, recipe)}, on {recipe.data.path}",
-        [
-            page.lead(verdict(results, metrics)),
-            Section("At a glance", page.facts(_glance(recipe, metrics, results))),
-            Section("Scores", scores(results), measured_at(results)),
-            Section("Training", curves({"": metrics}), "Over optimiser steps; the number is the last value."),
-            *run_sections(run, recipe),
-            Section("How it was made", _provenance(run, recipe), "All settings, and what the run ran on.", folded=True),
-        ],
+        verdict(results, metrics),
+        run_sections(run, recipe),
+        [Section("At a glance", page.facts(_glance(recipe, metrics, results)))],
     )
 
 
@@ -143,15 +138,6 @@ def _differences(settings: Mapping[str, Mapping[str, object]]) -> str:
     keys = sorted({key for flat in settings.values() for key in flat})
     rows = [[key, *(str(flat.get(key, "–")) for flat in settings.values())] for key in keys]
     return page.table(["setting", *settings], [row for row in rows if len(set(row[1:])) > 1])
-
-
-def _provenance(run: Run, recipe: Recipe) -> str:
-    known = "" if run.environment is None else json.dumps(run.environment, indent=2)
-    return (
-        page.heading("config.yaml")
-        + page.text(write_yaml(recipe))
-        + (page.heading("environment.json") + page.text(known) if known else "")
-    )
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
