@@ -6,7 +6,7 @@ A component's configuration is defined with the component; `asterism.train.recip
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
@@ -45,6 +45,22 @@ class Config(BaseModel):
             cls.model_validate_json(json.dumps(values), strict=True)
         except ValidationError as error:
             raise UserError(_explain(cls, error, "")) from None
+
+
+def chosen_by_name(value: Any, section: str, names: Iterable[str], config_of: Callable[[str], type[Config]]) -> Any:
+    """For a validator (mode "before") of a section such as `method: dino` or `method: {name: dino, …}`.
+
+    The name decides which settings are allowed.
+    """
+    if isinstance(value, str):
+        value = {"name": value}
+    if not isinstance(value, Mapping):
+        return value
+    name = value.get("name")
+    if not isinstance(name, str):
+        given = "is required" if name is None else f"= {name!r} must be text"
+        raise UserError(f"{section}.name {given}; choose from: {', '.join(names)}")
+    return config_of(name).parse(value, section=section)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
-from asterism.config import Config, read_yaml, with_overrides
+from asterism.config import Config, chosen_by_name, read_yaml, with_overrides
 from asterism.errors import UserError, unknown
 from asterism.finetuning.registry import TASKS
 from asterism.finetuning.task import TaskConfig, task_class
@@ -129,16 +129,7 @@ class FinetuneRecipe(Config):
     @field_validator("task", mode="before")
     @classmethod
     def _choose_task(cls, value: Any) -> Any:
-        """`task: classify`, or `task: {name: classify, …}`: the name decides which settings are allowed."""
-        if isinstance(value, str):
-            value = {"name": value}
-        if isinstance(value, Mapping):
-            name = value.get("name")
-            if not isinstance(name, str):
-                given = "is required" if name is None else f"= {name!r} must be text"
-                raise UserError(f"task.name {given}; choose from: {', '.join(TASKS)}")
-            return task_class(name).Config.parse(value, section="task")
-        return value
+        return chosen_by_name(value, "task", TASKS, lambda name: task_class(name).Config)
 
     @model_validator(mode="after")
     def _held_out_where_needed(self) -> FinetuneRecipe:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from pydantic import SerializeAsAny, field_validator, model_validator
 
-from asterism.config import Config, read_yaml, with_overrides
+from asterism.config import Config, chosen_by_name, read_yaml, with_overrides
 from asterism.data.loader import DataConfig
 from asterism.errors import UserError, unknown
 from asterism.methods import method_class, method_names
@@ -64,16 +64,7 @@ class Recipe(Config):
     @field_validator("method", mode="before")
     @classmethod
     def _choose_method(cls, value: Any) -> Any:
-        """`method: dino`, or `method: {name: dino, …}`: the name decides which settings are allowed."""
-        if isinstance(value, str):
-            value = {"name": value}
-        if isinstance(value, Mapping):
-            name = value.get("name")
-            if not isinstance(name, str):
-                given = "is required" if name is None else f"= {name!r} must be text"
-                raise UserError(f"method.name {given}; choose from: {', '.join(method_names())}")
-            return method_class(name).Config.parse(value, section="method")
-        return value
+        return chosen_by_name(value, "method", method_names(), lambda name: method_class(name).Config)
 
 
 def load_recipe(name: str, overrides: Sequence[str] = (), values: Mapping[str, Any] | None = None) -> Recipe:
