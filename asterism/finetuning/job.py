@@ -126,12 +126,14 @@ class FineTuning(Job[TaskBatch]):
     def ends_early(self, step: int) -> bool:
         """Whether the best result is `patience` measurements old: a function of the learner's buffers and the step.
 
-        Never before the first improvement: a metric such as AP may stay at 0 for long although the loss falls.
+        Never while the best result is 0: a metric such as AP may stay there for long although the loss falls. A good
+        start that training never beats, at step 0, counts like any other.
         """
         config = self.recipe.validation
         if config is None or config.patience is None or step == self.steps:
             return False
-        return step - int(self.model.best_step) >= config.patience * self.interval and bool(self.model.best_step > 0)
+        late = step - int(self.model.best_step) >= config.patience * self.interval
+        return late and float(self.model.best_score) > 0
 
     @property
     def interval(self) -> int:

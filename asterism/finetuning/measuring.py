@@ -15,7 +15,8 @@ from asterism.finetuning.task import Metric, Task
 from asterism.images.bad_image import BadImage
 from asterism.ops import collectives
 
-_AT_ONCE = 32  # images
+_AT_ONCE = 32  # images that are predicted together, of usual size
+_MOST_PIXELS = 24_000_000  # after which no more are added. Two such batches may be in memory: 144 MB, or a few images
 
 
 @dataclass(frozen=True)
@@ -53,17 +54,25 @@ class PredictedBatch:
 
 @torch.no_grad()
 def predictions(task: Task, source: Source, *, workers: int = 0) -> Iterator[PredictedBatch]:
-    """Predictions and truths in the order of the source, some images at a time."""
-    for samples, bad in read_batches(source, _split, batch_size=_AT_ONCE, workers=workers):
+    """Predictions and truths in the order of the source, some images at a time: fewer if they are large."""
+    for samples, bad in _batches(read_batches(source, list, batch_size=1, workers=workers)):
         made = task.predict([sample.image for sample in samples]) if samples else []
         yield PredictedBatch([Predicted(s, p, task.truth(s)) for s, p in zip(samples, made, strict=True)], bad)
 
 
-def _split(entries: Iterator[Entry]) -> tuple[list[Sample], list[BadImage]]:
-    samples, bad = [], []
-    for _, found in entries:
+def _batches(entries: Iterator[list[Entry]]) -> Iterator[tuple[list[Sample], list[BadImage]]]:
+    """Consecutive images, as many as may be in memory together."""
+    samples: list[Sample] = []
+    bad: list[BadImage] = []
+    pixels = 0
+    for ((_, found),) in entries:
         if isinstance(found, BadImage):
             bad.append(found)
         else:
             samples.append(found)
-    return samples, bad
+            pixels += found.image.shape[1] * found.image.shape[2]
+        if len(samples) + len(bad) == _AT_ONCE or pixels >= _MOST_PIXELS:
+            yield samples, bad
+            samples, bad, pixels = [], [], 0
+    if samples or bad:
+        yield samples, bad

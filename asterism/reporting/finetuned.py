@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -59,42 +60,51 @@ def _held_out(run: FinetunedRun, recipe: FinetuneRecipe) -> list[Section]:
         return [Section("Predictions", page.note(f"No pictures: {error}"))]
     task = model.task
     return [
-        Section("Predictions and truth", _gallery(model, examples), "Held-out training images."),
-        Section("Worst cases", _gallery(model, worst), "Those of the held-out images that are predicted worst."),
+        Section("Predictions and truth", _gallery(examples), "Held-out training images."),
+        Section("Worst cases", _gallery(worst), "Those of the held-out images that are predicted worst."),
         *task.report(pairs),
     ]
 
 
-def _seen(model: FinetunedModel, source: Source) -> tuple[list[Predicted], list[Predicted], list[Any]]:
-    """The first images, the worst ones (worst first), and what the report needs of all; few images are in memory."""
-    examples: list[Predicted] = []
-    worst: list[tuple[float, int, Predicted]] = []
+@dataclass(frozen=True)
+class _Pictures:
+    """An image at the size of the gallery, with its labels and with what the model says: photographs may be large."""
+
+    truth: UInt8[Tensor, "3 s s"]
+    prediction: UInt8[Tensor, "3 s s"]
+
+
+def _pictures(model: FinetunedModel, seen: Predicted) -> _Pictures:
+    image, draw = seen.sample.image, model.task.drawing
+    return _Pictures(_squared(draw(image, seen.truth)), _squared(draw(image, seen.prediction)))
+
+
+def _seen(model: FinetunedModel, source: Source) -> tuple[list[_Pictures], list[_Pictures], list[Any]]:
+    """The first images, the worst ones (worst first), and what the report needs of all."""
+    examples: list[_Pictures] = []
+    worst: list[tuple[float, int, _Pictures]] = []
     pairs: list[Any] = []
     for batch in predictions(model.task, source):
         for each in batch.found:
             if len(examples) < _SHOWN:
-                examples.append(each)
+                examples.append(_pictures(model, each))
             pairs.append(model.task.remembered(each.prediction, each.truth))
-            entry = (model.task.error(each.prediction, each.truth), -len(pairs), each)
-            heapq.heappush(worst, entry)
-            if len(worst) > _SHOWN:
-                heapq.heappop(worst)
+            error = model.task.error(each.prediction, each.truth)
+            if error and (len(worst) < _SHOWN or (error, -len(pairs)) > worst[0][:2]):
+                heapq.heappush(worst, (error, -len(pairs), _pictures(model, each)))
+                if len(worst) > _SHOWN:
+                    heapq.heappop(worst)
     if not pairs:
         raise UserError("none of the held-out images can be read")
-    return (
-        examples,
-        [each for error, _, each in sorted(worst, key=lambda entry: entry[:2], reverse=True) if error],
-        pairs,
-    )
+    return examples, [each for _, _, each in sorted(worst, key=lambda entry: entry[:2], reverse=True)], pairs
 
 
-def _gallery(model: FinetunedModel, shown: Sequence[Predicted]) -> str:
+def _gallery(shown: Sequence[_Pictures]) -> str:
     if not shown:
         return page.note("None.")
-    task = model.task
     columns = {
-        "truth": torch.stack([_squared(task.drawing(each.sample.image, each.truth)) for each in shown]),
-        "prediction": torch.stack([_squared(task.drawing(each.sample.image, each.prediction)) for each in shown]),
+        "truth": torch.stack([each.truth for each in shown]),
+        "prediction": torch.stack([each.prediction for each in shown]),
     }
     return page.gallery(columns)
 

@@ -112,6 +112,19 @@ def test_the_kept_weights_are_the_best_on_held_out_images(
     assert load_model(run.path).step == 2
 
 
+@pytest.mark.parametrize(("first", "ends_at"), [(60.0, 3), (0.0, 8)])
+def test_patience_counts_from_a_good_start_but_not_from_nothing(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, first: float, ends_at: int
+) -> None:
+    """The first measurement is the best: training ends. All are 0: it may still begin to learn."""
+    scores = iter([first, *[0.0] * 20])
+    monkeypatch.setattr("asterism.finetuning.job.measured", lambda *_: {"top1": next(scores)})
+    recipe = tiny(data, "validation.every_epochs=0.2", "validation.patience=3", "trainer.steps=8")
+    run = finetune(recipe, tmp_path / "run")
+    assert checkpoint.steps(run.checkpoints)[-1] == ends_at
+    assert load_model(run.path).step == 0
+
+
 def test_the_average_is_what_is_measured_and_kept(tmp_path: Path, data: Path) -> None:
     run = finetune(tiny(data, "validation=null", "average.decay=0.9"), tmp_path / "run")
     state, kept = load_file(run.checkpoints / "last" / "method.safetensors"), load_file(run.model)

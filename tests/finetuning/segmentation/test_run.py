@@ -128,7 +128,7 @@ def test_a_head_on_several_blocks_is_not_exported(data: Path, tmp_path: Path) ->
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("head", ["upernet", "mask-transformer"])
+@pytest.mark.parametrize("head", SMALL)
 def test_resuming_is_exact(data: Path, tmp_path: Path, head: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = recipe(data, head, "checkpoint.every_steps=2", "trainer.steps=4")
     whole, loss = finetune(config, tmp_path / "whole"), FineTuned.loss
