@@ -43,6 +43,7 @@ from asterism.finetuning.detection.images import (
 )
 from asterism.finetuning.detection.objects import SURE, Detections, TrueObjects, found_pairs
 from asterism.finetuning.detection.output import CocoResults
+from asterism.finetuning.detection.uavdt_precision import UavdtPrecision
 from asterism.finetuning.task import Metric, PredictionWriter, Start, Task, TaskBatch, TaskConfig, chosen_head
 from asterism.types import Losses, Progress, Tokens
 from asterism.viz.page import Section
@@ -65,6 +66,7 @@ class DetectConfig(TaskConfig):
     head: SerializeAsAny[DetectHeadConfig] = MaskRcnnConfig()
     sizes: SizesConfig = SizesConfig()
     flawed_boxes: Literal["refuse", "leave-out"] = "refuse"  # outside their image or without area; COCO has two such
+    protocol: Literal["coco", "uavdt"] = "coco"  # what AP means: COCO's, or that of the UAVDT benchmark
     empty_classes: Literal["refuse", "keep"] = "refuse"  # classes without a single object in the training data
 
     @field_validator("head", mode="before")
@@ -161,6 +163,8 @@ class Detect(Task):
         )
 
     def metric(self) -> Metric:
+        if self.config.protocol == "uavdt":
+            return UavdtPrecision()
         return AveragePrecision(len(self.classes), self.head.has_masks)
 
     def drawing(self, image: UInt8[Tensor, "3 h w"], prediction: Detections | TrueObjects) -> UInt8[Tensor, "3 _ _"]:

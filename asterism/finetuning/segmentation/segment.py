@@ -237,17 +237,16 @@ class Segment(Task):
 
     def _unused(self) -> Iterator[nn.Parameter]:
         """Parameters of the network that the head's tokens do not depend on; data parallelism refuses to train them."""
-        raw = self.head.raw_blocks
-        for part in (*_UNUSED, "norm") if raw else _UNUSED:
+        for part in _UNUSED if self.head.normed else (*_UNUSED, "norm"):
             found = getattr(self.backbone.network, part, None)
             if isinstance(found, nn.Module):
                 yield from found.parameters()
         mask_token = getattr(self.backbone, "mask_token", None)
         if mask_token is not None:
             yield mask_token
-        if raw and self.backbone.first_block == 0:
+        if self.head.read_blocks and self.backbone.first_block == 0:
             blocks: Any = self.backbone.network.blocks
-            yield from blocks[max(raw) + 1 :].parameters()
+            yield from blocks[max(self.head.read_blocks) + 1 :].parameters()
 
 
 def _cross_entropy(logits: Float[Tensor, "b c _ _"], labels: Int[Tensor, "b h w"]) -> Float[Tensor, ""]:

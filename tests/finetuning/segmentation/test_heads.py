@@ -69,11 +69,14 @@ def test_the_linear_head_joins_the_normed_tokens_of_the_last_blocks() -> None:
     torch.testing.assert_close(logits_of(task, pixels()).flatten(2).mT, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_linear4_joins_four_blocks_without_the_final_norm() -> None:
+@pytest.mark.parametrize("normed", [False, True])
+def test_linear4_joins_four_blocks(normed: bool) -> None:
     begin = start(BACKBONE.model_copy(update={"depth": 6}))
-    task = jolted(segment("linear4", begin))
-    assert task.head.raw_blocks == (1, 2, 3, 5)  # 3, 5, 7 and 11 of 12, in proportion
+    task = jolted(segment("linear4", begin, head={"final_norm": normed}))
+    assert task.head.read_blocks == (1, 2, 3, 5)  # 3, 5, 7 and 11 of 12, in proportion
     found = [each.patches for each in task.backbone.block_outputs(pixels(), (1, 2, 3, 5))]
+    if normed:
+        found = [task.backbone.network.norm(each) for each in found]
     layer = task.head.classifier
     expected = F.linear(torch.cat(found, dim=2), layer.weight[..., 0, 0], layer.bias)
     torch.testing.assert_close(logits_of(task, pixels()).flatten(2).mT, expected, atol=1e-5, rtol=1e-5)
@@ -100,7 +103,7 @@ def test_upernet_is_the_published_decoder(size: tuple[int, int]) -> None:
     assert isinstance(head, UperNet)
     images = pixels(*size)
     with torch.no_grad():
-        levels = head.pyramid(task.eval().backbone.block_outputs(images, head.raw_blocks))
+        levels = head.pyramid(task.eval().backbone.block_outputs(images, head.read_blocks))
         decoder: Any = head.decoder
         pooled = [
             bilinear(conv(block[1], F.adaptive_avg_pool2d(levels[3], side)), levels[3].shape[2:])
@@ -125,7 +128,7 @@ def test_upernet_has_the_weights_of_the_library() -> None:
     assert not theirs.load_state_dict(ours.state_dict(), strict=False).unexpected_keys
     theirs.feature_norms = nn.ModuleList(nn.Identity() for _ in range(4))
     with torch.no_grad():
-        levels = task.head.pyramid(task.backbone.block_outputs(pixels(), task.head.raw_blocks))
+        levels = task.head.pyramid(task.backbone.block_outputs(pixels(), task.head.read_blocks))
         torch.testing.assert_close(ours([None, None, *levels]), theirs([None, None, *levels]))
 
 
@@ -136,7 +139,7 @@ def test_semantic_fpn_is_its_definition(size: tuple[int, int]) -> None:
     assert isinstance(head, SemanticFpn)
     images = pixels(*size)
     with torch.no_grad():
-        levels = head.pyramid(task.eval().backbone.block_outputs(images, head.raw_blocks))
+        levels = head.pyramid(task.eval().backbone.block_outputs(images, head.read_blocks))
         inner = [F.conv2d(x, layer.weight, layer.bias) for layer, x in zip(head.lateral, levels, strict=True)]
         for level in (2, 1, 0):
             inner[level] = inner[level] + F.interpolate(inner[level + 1], inner[level].shape[2:], mode="nearest")
@@ -221,6 +224,7 @@ def test_channels_are_dropped_by_the_key_of_the_image_alone() -> None:
         ("linear4", SWIN, {}, "those of a Swin's stages have different grids"),
         ("linear", SWIN, {"layers": 4}, "the network has 2 blocks whose tokens have its final grid"),
         ("linear", BACKBONE, {"layers": 9}, "choose at most 3"),
+        ("upernet", SWIN, {"final_norm": True}, "the final norm of a Swin fits its last stage only"),
         ("upernet", SWIN, {"blocks": [0, 1, 2, 3]}, "the levels of a Swin are the ends of its stages"),
         ("fpn", BACKBONE, {"blocks": [0, 1, 2, 3]}, "the network has the blocks 0 … 2"),
         ("mask-transformer", BACKBONE, {"heads": 5}, "heads = 5 does not divide the 32 channels of the network"),

@@ -40,7 +40,8 @@ class SegmentHead(nn.Module, ABC):
     """Makes logits on a coarse grid; the task upsamples them to pixels."""
 
     weights: tuple[float, ...] = (1.0,)  # of the losses of the logits that a training step returns
-    raw_blocks: tuple[int, ...] = ()  # blocks that are read without the final norm; none: the head reads after it
+    read_blocks: tuple[int, ...] = ()  # blocks whose tokens the head reads; none: the network's last tokens
+    normed: bool = True  # whether these tokens have gone through the network's final norm
 
     @abstractmethod
     def read(
@@ -86,9 +87,30 @@ def level_blocks(chosen: Blocks | None, backbone: Backbone, head: str) -> tuple[
     return tuple(chosen)
 
 
-def final_norm(backbone: Backbone) -> Any:
-    """The last norm of a timm network."""
-    return backbone.network.norm
+def block_tokens(
+    backbone: Backbone,
+    pixels: Float[Tensor, "b 3 h w"],
+    blocks: Sequence[int],
+    drop_keys: Int[Tensor, " b"] | None,
+    *,
+    normed: bool,
+) -> list[Tokens]:
+    """The tokens after each of these blocks, through the network's final norm if `normed`."""
+    found = backbone.block_outputs(pixels, blocks, drop_keys=drop_keys)
+    if not normed:
+        return found
+    norm: Any = backbone.network.norm
+    return [Tokens(each.cls, norm(each.patches), each.registers, each.grid) for each in found]
+
+
+def check_norm(normed: bool, backbone: Backbone, head: str) -> bool:
+    """The setting `task.head.final_norm`, if it fits the network."""
+    if normed and backbone.first_block > 0:
+        raise UserError(
+            f"task.head.final_norm = true: the final norm of a Swin fits its last stage only; leave the setting out, or "
+            f"choose a ViT for head={head}"
+        )
+    return normed
 
 
 def dropped_channels(

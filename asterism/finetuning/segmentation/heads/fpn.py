@@ -55,7 +55,8 @@ class SemanticFpn(SegmentHead):
 
     def __init__(self, config: FpnConfig, backbone: Backbone, classes: int) -> None:
         super().__init__()
-        self.raw_blocks = level_blocks(config.blocks, backbone, config.name)
+        self.read_blocks = level_blocks(config.blocks, backbone, config.name)
+        self.normed = False
         self.pyramid = build_pyramid(backbone)
         wide = config.pyramid_channels
         self.lateral = nn.ModuleList(nn.Conv2d(width, wide, kernel_size=1) for width in self.pyramid.widths)
@@ -69,7 +70,7 @@ class SemanticFpn(SegmentHead):
     def read(
         self, backbone: Backbone, pixels: Float[Tensor, "b 3 h w"], drop_keys: Int[Tensor, " b"] | None
     ) -> list[Tokens]:
-        return backbone.block_outputs(pixels, self.raw_blocks, drop_keys=drop_keys)
+        return backbone.block_outputs(pixels, self.read_blocks, drop_keys=drop_keys)
 
     def forward(self, tokens: Sequence[Tokens], keys: Int[Tensor, " b"] | None) -> list[Logits]:
         levels = [layer(each) for layer, each in zip(self.lateral, self.pyramid(tokens), strict=True)]

@@ -15,7 +15,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from asterism.errors import UserError
-from asterism.finetuning.segmentation.heads.base import Logits, SegmentHead, SegmentHeadConfig, classifier, final_norm
+from asterism.finetuning.segmentation.heads.base import (
+    Logits,
+    SegmentHead,
+    SegmentHeadConfig,
+    block_tokens,
+    classifier,
+)
 from asterism.nn.backbone import Backbone
 from asterism.nn.batch_norm import SyncedBatchNorm2d
 from asterism.ranges import Few
@@ -56,9 +62,7 @@ class LinearHead(SegmentHead):
     ) -> list[Tokens]:
         if self.layers == 1:
             return [backbone(pixels, drop_keys=drop_keys)]
-        found = backbone.block_outputs(pixels, range(-self.layers, 0), drop_keys=drop_keys)
-        norm = final_norm(backbone)
-        return [Tokens(each.cls, norm(each.patches), each.registers, each.grid) for each in found]
+        return block_tokens(backbone, pixels, range(-self.layers, 0), drop_keys, normed=True)
 
     def forward(self, tokens: Sequence[Tokens], keys: Int[Tensor, " b"] | None) -> list[Logits]:
         logits = self._logits(torch.cat([each.patches for each in tokens], dim=2))

@@ -1,6 +1,7 @@
 """One linear layer on the concatenated tokens of four blocks, on a frozen network: the linear segmentation of iBOT.
 
-The blocks are 3, 5, 7 and 11 of 12, and in proportion for other depths; their tokens are taken without the final norm.
+The blocks are 3, 5, 7 and 11 of 12, and in proportion for other depths. `final_norm` puts the network's last norm on the
+tokens of each, as iBOT's published commands do, though its configuration does not.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from asterism.finetuning.segmentation.heads.base import (
     Logits,
     SegmentHead,
     SegmentHeadConfig,
+    block_tokens,
+    check_norm,
     classifier,
     concatenated,
     level_blocks,
@@ -33,6 +36,7 @@ class Linear4Config(SegmentHeadConfig):
 
     name: Literal["linear4"] = "linear4"
     blocks: Blocks | None = None  # None: 3, 5, 7 and 11 of 12 blocks, in proportion for other depths
+    final_norm: bool = False  # of the network, on the tokens of every block
 
     def build(self, backbone: Backbone, classes: int) -> Linear4Head:
         return Linear4Head(self, backbone, classes)
@@ -48,13 +52,14 @@ class Linear4Head(SegmentHead):
                 "head=linear4 concatenates the tokens of four blocks, but those of a Swin's stages have different "
                 "grids; choose head=linear, upernet or fpn, or a ViT"
             )
-        self.raw_blocks = level_blocks(config.blocks, backbone, config.name)
+        self.read_blocks = level_blocks(config.blocks, backbone, config.name)
+        self.normed = check_norm(config.final_norm, backbone, config.name)
         self.classifier = classifier(4 * backbone.dim, classes)
 
     def read(
         self, backbone: Backbone, pixels: Float[Tensor, "b 3 h w"], drop_keys: Int[Tensor, " b"] | None
     ) -> list[Tokens]:
-        return backbone.block_outputs(pixels, self.raw_blocks, drop_keys=drop_keys)
+        return block_tokens(backbone, pixels, self.read_blocks, drop_keys, normed=self.normed)
 
     def forward(self, tokens: Sequence[Tokens], keys: Int[Tensor, " b"] | None) -> list[Logits]:
         return [self.classifier(concatenated([token_map(each) for each in tokens]))]

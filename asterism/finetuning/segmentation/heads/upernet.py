@@ -20,6 +20,8 @@ from asterism.finetuning.segmentation.heads.base import (
     Logits,
     SegmentHead,
     SegmentHeadConfig,
+    block_tokens,
+    check_norm,
     classifier,
     dropped_channels,
     level_blocks,
@@ -41,6 +43,7 @@ class UperNetConfig(SegmentHeadConfig):
 
     name: Literal["upernet"] = "upernet"
     blocks: Blocks | None = None  # None: 3, 5, 7 and 11 of 12 blocks, in proportion for other depths; of Swin, stages
+    final_norm: bool = False  # of the network, on the tokens of every block, as in iBOT's commands; not for Swin
     channels: Count | None = None  # None: as many as the network has, as in iBOT (768 for ViT-B)
     dropout: ShareBelowOne = 0.1  # of channels before the classifiers
     auxiliary: NonNegative = 0.4  # weight of the loss of the classifier on the third level; 0: without it
@@ -55,7 +58,8 @@ class UperNet(SegmentHead):
 
     def __init__(self, config: UperNetConfig, backbone: Backbone, classes: int) -> None:
         super().__init__()
-        self.raw_blocks = level_blocks(config.blocks, backbone, config.name)
+        self.read_blocks = level_blocks(config.blocks, backbone, config.name)
+        self.normed = check_norm(config.final_norm, backbone, config.name)
         self.pyramid = build_pyramid(backbone)
         channels = config.channels or backbone.dim
         self.decoder = upernet_decoder(self.pyramid.widths, channels)
@@ -73,7 +77,7 @@ class UperNet(SegmentHead):
     def read(
         self, backbone: Backbone, pixels: Float[Tensor, "b 3 h w"], drop_keys: Int[Tensor, " b"] | None
     ) -> list[Tokens]:
-        return backbone.block_outputs(pixels, self.raw_blocks, drop_keys=drop_keys)
+        return block_tokens(backbone, pixels, self.read_blocks, drop_keys, normed=self.normed)
 
     def forward(self, tokens: Sequence[Tokens], keys: Int[Tensor, " b"] | None) -> list[Logits]:
         levels = self.pyramid(tokens)
