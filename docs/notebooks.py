@@ -20,6 +20,7 @@ TUTORIALS = (
     "tutorials/video.md",
     "adapt.md",
     "tutorials/finetune.md",
+    "tutorials/segmenter.md",
     "tutorials/detector.md",
     "tutorials/concepts.md",
     "tutorials/add-a-method.md",

@@ -68,10 +68,10 @@ def write_data(folder: Path) -> None:
         (folder / "labelled" / name).mkdir(parents=True)
         for number in range(label, 16, 2):
             picture(number)[0].save(folder / "labelled" / name / f"{number}.png")
-    for place in ("painted", "labelled-masks"):
+    for place, count in (("painted", 12), ("painted-test", 2), ("labelled-masks", 5)):
         for kind in ("images", "masks"):
             (folder / place / kind).mkdir(parents=True)
-        for number in range(5):
+        for number in range(count):
             image, mask = picture(number)
             image.save(folder / place / "images" / f"{number}.png")
             mask.save(folder / place / "masks" / f"{number}.png")
@@ -150,6 +150,7 @@ def test_own_images(work: Path) -> None:
 STARTING_FROM_A_RUN = {
     "tutorials/few-labels.md": ["segmented/masks/1.png", "finer/overlays/2.jpg"],
     "tutorials/video.md": ["tracked/masks/00003.png", "tracked-again/masks/00003.png"],
+    "tutorials/segmenter.md": ["runs/linear/model.safetensors", "runs/whole/report.html", "predictions/masks/1.png"],
     "tutorials/finetune.md": ["predictions/predictions.csv", "runs/flowers/model.safetensors"],
 }
 

@@ -82,8 +82,8 @@ class FollowedFrame:
     """A frame after the first: its mask, with the object numbers of the first mask, on the CPU."""
 
     mask: Int64[Tensor, "h w"]
-    # By object, without the background, in [0, 1]: how much its patches look like the object in the first frame rather
-    # than like anything else there. 0 if no patch is assigned to it.
+    # By object, without the background, in [0, 1]: how well its patches and those of the object in the first frame are
+    # each other's most similar ones. 0 if no patch is assigned to it.
     confidence: dict[int, float]
 
 
@@ -130,29 +130,45 @@ def follow_objects(
 
     settings = config.model_dump(include={"context", "topk", "radius", "temperature"})
     for mask in propagate(tokens(), start, **settings):
-        alike = _alike(latest[0], features, start, config)
-        sure = {int(number): _confidence(mask[i], mask, alike[i]) for i, number in enumerate(objects) if number > 0}
+        agreement = mutual_agreement(latest[0], features, mask, start, config)
+        sure = {int(number): float(agreement[i]) for i, number in enumerate(objects) if number > 0}
         yield FollowedFrame(objects[hard_labels(mask, size, output).cpu()], sure)
 
 
-def _alike(
-    tokens: Float[Tensor, "n d"], first: Float[Tensor, "n d"], start: Float[Tensor, "c h w"], config: Tracking
-) -> Float[Tensor, "c h w"]:
-    """What the patches look like: the vote of the most similar patches of the whole first frame.
+def mutual_agreement(
+    tokens: Float[Tensor, "n d"],
+    first: Float[Tensor, "n d"],
+    mask: Float[Tensor, "c h w"],
+    start: Float[Tensor, "c h w"],
+    config: Tracking,
+) -> Float[Tensor, " c"]:
+    """How well the patches of each object in a frame and in the first frame find each other, in [0, 1].
 
-    Unlike propagation it neither follows the last frames nor stays near a position, so it cannot drift with them.
+    There: the share of the object in the most similar patches of the first frame, over the cells that are now its own.
+    It falls when the object disappears. Back: the share of the cells that are now its own in the most similar patches
+    of this frame, over the object in the first one. It falls when the mask drifts away from an object that can still be
+    seen. The result is their geometric mean. Neither follows the last frames or stays near a position, so they cannot
+    drift with the mask.
     """
-    similarity, index = nearest(tokens.float(), first.float(), min(config.topk, len(first)))
+    own = mask * (mask >= mask.amax(dim=0)) * (mask > 0)
+    there = _votes(tokens, first, start, config)
+    back = _votes(first, tokens, (own > 0).to(start.dtype), config)
+    return (_mean_over(there, own) * _mean_over(back, start)).sqrt()
+
+
+def _votes(
+    tokens: Float[Tensor, "n d"], others: Float[Tensor, "m d"], shares: Float[Tensor, "c h w"], config: Tracking
+) -> Float[Tensor, "c n"]:
+    """For each patch, what the most similar patches of another frame belong to."""
+    similarity, index = nearest(tokens.float(), others.float(), min(config.topk, len(others)))
     weights = torch.softmax(similarity / config.temperature, dim=1)
-    votes = torch.einsum("qk,qkc->cq", weights, start.flatten(1).T[index])
-    return votes.reshape(start.shape)
+    return torch.einsum("qk,qkc->cq", weights, shares.flatten(1).T[index])
 
 
-def _confidence(own: Float[Tensor, "h w"], mask: Float[Tensor, "c h w"], alike: Float[Tensor, "h w"]) -> float:
-    """The mean of `alike` over the cells that belong mostly to this object, weighted by its share of them."""
-    inside = own * (own >= mask.amax(dim=0)) * (own > 0)
-    total = inside.sum()
-    return float((inside * alike).sum() / total) if total > 0 else 0.0
+def _mean_over(values: Float[Tensor, "c n"], weights: Float[Tensor, "c h w"]) -> Float[Tensor, " c"]:
+    """The weighted mean of each class; 0 where there is no weight."""
+    flat = weights.flatten(1)
+    return (values * flat).sum(dim=1) / flat.sum(dim=1).clamp_min(1e-12)
 
 
 def _batch_features(
