@@ -58,7 +58,8 @@ def segment(
     if found.estimate is not None:
         values = {number: value for number, value in found.estimate.iou.items() if value is not None}
         by_class = ", ".join(f"{number}: {value:.0%}" for number, value in values.items())
-        say(f"Expected IoU, from examples left out: {found.estimate.mean:.0%} ({by_class}), head {found.head}")
+        mean = f"{found.estimate.mean:.0%} ± {found.estimate.error:.0%}"
+        say(f"Expected IoU, from examples left out: {mean} ({by_class}), head {found.head}")
     for warning in found.warnings():
         warn(warning, "yellow")
     for bad in found.skipped:

@@ -177,6 +177,7 @@ def _summary(found: SegmentedFolder, label: Balanced) -> dict[str, Any]:
         "classes": found.classes,
         "expected_iou": None if expected is None else {str(n): value for n, value in expected.iou.items()},
         "expected_mean_iou": None if expected is None else expected.mean,
+        "expected_mean_iou_error": None if expected is None else expected.error,
         "mean_iou_by_head": None if expected is None else expected.by_head,
         "examples_left_out": 0 if expected is None else expected.tested,
         "warnings": found.warnings(),

@@ -9,6 +9,7 @@ from PIL import Image
 
 from asterism import api
 from asterism.errors import UserError
+from asterism.features.mask_tracking import Tracking, mutual_agreement
 from asterism.images.masks import read_mask, save_mask
 from asterism.tools.track import Loss, losses
 from tests.data.clips import frame_and_mask, write_frames
@@ -88,6 +89,25 @@ def test_an_object_that_disappears_is_lost_and_one_that_returns_is_found(tmp_pat
     assert summary["lost"][0]["first"] == "00002"
     assert summary["confidence"]["2"]["00000"] == 1
     assert summary["confidence"]["2"]["00005"] > 0.9
+
+
+def test_agreement_is_that_of_a_slow_loop_and_falls_when_the_mask_drifts() -> None:
+    """Four patches, object in the first two. Where the mask is on other patches that look alike, the object is missed."""
+    config = Tracking.parse({"topk": 1})
+    first = torch.tensor([[1.0, 0.0, 0.0], [0.9, 0.1, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    # In this frame the object is at the first two patches again, and the third looks more like it than like the rest.
+    now = torch.tensor([[1.0, 0.01, 0.0], [0.9, 0.11, 0.0], [0.8, 0.5, 0.0], [0.0, 0.1, 1.0]])
+    start = torch.tensor([[0.0, 0.0, 1.0, 1.0], [1.0, 1.0, 0.0, 0.0]]).reshape(2, 1, 4)
+
+    def agreement(*own: int) -> float:
+        mask = torch.tensor([[float(i not in own) for i in range(4)], [float(i in own) for i in range(4)]])
+        return float(mutual_agreement(now, first, mask.reshape(2, 1, 4), start, config)[1])
+
+    assert agreement(0, 1) == pytest.approx(1)
+    assert agreement(2) == pytest.approx(0)  # it looks like the object, but the object is elsewhere
+    assert agreement(0, 1, 3) == pytest.approx((2 / 3 * 1) ** 0.5)  # one patch of three is not the object's
+    assert agreement(0) == pytest.approx((1 * 1 / 2) ** 0.5)  # half of the object is missed
+    assert agreement() == 0
 
 
 def test_stretches_of_frames_without_confidence() -> None:
