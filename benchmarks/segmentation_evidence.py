@@ -4,7 +4,8 @@
     python benchmarks/segmentation_evidence.py runs/mae-scenes --camvid camvid/ --out evidence/
 
 Scores are those of the test images with the weights that held-out training images chose. Finished runs are kept,
-so the command can be repeated after an interruption; the table and its intervals are printed at the end.
+so the command can be repeated after an interruption; the table, its intervals and the learning curves on held-out
+training images, averaged over seeds, are printed at the end.
 """
 
 from __future__ import annotations
@@ -42,6 +43,11 @@ def main() -> None:
                 print(f"{name}, {start} weights, seed {seed}: mIoU {score:.2f}", flush=True)
     for (name, start), scores in found.items():
         print(f"| {name} | {start} | {_interval(scores)} | {', '.join(f'{each:.1f}' for each in scores)} |")
+    for name, start in found:
+        curves = [_curve(given.out / f"{name}-{start}-{seed}") for seed in given.seeds]
+        points = {step: statistics.fmean(curve[step] for curve in curves) for step in curves[0]}
+        line = ", ".join(f"{step}: {value:.1f}" for step, value in points.items())
+        print(f"{name}, {start}, held-out mIoU by step: {line}")
 
 
 def _score(source: str, recipe: str, train: str | None, test: str, folder: Path, changes: list[str]) -> float:
@@ -54,6 +60,12 @@ def _score(source: str, recipe: str, train: str | None, test: str, folder: Path,
             raise SystemExit(f"{folder}: {error}") from None
         asterism.evaluate(folder, data=test)
     return float(json.loads(result.read_text(encoding="utf-8"))["values"]["miou"])
+
+
+def _curve(folder: Path) -> dict[int, float]:
+    """The mIoU on held-out training images, by step."""
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    return {record["step"]: record["held_out/miou"] for record in records if "held_out/miou" in record}
 
 
 def _interval(scores: list[float]) -> str:

@@ -92,7 +92,7 @@ def test_an_object_that_disappears_is_lost_and_one_that_returns_is_found(tmp_pat
 
 
 def test_agreement_is_that_of_a_slow_loop_and_falls_when_the_mask_drifts() -> None:
-    """Four patches, object in the first two. Where the mask is on other patches that look alike, the object is missed."""
+    """Four patches, object in the first two. A mask on another patch that looks alike misses the object."""
     config = Tracking.parse({"topk": 1})
     first = torch.tensor([[1.0, 0.0, 0.0], [0.9, 0.1, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
     # In this frame the object is at the first two patches again, and the third looks more like it than like the rest.

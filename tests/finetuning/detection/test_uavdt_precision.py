@@ -19,7 +19,9 @@ INSIDE = (20.0, 20.0, 30.0, 30.0)
 def truth(*boxes: tuple[float, ...], ignored: tuple[float, ...] | None = None) -> TrueObjects:
     edges = torch.tensor([*boxes, *([ignored] if ignored else [])]).view(-1, 4)
     crowd = torch.arange(len(edges)) >= len(boxes)
-    return TrueObjects(edges, torch.zeros(len(edges), dtype=torch.long), crowd, torch.ones(len(edges)), None, NAMES, SIZE)
+    return TrueObjects(
+        edges, torch.zeros(len(edges), dtype=torch.long), crowd, torch.ones(len(edges)), None, NAMES, SIZE
+    )
 
 
 def found(*boxes: tuple[float, ...], label: int = 0) -> Detections:

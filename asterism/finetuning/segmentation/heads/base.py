@@ -107,7 +107,7 @@ def check_norm(normed: bool, backbone: Backbone, head: str) -> bool:
     """The setting `task.head.final_norm`, if it fits the network."""
     if normed and backbone.first_block > 0:
         raise UserError(
-            f"task.head.final_norm = true: the final norm of a Swin fits its last stage only; leave the setting out, or "
+            "task.head.final_norm = true: the final norm of a Swin fits its last stage only; leave the setting out, or "
             f"choose a ViT for head={head}"
         )
     return normed

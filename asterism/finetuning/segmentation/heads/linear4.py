@@ -1,7 +1,7 @@
 """One linear layer on the concatenated tokens of four blocks, on a frozen network: the linear segmentation of iBOT.
 
-The blocks are 3, 5, 7 and 11 of 12, and in proportion for other depths. `final_norm` puts the network's last norm on the
-tokens of each, as iBOT's published commands do, though its configuration does not.
+The blocks are 3, 5, 7 and 11 of 12, and in proportion for other depths. `final_norm` puts the network's last norm on
+the tokens of each, as iBOT's published commands do, though its configuration does not.
 """
 
 from __future__ import annotations
