@@ -83,7 +83,7 @@ def estimate(
         int(number): float(value) if known else None
         for number, value, known in zip(memory.classes, scores(expected.sum(dim=0)).iou, estimable, strict=True)
     }
-    by_head = {
+    by_head: dict[str, float] = {
         name: max(_mean(each.sum(dim=0), estimable) for (own, _), each in counts.items() if own == name)
         for name in heads
     }
