@@ -111,14 +111,13 @@ def few_examples(encoder: asterism.Encoder, name: str, root: Path | None, option
             print(row("expected", [expected.mean, *expected.iou.values()]) + chosen, flush=True)
 
 
-def tracked(encoder: asterism.Encoder, root: Path, below: float = 0.5) -> None:
+def tracked(encoder: asterism.Encoder, root: Path, short_side: int | None, below: float = 0.5) -> None:
     videos = open_videos(str(root))
     for name, clip in videos.clips.items():
         frames = [videos[number] for number in clip]
         truth = [torch.where(frame.instances == VOID, 0, frame.instances).long() for frame in frames]
-        found = follow_objects(
-            encoder, iter([f.image for f in frames]), truth[0], Tracking.parse({"first_mask": "shares"})
-        )
+        config = Tracking.parse({"first_mask": "shares", "short_side": short_side})
+        found = follow_objects(encoder, iter([f.image for f in frames]), truth[0], config)
         js, confidences = [], []
         for mask, each in zip(truth[1:], found, strict=True):
             both, either = ((mask > 0) & (each.mask > 0)).sum(), ((mask > 0) | (each.mask > 0)).sum()
@@ -161,7 +160,7 @@ def main() -> None:
     for data in options.data:
         name, _, root = data.partition("=")
         if name == "davis":
-            tracked(encoder, Path(root))
+            tracked(encoder, Path(root), options.short_side)
         else:
             few_examples(encoder, name, Path(root) if root else None, options)
 
