@@ -44,7 +44,7 @@ from asterism.images.masks import VOID
 from asterism.ops.patch_labels import class_counts, majority_labels
 from asterism.ops.segmentation_metrics import confusion, scores
 from asterism.ranges import Pixels, PositiveShare
-from asterism.types import Losses, Progress, Tokens
+from asterism.types import Losses, Progress
 from asterism.viz.mask_overlay import overlay
 from asterism.viz.page import Section
 
@@ -174,8 +174,11 @@ class Segment(Task):
         maps = label_maps(map(self._prepared, images), self._logits, window, stride)
         return [Segmentation(mask, self.classes) for mask in maps]
 
-    def named_outputs(self, tokens: Tokens) -> dict[str, Tensor]:
-        return {"patch_scores": self.head.scores_of(tokens.patches)}
+    def named_outputs(self, pixels: Float[Tensor, "b 3 h w"]) -> dict[str, Tensor]:
+        """Logits on the grid of the head, and the class of every pixel. The whole image is looked at once."""
+        logits = self._logits(pixels).float()
+        fine = F.interpolate(logits, (pixels.shape[2], pixels.shape[3]), mode="bilinear", align_corners=False)
+        return {"logits": logits, "labels": fine.argmax(dim=1)}
 
     def truth(self, sample: Sample) -> Labels:
         if sample.semantic is None:
