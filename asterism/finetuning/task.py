@@ -185,6 +185,8 @@ class Task(nn.Module, ABC):
 
     Config: ClassVar[type[TaskConfig]]
     primary: ClassVar[str]  # the metric that chooses the best weights; higher is better
+    meanings: ClassVar[Mapping[str, str]]  # of `named_outputs`, with shapes, for readers of an export
+    purpose: ClassVar[str]  # as the Hugging Face Hub calls what the task does
     canvas: tuple[int, int] | None = None  # height and width to which images are padded; None: they are not
 
     def __init__(self, config: TaskConfig, start: Start) -> None:
@@ -259,6 +261,11 @@ class Task(nn.Module, ABC):
     @abstractmethod
     def error(self, prediction: Any, truth: Any) -> float:
         """How wrong a prediction is, to find the worst cases; 0: not at all."""
+
+    @property
+    @abstractmethod
+    def preprocessing(self) -> str:
+        """What `predict` does to an image before it is normalised, for readers of an export."""
 
     @abstractmethod
     def named_outputs(self, pixels: Float[Tensor, "b 3 h w"]) -> dict[str, Tensor]:

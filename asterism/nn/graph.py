@@ -70,17 +70,14 @@ class Graph(nn.Module):
         """Height and width that the network works at, unless it takes any."""
         return self.canvas or (self.image_size, self.image_size)
 
-    def sizes(self) -> list[Grid]:
-        """Heights and widths to try it with: that of the encoder, and if others are possible one that differs."""
-        height, width = self.only_size
-        if self.canvas is not None:
-            return [(height, width), (max(1, height - 5), max(1, width - 3))]
-        side = self.patch_size
-        return [(height, width), *([(height + 2 * side, width + 3 * side)] if self.any_size else [])]
-
     def example(self) -> Float[Tensor, "2 3 h w"]:
         """Images to record with: of a size that no part of the network was made for, if others are possible."""
-        return torch.full((2, 3, *self.sizes()[-1]), 0.5)
+        height, width = self.only_size
+        if self.canvas is not None:
+            height, width = max(1, height - 7), max(1, width - 11)
+        elif self.any_size:
+            height, width = height + 2 * self.patch_size, width + 3 * self.patch_size
+        return torch.full((2, 3, height, width), 0.5)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -141,6 +142,8 @@ class Classify(Task):
 
     Config = ClassifyConfig
     primary = "top1"
+    purpose = "image-classification"
+    meanings = MappingProxyType({"scores": "the probability of each class [batch, classes]"})
     config: ClassifyConfig
 
     def __init__(self, config: ClassifyConfig, start: Start) -> None:
@@ -198,6 +201,11 @@ class Classify(Task):
         squares = torch.stack([center_square(image, self.image_size, resize) for image in images])
         scores = self.named_outputs(self.normalise(squares))["scores"].float().cpu()
         return [Classes(row, self.classes) for row in scores]
+
+    @property
+    def preprocessing(self) -> str:
+        side = usual_resize(self.image_size)
+        return f"shorter side to {side} (bicubic, antialiased), then the centre square of {self.image_size}"
 
     def named_outputs(self, pixels: Float[Tensor, "b 3 h w"]) -> dict[str, Tensor]:
         tokens = self.backbone(pixels)

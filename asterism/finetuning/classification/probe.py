@@ -138,8 +138,7 @@ class Probe(Classify):
     def named_outputs(self, pixels: Float[Tensor, "b 3 h w"]) -> dict[str, Tensor]:
         layers = feature_layers(self.backbone, pixels, self.feature)
         vectors = vector_of_layers(self.backbone, layers, self.feature)
-        head = self.heads[int(self.chosen)]
-        scores = head(vectors.to(head.weight.dtype)).float().softmax(dim=1)
+        scores = self.heads[int(self.chosen)](vectors).float().softmax(dim=1)
         return {"cls": self.backbone.pool(layers[-1]), "patches": layers[-1].patches, "scores": scores}
 
     def linear_classifier(self) -> LinearClassifier | None:

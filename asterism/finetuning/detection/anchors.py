@@ -16,7 +16,7 @@ from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.image_list import ImageList
 
 
-class Anchors(AnchorGenerator):
+class Anchors(AnchorGenerator):  # type: ignore[misc]
     """torchvision's anchors, for maps whose cells have these sides in pixels."""
 
     def __init__(self, sides: Sequence[float], cells: Sequence[float], ratios: tuple[float, ...]) -> None:

@@ -85,6 +85,16 @@ class Detect(Task):
 
     Config = DetectConfig
     primary = "AP"
+    purpose = "object-detection"
+    meanings = MappingProxyType(
+        {
+            "boxes": "left, top, right, bottom in pixels of the input, by falling score [batch, detections, 4]",
+            "scores": "the probability of each detection; 0: the row is not used [batch, detections]",
+            "labels": "the class of each detection, counted from 0; -1: the row is not used [batch, detections]",
+            "masks": "the probability that each of 28×28 cells of a box belongs to its object "
+            "[batch, detections, 28, 28]",
+        }
+    )
     config: DetectConfig
     canvas: tuple[int, int]
     blank: Float[Tensor, " side"]  # zeros, which a recorded graph cannot make without naming a device
@@ -148,6 +158,13 @@ class Detect(Task):
             found = self.head.detections(self.backbone, torch.stack(pixels).to(weight), sizes)
             made += [self._detections(*each) for each in zip(found, sizes, originals, strict=True)]
         return made
+
+    @property
+    def preprocessing(self) -> str:
+        height, width = self.canvas
+        shorter = max(self.config.sizes.shorter, default=None)
+        limit = "" if shorter is None else f", with a shorter side of at most {shorter}"
+        return f"as large as fits into {height}×{width} (bilinear, antialiased){limit}; the rest is padded inside"
 
     def named_outputs(self, pixels: Float[Tensor, "b 3 h w"]) -> dict[str, Tensor]:
         """Detections in pixels of the images, which may be smaller than the canvas."""

@@ -58,10 +58,10 @@ def rcnn_table(rpn: RegionProposalNetwork, stages: list[RoIHeads], maps: Maps, e
         logits, moves = stage.box_predictor(stage.box_head(_pooled(stage.box_roi_pool, maps, regions)))
         total = total + logits / len(stages)
         first: Tensor = stage.box_coder.decode_single(moves[:, :4], regions.flatten(0, 1))
-        regions = extent.clipped(first).unflatten(0, (-1, regions.shape[1]))
+        regions = extent.clipped(first).view_as(regions)
     by_class: Tensor = last.box_coder.decode_single(moves, before.flatten(0, 1))
-    boxes = extent.clipped(by_class.unflatten(1, (-1, 4)))[:, 1:].unflatten(0, (-1, before.shape[1]))
-    scores = total.softmax(dim=1)[:, 1:].unflatten(0, (-1, before.shape[1]))  # without background
+    boxes = extent.clipped(by_class.view(-1, before.shape[1], total.shape[1], 4))[:, :, 1:]  # without background
+    scores = total.softmax(dim=1).view(-1, before.shape[1], total.shape[1])[..., 1:]
     labels = (torch.ones_like(scores).cumsum(2) - 1).flatten(1)
     allowed = (scores > last.score_thresh) & there[..., None] & _wide(boxes, _LEAST_SIDE)
     classes = scores.shape[2]
@@ -99,7 +99,7 @@ def _regions(
         best, place = every.topk(min(rpn.pre_nms_top_n(), every.shape[1]), dim=1)
         wanted = _rows(moves.unflatten(1, (-1, 4)).permute(0, 3, 4, 1, 2).flatten(1, 3), place)
         decoded: Tensor = rpn.box_coder.decode_single(wanted.flatten(0, 1), anchors[place].flatten(0, 1))
-        boxes.append(extent.clipped(decoded.unflatten(0, (-1, place.shape[1]))))
+        boxes.append(extent.clipped(decoded.view(-1, place.shape[1], 4)))
         scores.append(best.sigmoid())
         levels.append(torch.full_like(best, level))
     box, score, level_of = torch.cat(boxes, 1), torch.cat(scores, 1), torch.cat(levels, 1)
@@ -151,7 +151,7 @@ def _masks(stages: list[RoIHeads], maps: Maps, found: Table) -> Float[Tensor, "b
         for stage in stages
     ) / len(stages)
     own = (found.labels + 1).flatten()[:, None, None, None].expand(-1, 1, *every.shape[2:])  # background is 0
-    return every.gather(1, own)[:, 0].unflatten(0, (-1, found.labels.shape[1]))
+    return every.gather(1, own).view(-1, found.labels.shape[1], *every.shape[2:])
 
 
 def _rows(values: Float[Tensor, "b n 4"], place: Int[Tensor, "b m"]) -> Float[Tensor, "b m 4"]:

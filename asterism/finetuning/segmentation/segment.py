@@ -109,6 +109,13 @@ class Segment(Task):
 
     Config = SegmentConfig
     primary = "miou"
+    purpose = "image-segmentation"
+    meanings = MappingProxyType(
+        {
+            "logits": "logits of the classes on the grid of the head [batch, classes, rows, columns]",
+            "labels": "the class of every pixel, counted from 0 [batch, height, width]",
+        }
+    )
     config: SegmentConfig
 
     def __init__(self, config: SegmentConfig, start: Start) -> None:
@@ -173,6 +180,13 @@ class Segment(Task):
         stride = max(1, round(self.config.stride * self.image_size))
         maps = label_maps(map(self._prepared, images), self._logits, window, stride)
         return [Segmentation(mask, self.classes) for mask in maps]
+
+    @property
+    def preprocessing(self) -> str:
+        resized_to = f"shorter side to {self._side} (bilinear, antialiased)"
+        if self.config.inference == "whole":
+            return f"{resized_to}, both sides rounded to multiples of {self.backbone.patch_size}"
+        return f"{resized_to}, then squares of {self.image_size} that overlap, whose logits are averaged"
 
     def named_outputs(self, pixels: Float[Tensor, "b 3 h w"]) -> dict[str, Tensor]:
         """Logits on the grid of the head, and the class of every pixel. The whole image is looked at once."""

@@ -11,12 +11,15 @@ import torch
 
 from asterism.aligning.run import open_aligned
 from asterism.evals.result import Result, read_results
+from asterism.finetuning.model import FinetunedModel
 from asterism.finetuning.run import open_finetuned
 from asterism.nn.encoder import Encoder
+from asterism.tools.export.graph_card import preprocessing_of
 from asterism.tools.export.target import Target, Written
 from asterism.train.run import is_aligned, is_finetuned, open_run
 
 FILE = "README.md"
+_SHOWN = 30  # classes that are listed
 _UNKNOWN = "unknown"  # one of the Hugging Face Hub's words for licences
 
 
@@ -58,26 +61,33 @@ def model_card(
 ) -> str:
     notes = "".join(f"- {note}\n" for note in written.notes)
     parts = [
-        _header(origin, target, license_name),
+        _header(origin, encoder, target, license_name),
         f"# {origin.name}\n",
-        f"An image encoder that was pretrained without labels, exported by Asterism {metadata.version('asterism')}.\n",
+        f"{_kind(encoder)}, exported by Asterism {metadata.version('asterism')}.\n",
         _details(origin, encoder, dtype, license_name),
         f"## How to use\n\n{written.usage}",
         f"## What differs from the original\n\n{notes}" if notes else None,
         _scores(origin.results),
-        _LIMITS,
+        _TASK_LIMITS if isinstance(encoder, FinetunedModel) else _LIMITS,
     ]
     return "\n".join(part for part in parts if part)
 
 
-def _header(origin: Origin, target: Target, license_name: str | None) -> str:
+def _kind(encoder: Encoder) -> str:
+    if not isinstance(encoder, FinetunedModel):
+        return "An image encoder that was pretrained without labels"
+    return f"A model for {encoder.task.purpose.replace('-', ' ')}: a pretrained image encoder, fine-tuned with labels"
+
+
+def _header(origin: Origin, encoder: Encoder, target: Target, license_name: str | None) -> str:
+    purpose = encoder.task.purpose if isinstance(encoder, FinetunedModel) else "image-feature-extraction"
     tags = ["asterism", "self-supervised-learning", "feature-extraction", *([origin.method] if origin.method else [])]
     listed = "\n".join(f"- {tag}" for tag in tags)
     return f"""\
 ---
 license: {license_name or _UNKNOWN}
 library_name: {target.library}
-pipeline_tag: image-feature-extraction
+pipeline_tag: {purpose}
 tags:
 {listed}
 ---
@@ -93,11 +103,14 @@ def _details(origin: Origin, encoder: Encoder, dtype: torch.dtype, license_name:
         "optimiser steps": "not known" if encoder.step is None else f"{encoder.step:,}",
         "network": f"{backbone.architecture.name}, {parameters / 1e6:.1f} M parameters, {backbone.dim} channels",
         "images": f"{encoder.image_size}×{encoder.image_size} pixels, patches of {encoder.patch_size}",
-        "preprocessing": f"shorter side to {encoder.image_size} (bicubic, antialiased), centre square, pixels / 255, "
-        f"mean {_listed(encoder.mean)}, std {_listed(encoder.std)}",
+        "preprocessing": f"{preprocessing_of(encoder)}; pixels / 255, mean {_listed(encoder.mean)}, "
+        f"std {_listed(encoder.std)}",
         "precision": str(dtype).removeprefix("torch."),
         "licence": license_name or "not stated: ask the authors before you use the weights",
     }
+    if isinstance(encoder, FinetunedModel):
+        values["classes"] = f"{len(encoder.task.classes)}: {', '.join(encoder.task.classes[:_SHOWN])}"
+        values["classes"] += " …" if len(encoder.task.classes) > _SHOWN else ""
     rows = "".join(f"| {name} | {value} |\n" for name, value in values.items())
     return f"## Model\n\n| | |\n|---|---|\n{rows}"
 
@@ -120,6 +133,15 @@ Features for search, clustering, k-NN and linear classification, segmentation fr
 fine-tuning. The model has no classes and makes no decisions. It describes images like its training data best; what is
 rare there is described poorly, and biases of that data are in the features. Check it on your own images, and for every
 group of people or things that matters to you, before you use it.
+"""
+
+
+_TASK_LIMITS = """\
+## Intended use and limits
+
+The model knows its classes and nothing else: an image that shows none of them may still get one of them. It is right
+most often on images like those it was trained on. Check it on your own images, and for every group of people or things
+that matters to you, before you use it.
 """
 
 
