@@ -7,6 +7,7 @@ from importlib import metadata
 from typing import Any
 
 from asterism.finetuning.model import FinetunedModel
+from asterism.finetuning.task import Task
 from asterism.nn.encoder import Encoder
 from asterism.nn.graph import Graph
 from asterism.nn.rope_vit import RopeViT
@@ -37,7 +38,7 @@ def describe(encoder: Encoder, graph: Graph, outputs: list[str]) -> dict[str, An
         "patch_size": graph.patch_size,
         "any_size": graph.any_size,
         **({} if graph.canvas is None else {"largest_size": list(graph.canvas)}),
-        "preprocessing": preprocessing_of(encoder),
+        "preprocessing": preprocessing_of(encoder, encoder.task if isinstance(encoder, FinetunedModel) else None),
         "dtype": str(graph.dtype).removeprefix("torch."),
         "outputs": {name: _meanings(encoder).get(name, "") for name in outputs},
         "step": encoder.step,
@@ -82,10 +83,10 @@ pixels divided by 255 and nothing else. {sizes} Its outputs are float32, labels 
 {_classes(encoder)}"""
 
 
-def preprocessing_of(encoder: Encoder) -> str:
-    """What `encode` or `predict` does to an image before it is normalised."""
-    if isinstance(encoder, FinetunedModel):
-        return encoder.task.preprocessing
+def preprocessing_of(encoder: Encoder, task: Task | None) -> str:
+    """What `predict` of a task, or else `encode`, does to an image before it is normalised."""
+    if task is not None:
+        return task.preprocessing
     return f"shorter side to {encoder.image_size} (bicubic, antialiased), then the centre square"
 
 

@@ -38,8 +38,9 @@ def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
     _save(native.tensors, folder / _WEIGHTS, dtype)
     if concepts is not None:
         _save(concepts.state_dict(), folder / _CONCEPTS, dtype)
-    sizes = feature_sizes(encoder, native.any_size)
-    return Written(sizes, (*native.notes, *_notes(encoder), *left_out), _usage(encoder, native, concepts))
+    notes = (*native.notes, *_notes(encoder), *left_out)
+    usage = _usage(encoder, native, concepts)
+    return Written(feature_sizes(encoder, native.any_size), notes, usage, has_head=not left_out)
 
 
 def _with_head(encoder: Encoder, native: NativeModel) -> tuple[NativeModel, tuple[str, ...]]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +69,7 @@ def _program(graph: Graph) -> tuple[Any, list[str]]:
             axes[axis] = torch.export.Dim(name, min=1, max=most)
     elif graph.any_size:
         axes |= {axis: graph.patch_size * torch.export.Dim(name, min=1) for axis, name in _GRID.items()}
-    with recording(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about parts of torch that we do not call
+    with recording(), _quiet():
         outputs = list(graph(example))
         program: Any = torch.onnx.export(
             graph, (example,), dynamo=True, dynamic_shapes=(axes,), input_names=[INPUT], verbose=False
@@ -83,6 +85,20 @@ def _program(graph: Graph) -> tuple[Any, list[str]]:
         named = _OUTPUT_AXES.get(name, {}) if graph.any_size else {}
         value.shape = type(value.shape)([named.get(axis, size) for axis, size in enumerate(value.shape)])
     return program, outputs
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without warnings about parts of torch and of the exporter that we do not call."""
+    logger = logging.getLogger("onnx_ir")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def _usage(encoder: Encoder, graph: Graph, outputs: list[str]) -> str:

@@ -28,6 +28,7 @@ class Written:
     sizes: tuple[tuple[int, int], ...]  # heights and widths at which it must be equal
     notes: tuple[str, ...] = ()  # what differs or is left out, for the summary and the model card
     usage: str = ""  # how to use it, for the model card (Markdown)
+    has_head: bool = True  # of a fine-tuned model
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
     if isinstance(encoder, AlignedEncoder):
         notes.append("the probe that aligns it with text is left out; --to safetensors, onnx and torchscript keep it")
     usage = _usage(eps, "scores" if classifier is not None else "vector")
-    return Written(feature_sizes(encoder, any_size), tuple(notes), usage)
+    return Written(feature_sizes(encoder, any_size), tuple(notes), usage, has_head=classifier is not None)
 
 
 def open_model(folder: Path) -> Model:
