@@ -1,4 +1,4 @@
-"""Exported segmentation and detection models: every head, opened with the library it is for, says what the model says."""
+"""Exported segmentation and detection models, with every head, opened with the library they are for."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def segmented(model: FinetunedModel, batch: Tensor) -> tuple[Tensor, Tensor]:
 
 def check_segmentation(found: Any, model: FinetunedModel, batch: Tensor) -> None:
     logits, labels = segmented(model, batch)
-    assert labels.unique().numel() > 1  # a head that was lost would say the same everywhere
+    assert logits.std(dim=(2, 3)).max() > 0.02  # a head that was lost would say the same everywhere
     torch.testing.assert_close(torch.as_tensor(found["logits"]), logits, atol=1e-4, rtol=1e-5)
     assert (torch.as_tensor(found["labels"]) == labels).float().mean() > 0.99
 
@@ -112,10 +112,8 @@ def test_segmentation_as_onnx_at_any_size(tmp_path: Path) -> None:
     session = runtime.InferenceSession(tmp_path / "out" / "model.onnx", providers=["CPUExecutionProvider"])
     for count, height, width in SHAPES:
         batch = images(count, height, width)
-        found = dict(
-            zip(("logits", "labels"), session.run(["logits", "labels"], {"images": batch.numpy()}), strict=True)
-        )
-        check_segmentation(found, model, batch)
+        logits, labels = session.run(["logits", "labels"], {"images": batch.numpy()})
+        check_segmentation({"logits": logits, "labels": labels}, model, batch)
     described = session.get_modelmeta().custom_metadata_map
     assert json.loads(described["classes"]) == ["c0", "c1", "c2"]
     assert json.loads(described["mean"]) == [0.5] * 3

@@ -215,10 +215,8 @@ def test_what_is_found_does_not_depend_on_the_first_image() -> None:
 def test_anchors_are_those_of_torchvision() -> None:
     ours = Anchors((8.0, 16.0), (4, 8), (0.5, 1.0, 2.0))
     theirs = AnchorGenerator(((8.0,), (16.0,)), ((0.5, 1.0, 2.0),) * 2)
-    maps, images = (
-        [torch.zeros(2, 5, 8, 6), torch.zeros(2, 5, 4, 3)],
-        ImageList(torch.zeros(2, 3, 32, 24), [(32, 24)] * 2),
-    )
+    maps = [torch.zeros(2, 5, 8, 6), torch.zeros(2, 5, 4, 3)]
+    images = ImageList(torch.zeros(2, 3, 32, 24), [(32, 24)] * 2)
     for found, expected in zip(ours(images, maps), theirs(images, maps), strict=True):
         torch.testing.assert_close(found, expected)
 
