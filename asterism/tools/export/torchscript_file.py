@@ -31,7 +31,8 @@ def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
             torch.jit.save(recorded, scratch / _FILE, {_DESCRIPTION: description})
             _copy_without_sources(scratch / _FILE, folder / _FILE)
     sizes = output_sizes(encoder, graph.any_size)
-    return Written(sizes, notes_of(encoder, graph), _usage(encoder, graph, outputs))
+    with_torchvision = "torchvision::" in str(recorded.inlined_graph)
+    return Written(sizes, notes_of(encoder, graph), _usage(encoder, graph, outputs, with_torchvision))
 
 
 def open_model(folder: Path) -> Model:
@@ -51,15 +52,17 @@ def _copy_without_sources(archive: Path, target: Path) -> None:
 TORCHSCRIPT = Target("torchscript", "pytorch", (_FILE,), write, open_model)
 
 
-def _usage(encoder: Encoder, graph: Graph, outputs: list[str]) -> str:
+def _usage(encoder: Encoder, graph: Graph, outputs: list[str], with_torchvision: bool) -> str:
+    needed = "torch and torchvision are" if with_torchvision else "torch is"
+    operators = "import torchvision  # has operators of the graph\n" if with_torchvision else ""
     return f"""\
 {inputs_and_outputs(encoder, graph, _FILE, outputs)}
-They come as a dictionary. Only torch is needed.
+They come as a dictionary. Only {needed} needed.
 
 ```python
 import numpy as np
 import torch
-from PIL import Image
+{operators}from PIL import Image
 
 model = torch.jit.load("{_FILE}", map_location="cpu")  # or "cuda", "mps"
 image = Image.open("photo.jpg").convert("RGB").resize({fitting_size(encoder)}, Image.BICUBIC)
