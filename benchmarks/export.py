@@ -1,12 +1,14 @@
 """Size, largest difference and speed of every export, compared with the same encoder in PyTorch, in one run.
 
-    python benchmarks/export.py [--model RUN|FILE] [--targets onnx,hf] [--dtypes float32] [--images 8] [--rounds 9]
+    python benchmarks/export.py [--model RUN|FILE] [--kinds encoder,upernet] [--targets onnx,hf] [--dtypes float32]
+        [--images 8] [--rounds 9]
 
-Without --model, an untrained STELLAR-like network of the recipes' CPU size: 64 pixels, patches of 8, 192 channels, 4
-blocks, 8 concepts. Rounds alternate between PyTorch and the exports, and the best round of each counts, because other
-programs may use the same cores. "speed" is the time of PyTorch over that of the export: above 1 the export is faster.
-All run on the CPU with the given number of threads, on images of the encoder's size. The difference is the largest of
-any output, over the encoder's size and, where the export takes it, one that is larger and not square.
+Without --model, untrained networks of the recipes' CPU size: 64 pixels, patches of 8, 192 channels, 4 blocks. The kind
+`encoder` is STELLAR-like, with 8 concepts; the others are fine-tuned models with this head. Rounds alternate between
+PyTorch and the exports, and the best round of each counts, because other programs may use the same cores. "speed" is
+the time of PyTorch over that of the export: above 1 the export is faster. All run on the CPU with the given number of
+threads, on images of the encoder's size. The difference is the largest of any output, over the encoder's size and,
+where the export takes it, another one that is not square.
 """
 
 from __future__ import annotations
@@ -20,19 +22,42 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+import asterism
 from asterism.errors import UserError
-from asterism.nn.backbone import BackboneConfig, build_backbone
+from asterism.finetuning.detection.detect import Detect, DetectConfig
+from asterism.finetuning.model import FinetunedModel
+from asterism.finetuning.segmentation.segment import Segment, SegmentConfig
+from asterism.finetuning.task import Start
+from asterism.nn.backbone import Backbone, BackboneConfig, build_backbone
 from asterism.nn.concepts import ConceptEncoder
-from asterism.nn.encoder import Encoder
+from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, Encoder
 from asterism.nn.localization import Localization
-from asterism.nn.weights.load import load_encoder
 from asterism.tools.export.export import DTYPES, TARGETS, export_encoder
+
+_RCNN = {"channels": 64, "hidden": 256, "test_proposals": 100, "score_threshold": 0.0, "anchor_scale": 2.0}
+HEADS: dict[str, dict[str, object]] = {
+    "linear4": {},
+    "upernet": {"channels": 64},
+    "fpn": {"pyramid_channels": 64, "channels": 32},
+    "mask-transformer": {},
+    "yolos": {"tokens": 50},
+    "faster-rcnn": _RCNN,
+    "mask-rcnn": {**_RCNN, "mask_channels": 64},
+    "cascade-mask-rcnn": {**_RCNN, "mask_channels": 64},
+}
 
 
 def main() -> None:
     options = read_options()
     torch.set_num_threads(options.threads)
-    encoder = load_encoder(options.model).eval() if options.model else small_encoder()
+    if options.model:
+        measure(asterism.load(options.model).eval(), options)
+    for kind in () if options.model else options.kinds.split(","):
+        print(kind)
+        measure(small_encoder() if kind == "encoder" else small_model(kind), options)
+
+
+def measure(encoder: Encoder, options: argparse.Namespace) -> None:
     images = torch.rand(options.images, 3, encoder.image_size, encoder.image_size)
     parameters = sum(parameter.numel() for parameter in encoder.parameters())
     print(
@@ -62,6 +87,7 @@ def main() -> None:
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="by default an untrained network")
+    parser.add_argument("--kinds", default="encoder", help="encoder, or heads of segmentation and detection")
     parser.add_argument("--targets", default=",".join(TARGETS))
     parser.add_argument("--dtypes", default="float32,float16,bfloat16")
     parser.add_argument("--images", type=int, default=8, help="images per batch")
@@ -71,12 +97,25 @@ def read_options() -> argparse.Namespace:
 
 
 def small_encoder() -> Encoder:
+    backbone = small_backbone(registers=8)
+    return ConceptEncoder(backbone, Localization(backbone.dim)).eval()
+
+
+def small_model(head: str) -> Encoder:
+    """A fine-tuned model with five classes and a head of modest width."""
+    begin = Start(small_backbone(), IMAGENET_MEAN, IMAGENET_STD, 64, tuple("abcde"))
+    settings = {"name": head, **HEADS[head]}
+    if head in ("linear4", "upernet", "fpn", "mask-transformer"):
+        return FinetunedModel(Segment(SegmentConfig.parse({"head": settings}), begin)).eval()
+    return FinetunedModel(Detect(DetectConfig.parse({"head": settings}), begin)).eval()
+
+
+def small_backbone(registers: int = 0) -> Backbone:
     torch.manual_seed(0)
     config = BackboneConfig(
-        name="vit_small_patch16_224", image_size=64, patch_size=8, dim=192, depth=4, registers=8, init="width"
+        name="vit_small_patch16_224", image_size=64, patch_size=8, dim=192, depth=4, registers=registers, init="width"
     )
-    backbone = build_backbone(config)
-    return ConceptEncoder(backbone, Localization(backbone.dim)).eval()
+    return build_backbone(config)
 
 
 @torch.inference_mode()

@@ -6,6 +6,7 @@ import time
 
 import torch
 
+from asterism.data.sources.source import same_images
 from asterism.evals.result import Result, data_used
 from asterism.finetuning.measuring import measured
 from asterism.finetuning.model import load_model
@@ -28,7 +29,7 @@ def evaluate_task(run: FinetunedRun, data: str, split: str | None, device: torch
         "weights": "best on held-out training images" if recipe.validation is not None else "last",
     }
     notes = []
-    if source.fingerprint == trained_on.fingerprint:
+    if same_images(source, trained_on):
         notes.append("these are the images that the run was trained on, so the values say little about new ones")
     return Result(
         protocol=recipe.task.name,

@@ -21,8 +21,8 @@ from asterism.finetuning.run import MODEL_NAME
 from asterism.finetuning.task import Start, Task, TaskConfig, task_class
 from asterism.images.pictures import Pictures, as_list, read_picture
 from asterism.inputs import parse_json
-from asterism.nn.backbone import bare_network, rebuild_backbone
-from asterism.nn.encoder import FILE_NAME, Encoder, features_of
+from asterism.nn.backbone import Backbone, bare_network, rebuild_backbone
+from asterism.nn.encoder import FILE_NAME, Encoder
 from asterism.nn.safetensors_file import METADATA_KEY, read_safetensors, write_safetensors
 from asterism.nn.weights.load import load_encoder
 from asterism.nn.weights.metadata import ArchitectureDescription, check_fits, checked, description_in
@@ -49,6 +49,7 @@ class FinetunedModel(Encoder):
     def __init__(self, task: Task) -> None:
         super().__init__(task.backbone, task.mean, task.std, task.image_size)
         self.task = task
+        self.canvas = task.canvas
 
     @torch.no_grad()
     def predict(self, images: Pictures) -> Any:
@@ -64,10 +65,11 @@ class FinetunedModel(Encoder):
         return found[0] if single and len(found) == 1 else found
 
     def named_outputs(self, pixels: Float[Tensor, "b 3 h w"]) -> dict[str, Tensor]:
-        """The features, and what the task makes of them."""
-        tokens = self.backbone(pixels)
-        features = features_of(tokens, self.backbone.pool(tokens))
-        return {"cls": features.cls, "patches": features.patches, **self.task.named_outputs(tokens)}
+        """What the task makes of the images, and for some tasks the features too."""
+        return self.task.named_outputs(pixels)
+
+    def set_backbone(self, backbone: Backbone) -> None:
+        self.backbone = self.task.backbone = backbone
 
 
 def save_model(task: Task, folder: Path, step: int | None) -> None:

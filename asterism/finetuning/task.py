@@ -38,7 +38,7 @@ from asterism.finetuning.registry import TASKS
 from asterism.nn.backbone import Backbone
 from asterism.nn.encoder import Triple
 from asterism.nn.layer_depths import block_depths, undecayed
-from asterism.types import Losses, Progress, Tokens
+from asterism.types import Losses, Progress
 from asterism.viz.page import Section
 
 
@@ -185,6 +185,9 @@ class Task(nn.Module, ABC):
 
     Config: ClassVar[type[TaskConfig]]
     primary: ClassVar[str]  # the metric that chooses the best weights; higher is better
+    meanings: ClassVar[Mapping[str, str]]  # of `named_outputs`, with shapes, for readers of an export
+    purpose: ClassVar[str]  # as the Hugging Face Hub calls what the task does
+    canvas: tuple[int, int] | None = None  # height and width to which images are padded; None: they are not
 
     def __init__(self, config: TaskConfig, start: Start) -> None:
         super().__init__()
@@ -259,12 +262,18 @@ class Task(nn.Module, ABC):
     def error(self, prediction: Any, truth: Any) -> float:
         """How wrong a prediction is, to find the worst cases; 0: not at all."""
 
-    def named_outputs(self, tokens: Tokens) -> dict[str, Tensor]:
-        """What an exported model returns for the backbone's tokens, besides the features; must be recordable.
+    @property
+    @abstractmethod
+    def preprocessing(self) -> str:
+        """What `predict` does to an image before it is normalised, for readers of an export."""
 
-        A task whose head takes more than these tokens raises a UserError that says so.
+    @abstractmethod
+    def named_outputs(self, pixels: Float[Tensor, "b 3 h w"]) -> dict[str, Tensor]:
+        """What an exported model returns for normalised pixels, in evaluation mode.
+
+        It must be recordable (`asterism.nn.graph`): no branch may depend on the number or size of the images, and no
+        tensor may be made on a named device.
         """
-        return {}
 
     def linear_classifier(self) -> LinearClassifier | None:
         """The head as one linear layer on the network's vector, for formats that have a place for it."""

@@ -90,6 +90,8 @@ class Backbone(nn.Module, ABC):
     depth: int
     has_cls: bool
     registers: int
+    drop_path: float  # rate of stochastic depth at the last block
+    checkpointing: bool
 
     @abstractmethod
     def forward(

@@ -31,6 +31,8 @@ class Encoder(nn.Module):
     """
 
     step: int | None = None  # optimiser steps of its run, if known
+    # Height and width to which `named_outputs` pads smaller images; None: it takes them as they are.
+    canvas: tuple[int, int] | None = None
 
     def __init__(
         self,
@@ -65,6 +67,10 @@ class Encoder(nn.Module):
         features = self(pixels)
         outputs = {name: getattr(features, name) for name in ("cls", "patches", "sparse", "where")}
         return {name: output for name, output in outputs.items() if output is not None}
+
+    def set_backbone(self, backbone: Backbone) -> None:
+        """Put another backbone in the place of its own, which it must equal: see `asterism.nn.graph`."""
+        self.backbone = backbone
 
     @torch.no_grad()
     def encode(self, images: Pictures) -> Features:

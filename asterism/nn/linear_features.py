@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -9,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from asterism.nn.backbone import Backbone
+from asterism.types import Tokens
 
 _LAYERS = 4
 _LARGE = 768  # channels; from this size on, the last class token and the mean patch token are used
@@ -28,11 +30,19 @@ def linear_feature(
     backbone: Backbone, pixels: Float[Tensor, "b 3 h w"], feature: LinearFeature
 ) -> Float[Tensor, "b d"]:
     """The feature of normalised pixels; `feature` is a chosen one."""
+    return vector_of_layers(backbone, feature_layers(backbone, pixels, feature), feature)
+
+
+def feature_layers(backbone: Backbone, pixels: Float[Tensor, "b 3 h w"], feature: LinearFeature) -> list[Tokens]:
+    """The tokens that a feature is made of; the last ones are those that the backbone returns."""
     if feature in ("cls4", "mean4"):
-        found = backbone.layers(pixels, range(max(0, backbone.depth - _LAYERS), backbone.depth))
-    else:
-        found = [backbone(pixels)]
+        return backbone.layers(pixels, range(max(0, backbone.depth - _LAYERS), backbone.depth))
+    return [backbone(pixels)]
+
+
+def vector_of_layers(backbone: Backbone, layers: Sequence[Tokens], feature: LinearFeature) -> Float[Tensor, "b d"]:
+    """The feature, from its layers."""
     if feature in ("cls", "cls4"):
-        return torch.cat([backbone.pool(each) for each in found], dim=1)
-    means = [each.patches.mean(1) for each in found]
-    return torch.cat([backbone.pool(found[-1]), *means] if feature == "cls-mean" else means, dim=1)
+        return torch.cat([backbone.pool(each) for each in layers], dim=1)
+    means = [each.patches.mean(1) for each in layers]
+    return torch.cat([backbone.pool(layers[-1]), *means] if feature == "cls-mean" else means, dim=1)

@@ -34,7 +34,7 @@ def build_pyramid(backbone: Backbone) -> Pyramid:
 
 def token_map(tokens: Tokens) -> Float[Tensor, "b d rows columns"]:
     """The patch tokens as a feature map."""
-    return tokens.patches.mT.reshape(len(tokens.patches), -1, *tokens.grid)
+    return tokens.patches.mT.reshape(tokens.patches.shape[0], -1, *tokens.grid)
 
 
 class Pyramid(nn.Module, ABC):
@@ -77,7 +77,8 @@ class StagePyramid(Pyramid):
     def forward(self, levels: Sequence[Tokens]) -> Levels:
         normed = [norm(tokens.patches) for norm, tokens in zip(self.norms, levels, strict=True)]
         return [
-            patches.mT.reshape(len(patches), -1, *tokens.grid) for patches, tokens in zip(normed, levels, strict=True)
+            patches.mT.reshape(patches.shape[0], -1, *tokens.grid)
+            for patches, tokens in zip(normed, levels, strict=True)
         ]
 
 

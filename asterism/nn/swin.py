@@ -113,13 +113,12 @@ class Swin(Backbone):
     def attention(self, pixels: Float[Tensor, "b 3 h w"], block: int = -1) -> Float[Tensor, "b heads t t"]:
         raise UserError(f"{self.architecture.name} attends within windows only and has no attention map; choose a ViT")
 
-    def fix_masks(self, image_size: int) -> None:
-        """Compute the attention masks of shifted windows once, for images of this size and no others."""
-        first = image_size // self.network.patch_embed.patch_size[0]
+    def fix_masks(self, size: tuple[int, int]) -> None:
+        """Compute the attention masks of shifted windows once, for images of this height and width and no others."""
         for number, stage in enumerate(self.network.layers):
-            side = first // 2**number
+            rows, columns = (side // (self.network.patch_embed.patch_size[0] * 2**number) for side in size)
             for block in stage.blocks:
-                grid = block.norm1.weight.new_zeros(1, side, side, 1)
+                grid = block.norm1.weight.new_zeros(1, rows, columns, 1)
                 block.register_buffer("attn_mask", block.get_attn_mask(grid), persistent=False)
                 block.dynamic_mask = False
 

@@ -114,8 +114,9 @@ def test_sparse_pooling_needs_concepts() -> None:
         Classify(ClassifyConfig.parse({"head": {"name": "linear", "pooling": "sparse"}}), start())
     with_registers = BACKBONE.model_copy(update={"registers": 4})
     task = Classify(ClassifyConfig.parse({"head": {"name": "linear", "pooling": "sparse"}}), start(with_registers))
-    tokens = task.backbone(torch.rand(2, 3, 16, 16))
-    torch.testing.assert_close(task.named_outputs(tokens)["scores"], task.head(tokens.registers.mean(1)).softmax(1))
+    pixels = torch.rand(2, 3, 16, 16)
+    tokens = task.backbone(pixels)
+    torch.testing.assert_close(task.named_outputs(pixels)["scores"], task.head(tokens.registers.mean(1)).softmax(1))
 
 
 def test_predictions_take_images_of_any_size() -> None:

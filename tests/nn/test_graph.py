@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from asterism.nn.encoder import Encoder
-from asterism.nn.graph import Graph, recording
+from asterism.nn.graph import Graph, _RecordablePool, recording
 from tests.concept_samples import concept_encoder
 from tests.export_samples import small_swin, small_vit, timm_vit
 
@@ -99,6 +99,14 @@ def test_pooling_with_weights_of_its_own(pooling: str) -> None:
     encoder = timm_vit("vit_base_patch16_224", global_pool=pooling)
     images = torch.rand(2, 3, 24, 16)
     torch.testing.assert_close(Graph(encoder)(images), outputs(encoder, images), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("cells", [1, 2, 3, 6])
+def test_pooling_to_a_fixed_grid(cells: int) -> None:
+    pool = torch.nn.AdaptiveAvgPool2d(cells)
+    for height, width in ((1, 1), (2, 5), (7, 6), (13, 12)):
+        maps = torch.rand(2, 3, height, width)
+        torch.testing.assert_close(_RecordablePool(pool)(maps), pool(maps), atol=1e-6, rtol=0)
 
 
 def test_a_graph_does_not_share_weights() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from asterism.data import Source, Subset, open_source
+from asterism.data.sources.source import same_images
 from asterism.data.sources.splits import UnknownSplit
 from asterism.errors import UserError
 from asterism.ops.random import fold, generator
@@ -46,7 +47,7 @@ def open_labelled(choice: DataChoice, holdout: float, seed: int) -> Parts:
             raise
         return _hold_out(train, labels, holdout, seed)
     labels_of(test)
-    if test.fingerprint == train.fingerprint:
+    if same_images(train, test):
         raise UserError(
             f"training and test images are the same ({train.name}); name another --test-split or --train-split"
         )

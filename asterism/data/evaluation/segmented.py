@@ -9,6 +9,7 @@ import torch
 from asterism.data.evaluation.labelled import DataChoice, Parts
 from asterism.data.sources.segmented import SegmentedSource, SegmentedSubset
 from asterism.data.sources.segmented_layouts import open_segmented
+from asterism.data.sources.source import same_images
 from asterism.data.sources.splits import UnknownSplit
 from asterism.errors import UserError
 from asterism.ops.random import fold, generator
@@ -35,7 +36,7 @@ def open_segmented_parts(choice: DataChoice, holdout: float, seed: int) -> Segme
         if choice.test_split is not None:
             raise
         return _hold_out(train, holdout, seed)
-    if test.fingerprint == train.fingerprint:
+    if same_images(train, test):
         if choice.test_split is not None:
             raise UserError(
                 f"training and test images are the same ({train.name}); name another --test-split or --train-split"

@@ -60,3 +60,11 @@ class Source(Protocol):
     def files(self) -> Iterable[Path]:
         """Every file that images or masks are read from; none if they do not come from files."""
         ...
+
+
+def same_images(one: Source, other: Source) -> bool:
+    """Whether two sources are the same part of the same data.
+
+    Fingerprints are of relative paths: `train/cat/1.png` and `test/cat/1.png` differ in the names of their sources.
+    """
+    return one.fingerprint == other.fingerprint and one.name == other.name

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -55,7 +56,7 @@ from asterism.finetuning.task import (
 from asterism.images.square import center_square, usual_resize
 from asterism.ops import collectives
 from asterism.ranges import ShareBelowOne
-from asterism.types import Losses, Progress, Tokens
+from asterism.types import Losses, Progress
 from asterism.viz.captioned import captioned
 from asterism.viz.page import Section
 
@@ -141,6 +142,8 @@ class Classify(Task):
 
     Config = ClassifyConfig
     primary = "top1"
+    purpose = "image-classification"
+    meanings = MappingProxyType({"scores": "the probability of each class [batch, classes]"})
     config: ClassifyConfig
 
     def __init__(self, config: ClassifyConfig, start: Start) -> None:
@@ -196,13 +199,19 @@ class Classify(Task):
     def predict(self, images: Sequence[UInt8[Tensor, "3 _ _"]]) -> list[Classes]:
         resize = usual_resize(self.image_size)
         squares = torch.stack([center_square(image, self.image_size, resize) for image in images])
-        tokens = self.backbone(self.normalise(squares))
-        scores = self.named_outputs(tokens)["scores"].float().cpu()
+        scores = self.named_outputs(self.normalise(squares))["scores"].float().cpu()
         return [Classes(row, self.classes) for row in scores]
 
-    def named_outputs(self, tokens: Tokens) -> dict[str, Tensor]:
+    @property
+    def preprocessing(self) -> str:
+        side = usual_resize(self.image_size)
+        return f"shorter side to {side} (bicubic, antialiased), then the centre square of {self.image_size}"
+
+    def named_outputs(self, pixels: Float[Tensor, "b 3 h w"]) -> dict[str, Tensor]:
+        tokens = self.backbone(pixels)
         logits = self.head(pooled(tokens, self.backbone, self.config.head.pooling))
-        return {"scores": logits.float().softmax(dim=1)}
+        scores = logits.float().softmax(dim=1)
+        return {"cls": self.backbone.pool(tokens), "patches": tokens.patches, "scores": scores}
 
     def linear_classifier(self) -> LinearClassifier | None:
         head = self.config.head

@@ -21,16 +21,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asterism.data.sample_loader import MakeBatch
-from asterism.errors import UserError
 from asterism.evals.probes.heads import linear_layer
 from asterism.finetuning.classification.classify import Accuracy, Classes, Classify, Label
 from asterism.finetuning.classification.timm_images import AugmentationConfig, TimmImages
 from asterism.finetuning.task import LinearClassifier, Metric, Start, Task, TaskBatch, TaskConfig
 from asterism.images.square import center_square, usual_resize
-from asterism.nn.linear_features import LinearFeature, chosen_feature, linear_feature
+from asterism.nn.linear_features import (
+    LinearFeature,
+    chosen_feature,
+    feature_layers,
+    linear_feature,
+    vector_of_layers,
+)
 from asterism.ops import collectives
 from asterism.ranges import Positive
-from asterism.types import Losses, Progress, Tokens
+from asterism.types import Losses, Progress
 
 
 class ProbeConfig(TaskConfig):
@@ -130,16 +135,11 @@ class Probe(Classify):
     def decide(self, values: Mapping[str, float]) -> None:
         self.chosen.fill_(int(values["classifier"]))
 
-    def named_outputs(self, tokens: Tokens) -> dict[str, Tensor]:
-        if self.feature in ("cls4", "mean4"):
-            raise UserError(
-                "this linear probe reads several blocks of the network, and an export has only the last; train it with "
-                "task.feature=cls, or export the encoder"
-            )
-        own, mean = self.backbone.pool(tokens), tokens.patches.mean(dim=1)
-        parts = {"cls": [own], "mean": [mean], "cls-mean": [own, mean]}[self.feature]
-        head = self.heads[int(self.chosen)]
-        return {"scores": head(torch.cat(parts, dim=1).float()).softmax(dim=1)}
+    def named_outputs(self, pixels: Float[Tensor, "b 3 h w"]) -> dict[str, Tensor]:
+        layers = feature_layers(self.backbone, pixels, self.feature)
+        vectors = vector_of_layers(self.backbone, layers, self.feature)
+        scores = self.heads[int(self.chosen)](vectors).float().softmax(dim=1)
+        return {"cls": self.backbone.pool(layers[-1]), "patches": layers[-1].patches, "scores": scores}
 
     def linear_classifier(self) -> LinearClassifier | None:
         if self.feature not in ("cls", "mean"):

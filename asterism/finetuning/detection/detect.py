@@ -45,7 +45,7 @@ from asterism.finetuning.detection.objects import SURE, Detections, TrueObjects,
 from asterism.finetuning.detection.output import CocoResults
 from asterism.finetuning.detection.uavdt_precision import UavdtPrecision
 from asterism.finetuning.task import Metric, PredictionWriter, Start, Task, TaskBatch, TaskConfig, chosen_head
-from asterism.types import Losses, Progress, Tokens
+from asterism.types import Losses, Progress
 from asterism.viz.page import Section
 
 _AT_ONCE = 4  # images in a forward pass of `predict`
@@ -87,12 +87,25 @@ class Detect(Task):
 
     Config = DetectConfig
     primary = "AP"
+    purpose = "object-detection"
+    meanings = MappingProxyType(
+        {
+            "boxes": "left, top, right, bottom in pixels of the input, by falling score [batch, detections, 4]",
+            "scores": "the probability of each detection; 0: the row is not used [batch, detections]",
+            "labels": "the class of each detection, counted from 0; -1: the row is not used [batch, detections]",
+            "masks": "the probability that each of 28×28 cells of a box belongs to its object "
+            "[batch, detections, 28, 28]",
+        }
+    )
     config: DetectConfig
+    canvas: tuple[int, int]
+    blank: Float[Tensor, " side"]  # zeros, which a recorded graph cannot make without naming a device
 
     def __init__(self, config: DetectConfig, start: Start) -> None:
         super().__init__(config, start)
         self.head = build_head(config.head, start.backbone, len(start.classes))
         self.canvas = resolved_canvas(config.sizes, start.image_size, self.head.stride)
+        self.register_buffer("blank", torch.zeros(max(self.canvas)), persistent=False)
 
     @classmethod
     def open(cls, config: DetectConfig, path: str, split: str | None) -> Source:
@@ -148,12 +161,18 @@ class Detect(Task):
             made += [self._detections(*each) for each in zip(found, sizes, originals, strict=True)]
         return made
 
-    def named_outputs(self, tokens: Tokens) -> dict[str, Tensor]:
-        raise UserError(
-            "a detector cannot be recorded: its head takes more than the last tokens, and the number of its "
-            "detections varies; export encoder.safetensors of the run, which is its backbone, or use "
-            "`asterism predict`"
-        )
+    @property
+    def preprocessing(self) -> str:
+        height, width = self.canvas
+        shorter = max(self.config.sizes.shorter, default=None)
+        limit = "" if shorter is None else f", with a shorter side of at most {shorter}"
+        return f"as large as fits into {height}×{width} (bilinear, antialiased){limit}; the rest is padded inside"
+
+    def named_outputs(self, pixels: Float[Tensor, "b 3 h w"]) -> dict[str, Tensor]:
+        """Detections in pixels of the images, which may be smaller than the canvas."""
+        height, width = (torch.ones_like(line).float().sum() for line in (pixels[0, 0, :, 0], pixels[0, 0, 0]))
+        edges = torch.stack([width, height, width, height])
+        return self.head.table(self.backbone, self._on_canvas(pixels), edges).named()
 
     def truth(self, sample: Sample) -> TrueObjects:
         assert isinstance(sample, SampleWithObjects)
@@ -190,6 +209,13 @@ class Detect(Task):
 
     def without_decay(self) -> set[str]:
         return super().without_decay() | ({"head.tokens"} if hasattr(self.head, "tokens") else set())
+
+    def _on_canvas(self, pixels: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 H W"]:
+        """Zeros to the right and below; images that are larger than the canvas raise."""
+        below = self.blank[pixels.shape[2] : self.canvas[0]].view(1, 1, -1, 1)
+        right = self.blank[pixels.shape[3] : self.canvas[1]].view(1, 1, 1, -1)
+        tall = torch.cat([pixels, below.expand(pixels.shape[0], 3, -1, pixels.shape[3])], dim=2)
+        return torch.cat([tall, right.expand(pixels.shape[0], 3, tall.shape[2], -1)], dim=3).expand(-1, 3, *self.canvas)
 
     def _detections(self, found: Found, size: tuple[int, int], original: tuple[int, int]) -> Detections:
         """Detections in pixels of the original image."""

@@ -20,7 +20,6 @@ from asterism.errors import UserError
 from asterism.finetuning.detection.window_attention import check_windows_fit, global_blocks, windowed_tokens
 from asterism.nn.backbone import Backbone
 from asterism.nn.pyramid import build_pyramid, token_map
-from asterism.nn.vit import ViT
 from asterism.ops.precision import at_least_float32
 
 PyramidName = Literal["levels", "simple"]
@@ -59,6 +58,11 @@ class PyramidFeatures(nn.Module):
         """Pixels per cell of the coarsest map that regions are cut from."""
         return self.strides[-1]
 
+    @property
+    def cells(self) -> tuple[float, ...]:
+        """Exact pixels per cell of these maps: a patch of 14 pixels has cells of 3.5 on the finest."""
+        return tuple(self.stride / 2**finer for finer in reversed(range(len(LEVELS))))
+
     def forward(
         self, backbone: Backbone, images: Float[Tensor, "b 3 h w"], drop_keys: Int[Tensor, " b"] | None
     ) -> dict[str, Float[Tensor, "b c _ _"]]:
@@ -67,7 +71,6 @@ class PyramidFeatures(nn.Module):
             maps = dict(zip(LEVELS, self.pyramid(tokens), strict=True))
             return self.network(maps)
         if self.window is not None:
-            assert isinstance(backbone, ViT)
             last = windowed_tokens(backbone, images, self.window, self._whole, drop_keys)
         else:
             (last,) = backbone.block_outputs(images, [backbone.depth - 1], drop_keys=drop_keys)

@@ -12,6 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from asterism.config import Config
+from asterism.finetuning.detection.table import Table
 from asterism.nn.backbone import Backbone
 from asterism.ranges import Count, Few, FewFromZero, InnerShare, NonNegative, Positive, Share
 
@@ -124,6 +125,10 @@ class DetectHead(nn.Module, ABC):
     def detections(
         self, backbone: Backbone, images: Float[Tensor, "b 3 h w"], sizes: Sequence[Size]
     ) -> list[Found]: ...
+
+    @abstractmethod
+    def table(self, backbone: Backbone, images: Float[Tensor, "b 3 h w"], edges: Float[Tensor, 4]) -> Table:
+        """The same for recorded graphs. edges: width, height, width, height of all images without the padding."""
 
 
 def build_head(config: DetectHeadConfig, backbone: Backbone, classes: int) -> DetectHead:

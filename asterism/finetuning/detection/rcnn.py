@@ -6,20 +6,23 @@ regions, which is a function of each image's key, and that losses are means over
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.faster_rcnn import FastRCNNConvFCHead, FastRCNNPredictor, TwoMLPHead
 from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 from torchvision.models.detection.roi_heads import RoIHeads
 from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
 from torchvision.ops import MultiScaleRoIAlign
+from torchvision.ops.poolers import initLevelMapper
 
+from asterism.errors import UserError
+from asterism.finetuning.detection.anchors import Anchors
 from asterism.finetuning.detection.cascade import AgnosticPredictor, CascadeRoIHeads
 from asterism.finetuning.detection.features import LEVELS, PyramidFeatures, as_float32
 from asterism.finetuning.detection.heads import (
@@ -34,6 +37,7 @@ from asterism.finetuning.detection.heads import (
 )
 from asterism.finetuning.detection.sampling import KeyedSampler
 from asterism.finetuning.detection.shares import weighted_by_share
+from asterism.finetuning.detection.table import Extent, Table, rcnn_table
 from asterism.nn.backbone import Backbone
 
 _PROPOSALS, _REGIONS = 0x41, 0x42  # separate these draws from other uses of an image's key
@@ -59,12 +63,13 @@ class Rcnn(DetectHead):
         self.features = PyramidFeatures(backbone, config.pyramid, config.channels, config.window, config.whole_blocks)
         self.features.freeze_unused(backbone)
         self.stride = self.features.stride
-        self.rpn = _proposals(config, self.features.strides)
+        self.rpn = _proposals(config, self.features.strides, self.features.cells)
         if isinstance(config, CascadeMaskRcnnConfig):
-            stages = [_stage(config, classes, place) for place in range(len(config.overlaps))]
+            places = range(len(config.overlaps))
+            stages = [_stage(config, classes, self.features.cells, place) for place in places]
             self.roi_heads: RoIHeads | CascadeRoIHeads = CascadeRoIHeads(stages, config.stage_weights)
         else:
-            self.roi_heads = _stage(config, classes)
+            self.roi_heads = _stage(config, classes, self.features.cells)
 
     def losses(
         self,
@@ -114,6 +119,14 @@ class Rcnn(DetectHead):
             found, _ = self.roi_heads(maps, proposals, list(sizes))
         return [Found(each["boxes"], each["scores"], each["labels"] - 1, each.get("masks")) for each in found]
 
+    def table(self, backbone: Backbone, images: Float[Tensor, "b 3 h w"], edges: Float[Tensor, 4]) -> Table:
+        if images.dtype != torch.float32:
+            raise UserError("the coordinates of an R-CNN's boxes need full precision; use --dtype float32")
+        maps = self.features(backbone, images, None)
+        heads = self.roi_heads
+        stages = list(heads.stages) if isinstance(heads, CascadeRoIHeads) else [heads]
+        return rcnn_table(self.rpn, stages, maps, Extent(edges, (images.shape[2], images.shape[3])))
+
     def _samplers(self) -> tuple[KeyedSampler, KeyedSampler]:
         return self.rpn.fg_bg_sampler, self.roi_heads.fg_bg_sampler
 
@@ -127,11 +140,10 @@ class Rcnn(DetectHead):
         return self.roi_heads.objects[stage] if isinstance(self.roi_heads, CascadeRoIHeads) else regions.objects
 
 
-def _proposals(config: FasterRcnnConfig, strides: Sequence[int]) -> RegionProposalNetwork:
+def _proposals(config: FasterRcnnConfig, strides: Sequence[int], cells: Sequence[float]) -> RegionProposalNetwork:
     sides = [config.anchor_scale * stride for stride in (*strides, 2 * strides[-1])]
-    anchors = AnchorGenerator(tuple((side,) for side in sides), (tuple(config.anchor_ratios),) * len(sides))
     network = RegionProposalNetwork(
-        anchors,
+        Anchors(sides, (*cells, 2 * cells[-1]), tuple(config.anchor_ratios)),
         RPNHead(config.channels, len(config.anchor_ratios), conv_depth=config.rpn_convolutions),
         fg_iou_thresh=0.7,
         bg_iou_thresh=0.3,
@@ -145,8 +157,8 @@ def _proposals(config: FasterRcnnConfig, strides: Sequence[int]) -> RegionPropos
     return network
 
 
-def _stage(config: FasterRcnnConfig, classes: int, place: int | None = None) -> RoIHeads:
-    """The heads that look at regions; place: the number of a stage of a cascade."""
+def _stage(config: FasterRcnnConfig, classes: int, cells: Sequence[float], place: int | None = None) -> RoIHeads:
+    """The heads that look at regions; cells: pixels per cell of the maps; place: the number of a stage of a cascade."""
     overlap, sharper = 0.5, 1
     if place is not None:
         assert isinstance(config, CascadeMaskRcnnConfig)
@@ -156,12 +168,12 @@ def _stage(config: FasterRcnnConfig, classes: int, place: int | None = None) -> 
     if isinstance(config, MaskRcnnConfig):
         layers = (config.mask_channels,) * config.mask_convolutions
         masks = {
-            "mask_roi_pool": MultiScaleRoIAlign(LEVELS, _MASK_CELLS, _SAMPLES),
+            "mask_roi_pool": _pool(_MASK_CELLS, cells),
             "mask_head": MaskRCNNHeads(config.channels, layers, 1),
             "mask_predictor": MaskRCNNPredictor(config.mask_channels, config.mask_channels, 1 + classes),
         }
     heads = RoIHeads(
-        MultiScaleRoIAlign(LEVELS, _BOX_CELLS, _SAMPLES),
+        _pool(_BOX_CELLS, cells),
         _box_layers(config),
         predictor(config.hidden, 1 + classes),
         fg_iou_thresh=overlap,
@@ -176,6 +188,19 @@ def _stage(config: FasterRcnnConfig, classes: int, place: int | None = None) -> 
     )
     heads.fg_bg_sampler = KeyedSampler(config.regions, config.positive, _REGIONS)
     return heads
+
+
+def _pool(side: int, cells: Sequence[float]) -> MultiScaleRoIAlign:
+    """Cuts regions out of maps.
+
+    torchvision would take the scales of the maps from the first images that it sees, as the nearest powers of two. The
+    padding is not counted there, so that a first batch of flat images would double every scale, for good.
+    """
+    pool = MultiScaleRoIAlign(LEVELS, side, _SAMPLES)
+    pool.scales = [1 / cell for cell in cells]
+    finest, coarsest = (round(math.log2(cell)) for cell in (cells[0], cells[-1]))
+    pool.map_levels = initLevelMapper(finest, coarsest, pool.canonical_scale, pool.canonical_level)
+    return pool
 
 
 def _box_layers(config: FasterRcnnConfig) -> Any:

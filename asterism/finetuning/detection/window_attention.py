@@ -6,6 +6,8 @@ left out, as in ViTDet: a window has no place for them.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
@@ -34,19 +36,24 @@ def global_blocks(depth: int, count: int) -> set[int]:
 
 
 def windowed_tokens(
-    backbone: ViT, pixels: Float[Tensor, "b 3 h w"], window: int, whole: set[int], drop_keys: Int[Tensor, " b"] | None
+    backbone: Backbone,
+    pixels: Float[Tensor, "b 3 h w"],
+    window: int,
+    whole: set[int],
+    drop_keys: Int[Tensor, " b"] | None,
 ) -> Tokens:
     """Patch tokens after the last block, without the final norm. whole: blocks that attend everywhere."""
     embedded = backbone.embedded(pixels)
     x, grid = embedded.patches, embedded.grid
     factors = branch_factors(drop_keys, backbone.depth, backbone.drop_path)
-    for index, block in enumerate(backbone.network.blocks):
+    network: Any = backbone.network
+    for index, block in enumerate(network.blocks):
         factor = factors[index]
         if index in whole:
             x = run_block(block, x, factor, backbone.checkpointing)
             continue
         windows, allowed = to_windows(x, grid, window)
-        count = len(windows) // len(x)
+        count = windows.shape[0] // x.shape[0]
         repeated = None if factor is None else factor.repeat_interleave(count, dim=1)
         windows = run_block(block, windows, repeated, backbone.checkpointing, (allowed,))
         x = from_windows(windows, grid, window)
@@ -62,12 +69,12 @@ def to_windows(
     """
     rows, columns = grid
     below, right = -rows % window, -columns % window
-    maps = F.pad(x.reshape(len(x), rows, columns, -1), (0, 0, 0, right, 0, below))
+    maps = F.pad(x.reshape(x.shape[0], rows, columns, -1), (0, 0, 0, right, 0, below))
     cells = _cut(maps, window)
     if not below and not right:
         return cells, None
     real = F.pad(x.new_ones(1, rows, columns, 1), (0, 0, 0, right, 0, below))
-    allowed = _cut(real, window)[..., 0].bool().repeat(len(x), 1)
+    allowed = _cut(real, window)[..., 0].bool().repeat(x.shape[0], 1)
     return cells, allowed[:, None, None]
 
 
@@ -75,7 +82,7 @@ def from_windows(windows: Float[Tensor, "windows cells d"], grid: Grid, window: 
     """The inverse of `to_windows`."""
     rows, columns = (-(-side // window) for side in grid)
     maps = windows.view(-1, rows, columns, window, window, windows.shape[2]).permute(0, 1, 3, 2, 4, 5)
-    whole = maps.reshape(len(maps), rows * window, columns * window, -1)
+    whole = maps.reshape(maps.shape[0], rows * window, columns * window, -1)
     return whole[:, : grid[0], : grid[1]].flatten(1, 2)
 
 

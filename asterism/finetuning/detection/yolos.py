@@ -12,6 +12,7 @@ Differs from the paper: positions are added before the first block only, not in 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -23,6 +24,7 @@ from asterism.errors import UserError
 from asterism.finetuning.detection.heads import DetectHead, Found, HeadLosses, Size, Targets, YolosConfig
 from asterism.finetuning.detection.matching import least_cost_pairs
 from asterism.finetuning.detection.shares import weighted_by_share
+from asterism.finetuning.detection.table import Extent, Table, top_rows
 from asterism.nn.backbone import Backbone
 from asterism.nn.stochastic_depth import branch_factors, run_block
 from asterism.nn.vit import ViT
@@ -80,20 +82,29 @@ class Yolos(DetectHead):
             found.append(Found(box[inside], score[order][inside], label[order][inside], None))
         return found
 
+    def table(self, backbone: Backbone, images: Float[Tensor, "b 3 h w"], edges: Float[Tensor, 4]) -> Table:
+        logits, shares = self._predicted(backbone, images, None)
+        scores, labels = logits.softmax(dim=2)[..., :-1].max(dim=2)
+        canvas = (images.shape[2], images.shape[3])
+        left, top, right, bottom = box_convert(shares, "cxcywh", "xyxy").unbind(dim=2)
+        boxes = torch.stack([left * canvas[1], top * canvas[0], right * canvas[1], bottom * canvas[0]], dim=2)
+        boxes = Extent(edges, canvas).clipped(boxes)
+        inside = (boxes[..., 2:] > boxes[..., :2]).all(dim=2)
+        shown = torch.where(inside & (scores >= self.config.score_threshold), scores, 0)
+        return top_rows(boxes, shown, labels.float(), self.config.detections)
+
     def _predicted(
         self, backbone: Backbone, images: Float[Tensor, "b 3 h w"], keys: Int[Tensor, " b"] | None
     ) -> tuple[Float[Tensor, "b t c"], Float[Tensor, "b t 4"]]:
         """Class logits, the last of which is "nothing", and boxes as shares."""
-        assert isinstance(backbone, ViT)
+        network: Any = backbone.network
         embedded = backbone.embedded(images)
         cls = [] if embedded.cls is None else [embedded.cls[:, None]]
-        tokens = self.tokens.expand(len(images), -1, -1)
+        tokens = self.tokens.expand(images.shape[0], -1, -1)
         x = torch.cat([*cls, embedded.registers, embedded.patches, tokens.to(embedded.patches.dtype)], dim=1)
-        for block, factor in zip(
-            backbone.network.blocks, branch_factors(keys, backbone.depth, backbone.drop_path), strict=True
-        ):
+        for block, factor in zip(network.blocks, branch_factors(keys, backbone.depth, backbone.drop_path), strict=True):
             x = run_block(block, x, factor, backbone.checkpointing)
-        own = backbone.network.norm(x[:, -self.config.tokens :])
+        own = network.norm(x[:, -self.config.tokens :])
         return self.class_layers(own).float(), self.box_layers(own).float().sigmoid()
 
     def _scale(self, images: Tensor) -> Float[Tensor, " edges"]:

@@ -44,7 +44,7 @@ from asterism.images.masks import VOID
 from asterism.ops.patch_labels import class_counts, majority_labels
 from asterism.ops.segmentation_metrics import confusion, scores
 from asterism.ranges import Pixels, PositiveShare
-from asterism.types import Losses, Progress, Tokens
+from asterism.types import Losses, Progress
 from asterism.viz.mask_overlay import overlay
 from asterism.viz.page import Section
 
@@ -109,6 +109,13 @@ class Segment(Task):
 
     Config = SegmentConfig
     primary = "miou"
+    purpose = "image-segmentation"
+    meanings = MappingProxyType(
+        {
+            "logits": "logits of the classes on the grid of the head [batch, classes, rows, columns]",
+            "labels": "the class of every pixel, counted from 0 [batch, height, width]",
+        }
+    )
     config: SegmentConfig
 
     def __init__(self, config: SegmentConfig, start: Start) -> None:
@@ -174,8 +181,18 @@ class Segment(Task):
         maps = label_maps(map(self._prepared, images), self._logits, window, stride)
         return [Segmentation(mask, self.classes) for mask in maps]
 
-    def named_outputs(self, tokens: Tokens) -> dict[str, Tensor]:
-        return {"patch_scores": self.head.scores_of(tokens.patches)}
+    @property
+    def preprocessing(self) -> str:
+        resized_to = f"shorter side to {self._side} (bilinear, antialiased)"
+        if self.config.inference == "whole":
+            return f"{resized_to}, both sides rounded to multiples of {self.backbone.patch_size}"
+        return f"{resized_to}, then squares of {self.image_size} that overlap, whose logits are averaged"
+
+    def named_outputs(self, pixels: Float[Tensor, "b 3 h w"]) -> dict[str, Tensor]:
+        """Logits on the grid of the head, and the class of every pixel. The whole image is looked at once."""
+        logits = self._logits(pixels).float()
+        fine = F.interpolate(logits, (pixels.shape[2], pixels.shape[3]), mode="bilinear", align_corners=False)
+        return {"logits": logits, "labels": fine.argmax(dim=1)}
 
     def truth(self, sample: Sample) -> Labels:
         if sample.semantic is None:

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from asterism.images.square import usual_resize
 from asterism.nn.backbone import Backbone
 from asterism.nn.encoder import Encoder
 from asterism.nn.rope_vit import RopeViT
@@ -88,7 +89,8 @@ def timm_config(encoder: Encoder, classifier: TimmClassifier | None = None) -> d
             "input_size": [3, encoder.image_size, encoder.image_size],
             "fixed_input_size": isinstance(backbone, Swin),
             "interpolation": "bicubic",
-            "crop_pct": 1.0,  # `encode` crops the centre square and nothing more
+            # `encode` crops the centre square and nothing more; classifiers see a smaller part of large images.
+            "crop_pct": 1.0 if classifier is None else encoder.image_size / usual_resize(encoder.image_size),
             "crop_mode": "center",
             "mean": list(encoder.mean),
             "std": list(encoder.std),

@@ -8,6 +8,7 @@ from typing import Any
 
 from asterism.errors import UserError
 from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, Triple
+from asterism.nn.positions import Resampling
 from asterism.nn.weights import dinov3
 from asterism.nn.weights.checkpoint_file import CheckpointFile
 from asterism.nn.weights.description import Description, activation_named
@@ -60,6 +61,9 @@ def _vit(file: CheckpointFile, prefix: str) -> Layout:
     mean, std = (_HALF, _HALF) if supervised else (IMAGENET_MEAN, IMAGENET_STD)
     usual = Description(usual_heads(size[0]), 1e-6 if scaled else 1e-12, activation, "class", mean, std)
     known_kind = scaled or kind is not None
+    resampling: Resampling = "antialiased" if "reg_token" in tensors else "plain"
+    if "reg_token" in tensors and not tensors["reg_token"].numel():  # a model of that class without registers
+        del tensors["reg_token"]
     if "reg_token" in tensors:  # appended after positions were added to the class token and the patches
         tensors["cls_token"] = tensors["cls_token"] + tensors["pos_embed"][:, :1]
         tensors["pos_embed"] = tensors["pos_embed"][:, 1:]
@@ -68,7 +72,7 @@ def _vit(file: CheckpointFile, prefix: str) -> Layout:
         said=said,
         usual=usual,
         certain=_ALL if known_kind and size in (_DINOV2 if scaled else _VITS) else frozenset(),
-        resampling="antialiased" if "reg_token" in tensors else "plain",
+        resampling=resampling,
         mask_token=None if token is None else token.reshape(1, -1),
     )
 

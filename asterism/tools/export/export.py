@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional as F
 
 from asterism.errors import MissingExtra, UserError, unknown
 from asterism.files import filling
 from asterism.nn.encoder import Encoder
+from asterism.tools.export.differences import largest, largest_difference
 from asterism.tools.export.hf_folder import HF
 from asterism.tools.export.model_card import FILE as CARD
 from asterism.tools.export.model_card import Origin, model_card
@@ -100,28 +102,31 @@ def _difference(encoder: Encoder, target: Target, folder: Path, written: Written
         model = target.open(folder)
     except MissingExtra:
         return None
-    largest = max(largest_difference(encoder, model, images) for images in _trial_images(encoder, written.any_size))
+    found = largest([_difference_at(encoder, model, *size) for size in written.sizes])
     precision = str(dtype).removeprefix("torch.")
-    if not math.isfinite(largest):
+    if not math.isfinite(found):
         raise UserError(f"in {precision} some features are infinite or undefined; choose another --dtype")
-    if dtype == torch.float32 and largest > _TOLERANCE:
+    if dtype == torch.float32 and found > _TOLERANCE:
         raise UserError(
-            f"the exported model would differ from the encoder by {largest:.1e} (more than {_TOLERANCE:g}), so nothing "
+            f"the exported model would differ from the encoder by {found:.1e} (more than {_TOLERANCE:g}), so nothing "
             f"was written; choose another --to than {target.name}"
         )
-    return largest
+    return found
 
 
 @torch.no_grad()
-def largest_difference(encoder: Encoder, model: Model, images: Float[Tensor, "b 3 h w"]) -> float:
-    """Largest absolute difference of the model's outputs from those of the encoder that have the same names."""
-    expected = encoder.named_outputs(encoder.normalise(images))
-    return max(float((output.float() - expected[name]).abs().max()) for name, output in model(images).items())
+def _difference_at(encoder: Encoder, model: Model, height: int, width: int) -> float:
+    images = trial_images(height, width)
+    found, pixels = model(images), encoder.normalise(images)
+    # A format without a place for a task's head has the features alone, which the task may not return.
+    features_only = found.keys() <= {"cls", "patches"}
+    expected = Encoder.named_outputs(encoder, pixels) if features_only else encoder.named_outputs(pixels)
+    return largest_difference(expected, found)
 
 
-def _trial_images(encoder: Encoder, any_size: bool) -> Iterator[Float[Tensor, "b 3 h w"]]:
-    """Noise of the encoder's size and, if the export takes any, of a larger one that is not square."""
-    size, side = encoder.image_size, encoder.patch_size
-    shapes = [(2, 3, size, size), (1, 3, size + side, size + 2 * side)]
-    for shape in shapes if any_size else shapes[:1]:
-        yield torch.rand(shape, generator=torch.Generator().manual_seed(0))
+def trial_images(height: int, width: int) -> Float[Tensor, "2 3 h w"]:
+    """Noise, and soft spots, in which detectors find more."""
+    draw = torch.Generator().manual_seed(0)
+    noise = torch.rand(1, 3, height, width, generator=draw)
+    spots = F.interpolate(torch.rand(1, 3, 5, 7, generator=draw), (height, width), mode="bicubic").clamp(0, 1)
+    return torch.cat([noise, spots])

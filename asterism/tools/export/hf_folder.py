@@ -13,13 +13,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from asterism.finetuning.model import FinetunedModel
+from asterism.images.square import usual_resize
 from asterism.nn.aligned import AlignedEncoder
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
 from asterism.nn.localization import Localization
 from asterism.nn.vit import ViT
 from asterism.nn.weights.to_transformers import NativeModel, native_model, with_classifier
-from asterism.tools.export.target import Model, Target, Written, needed
+from asterism.tools.export.target import Model, Target, Written, feature_sizes, needed
 
 _CONFIG, _PREPROCESSOR, _WEIGHTS = "config.json", "preprocessor_config.json", "model.safetensors"
 _CONCEPTS = "concepts.safetensors"  # what native classes have no place for: the layers that locate concepts
@@ -31,11 +32,15 @@ def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
     concepts = _localization(encoder)
     precision = str(dtype).removeprefix("torch.")
     _write_json(folder / _CONFIG, {**native.config, "dtype": precision, "asterism": _description(encoder, concepts)})
-    _write_json(folder / _PREPROCESSOR, preprocessor_config(encoder))
+    with_classes = native.config["architectures"][0].endswith("ForImageClassification")
+    resize = usual_resize(encoder.image_size) if with_classes else encoder.image_size
+    _write_json(folder / _PREPROCESSOR, preprocessor_config(encoder, resize))
     _save(native.tensors, folder / _WEIGHTS, dtype)
     if concepts is not None:
         _save(concepts.state_dict(), folder / _CONCEPTS, dtype)
-    return Written(native.any_size, (*native.notes, *_notes(encoder), *left_out), _usage(encoder, native, concepts))
+    notes = (*native.notes, *_notes(encoder), *left_out)
+    usage = _usage(encoder, native, concepts)
+    return Written(feature_sizes(encoder, native.any_size), notes, usage, has_head=not left_out)
 
 
 def _with_head(encoder: Encoder, native: NativeModel) -> tuple[NativeModel, tuple[str, ...]]:
@@ -46,7 +51,9 @@ def _with_head(encoder: Encoder, native: NativeModel) -> tuple[NativeModel, tupl
     mean = linear is not None and (linear.takes_mean or _pooling(encoder) == "mean")
     full = None if linear is None else with_classifier(native, linear.weight, linear.bias, mean, linear.classes)
     if full is None:
-        return native, (f"the head is left out: {native.config['architectures'][0]} has no place for it",)
+        name = native.config["architectures"][0]
+        note = f"the head is left out: {name} has no place for it; --to onnx, torchscript and safetensors keep it"
+        return native, (note,)
     return full, ()
 
 
@@ -111,14 +118,14 @@ def _network(folder: Path) -> Any:
 HF = Target("hf", "transformers", (_CONFIG, _PREPROCESSOR, _WEIGHTS, _CONCEPTS), write, open_model)
 
 
-def preprocessor_config(encoder: Encoder) -> dict[str, Any]:
-    """What `encode` does to an image: shorter side to the image size, centre square, normalisation."""
+def preprocessor_config(encoder: Encoder, resize: int) -> dict[str, Any]:
+    """What `encode` or `predict` does to an image: shorter side to `resize`, centre square, normalisation."""
     size = encoder.image_size
     return {
         "image_processor_type": "BitImageProcessor",
         "do_convert_rgb": True,
         "do_resize": True,
-        "size": {"shortest_edge": size},
+        "size": {"shortest_edge": resize},
         "resample": _BICUBIC,
         "do_center_crop": True,
         "crop_size": {"height": size, "width": size},

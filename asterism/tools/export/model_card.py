@@ -11,12 +11,16 @@ import torch
 
 from asterism.aligning.run import open_aligned
 from asterism.evals.result import Result, read_results
+from asterism.finetuning.model import FinetunedModel
 from asterism.finetuning.run import open_finetuned
+from asterism.finetuning.task import Task
 from asterism.nn.encoder import Encoder
+from asterism.tools.export.graph_card import preprocessing_of
 from asterism.tools.export.target import Target, Written
 from asterism.train.run import is_aligned, is_finetuned, open_run
 
 FILE = "README.md"
+_SHOWN = 30  # classes that are listed
 _UNKNOWN = "unknown"  # one of the Hugging Face Hub's words for licences
 
 
@@ -57,34 +61,46 @@ def model_card(
     origin: Origin, encoder: Encoder, target: Target, written: Written, dtype: torch.dtype, license_name: str | None
 ) -> str:
     notes = "".join(f"- {note}\n" for note in written.notes)
+    task = encoder.task if isinstance(encoder, FinetunedModel) else None
+    whole = task if written.has_head else None  # the task, if its head is there
     parts = [
-        _header(origin, target, license_name),
+        _header(origin, whole, target, license_name),
         f"# {origin.name}\n",
-        f"An image encoder that was pretrained without labels, exported by Asterism {metadata.version('asterism')}.\n",
-        _details(origin, encoder, dtype, license_name),
+        f"{_kind(task, whole)}, exported by Asterism {metadata.version('asterism')}.\n",
+        _details(origin, encoder, whole, dtype, license_name),
         f"## How to use\n\n{written.usage}",
         f"## What differs from the original\n\n{notes}" if notes else None,
         _scores(origin.results),
-        _LIMITS,
+        _LIMITS if whole is None else _TASK_LIMITS,
     ]
     return "\n".join(part for part in parts if part)
 
 
-def _header(origin: Origin, target: Target, license_name: str | None) -> str:
+def _kind(task: Task | None, whole: Task | None) -> str:
+    if task is None:
+        return "An image encoder that was pretrained without labels"
+    purpose = task.purpose.replace("-", " ")
+    if whole is None:
+        return f"The image encoder of a model that was fine-tuned for {purpose}"
+    return f"A model for {purpose}: a pretrained image encoder, fine-tuned with labels"
+
+
+def _header(origin: Origin, whole: Task | None, target: Target, license_name: str | None) -> str:
+    purpose = "image-feature-extraction" if whole is None else whole.purpose
     tags = ["asterism", "self-supervised-learning", "feature-extraction", *([origin.method] if origin.method else [])]
     listed = "\n".join(f"- {tag}" for tag in tags)
     return f"""\
 ---
 license: {license_name or _UNKNOWN}
 library_name: {target.library}
-pipeline_tag: image-feature-extraction
+pipeline_tag: {purpose}
 tags:
 {listed}
 ---
 """
 
 
-def _details(origin: Origin, encoder: Encoder, dtype: torch.dtype, license_name: str | None) -> str:
+def _details(origin: Origin, encoder: Encoder, whole: Task | None, dtype: torch.dtype, license_name: str | None) -> str:
     backbone = encoder.backbone
     parameters = sum(parameter.numel() for parameter in backbone.network.parameters())
     values = {
@@ -93,11 +109,14 @@ def _details(origin: Origin, encoder: Encoder, dtype: torch.dtype, license_name:
         "optimiser steps": "not known" if encoder.step is None else f"{encoder.step:,}",
         "network": f"{backbone.architecture.name}, {parameters / 1e6:.1f} M parameters, {backbone.dim} channels",
         "images": f"{encoder.image_size}×{encoder.image_size} pixels, patches of {encoder.patch_size}",
-        "preprocessing": f"shorter side to {encoder.image_size} (bicubic, antialiased), centre square, pixels / 255, "
-        f"mean {_listed(encoder.mean)}, std {_listed(encoder.std)}",
+        "preprocessing": f"{preprocessing_of(encoder, whole)}; pixels / 255, mean {_listed(encoder.mean)}, "
+        f"std {_listed(encoder.std)}",
         "precision": str(dtype).removeprefix("torch."),
         "licence": license_name or "not stated: ask the authors before you use the weights",
     }
+    if whole is not None:
+        values["classes"] = f"{len(whole.classes)}: {', '.join(whole.classes[:_SHOWN])}"
+        values["classes"] += " …" if len(whole.classes) > _SHOWN else ""
     rows = "".join(f"| {name} | {value} |\n" for name, value in values.items())
     return f"## Model\n\n| | |\n|---|---|\n{rows}"
 
@@ -120,6 +139,15 @@ Features for search, clustering, k-NN and linear classification, segmentation fr
 fine-tuning. The model has no classes and makes no decisions. It describes images like its training data best; what is
 rare there is described poorly, and biases of that data are in the features. Check it on your own images, and for every
 group of people or things that matters to you, before you use it.
+"""
+
+
+_TASK_LIMITS = """\
+## Intended use and limits
+
+The model knows its classes and nothing else: an image that shows none of them may still get one of them. It is right
+most often on images like those it was trained on. Check it on your own images, and for every group of people or things
+that matters to you, before you use it.
 """
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +17,8 @@ from torch import Tensor
 from asterism.errors import UserError
 from asterism.nn.encoder import Encoder
 from asterism.nn.graph import Graph, recording
-from asterism.tools.export.graph_card import INPUT, describe, inputs_and_outputs, notes_of
-from asterism.tools.export.target import Model, Target, Written, needed
+from asterism.tools.export.graph_card import INPUT, describe, fitting_size, inputs_and_outputs, notes_of
+from asterism.tools.export.target import Model, Target, Written, needed, output_sizes
 
 _FILE, _WEIGHTS_FILE = "model.onnx", "model.onnx.data"
 _PROTOBUF_LIMIT = 2**31 - 2**24  # bytes of one file, less room for the graph itself
@@ -36,7 +39,8 @@ def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
     )
     size = sum(tensor.numel() * tensor.element_size() for tensor in graph.state_dict().values())
     program.save(folder / _FILE, external_data=size > _PROTOBUF_LIMIT)
-    return Written(graph.any_size, notes_of(encoder, graph), _usage(graph, outputs))
+    sizes = output_sizes(encoder, graph.any_size)
+    return Written(sizes, notes_of(encoder, graph), _usage(encoder, graph, outputs))
 
 
 def open_model(folder: Path) -> Model:
@@ -60,10 +64,12 @@ def _program(graph: Graph) -> tuple[Any, list[str]]:
     """The recorded graph with our names for input, outputs and their axes; and the names of the outputs."""
     example = graph.example()
     axes: dict[int, Any] = {0: torch.export.Dim("batch", min=1)}
-    if graph.any_size:
+    if graph.canvas is not None:
+        for axis, (name, most) in enumerate(zip(("height", "width"), graph.canvas, strict=True), start=2):
+            axes[axis] = torch.export.Dim(name, min=1, max=most)
+    elif graph.any_size:
         axes |= {axis: graph.patch_size * torch.export.Dim(name, min=1) for axis, name in _GRID.items()}
-    with recording(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about parts of torch that we do not call
+    with recording(), _quiet():
         outputs = list(graph(example))
         program: Any = torch.onnx.export(
             graph, (example,), dynamo=True, dynamic_shapes=(axes,), input_names=[INPUT], verbose=False
@@ -81,16 +87,30 @@ def _program(graph: Graph) -> tuple[Any, list[str]]:
     return program, outputs
 
 
-def _usage(graph: Graph, outputs: list[str]) -> str:
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without warnings about parts of torch and of the exporter that we do not call."""
+    logger = logging.getLogger("onnx_ir")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _usage(encoder: Encoder, graph: Graph, outputs: list[str]) -> str:
     return f"""\
-{inputs_and_outputs(graph, _FILE, outputs)}
+{inputs_and_outputs(encoder, graph, _FILE, outputs)}
 ```python
 import numpy as np
 import onnxruntime
 from PIL import Image
 
 session = onnxruntime.InferenceSession("{_FILE}")
-image = Image.open("photo.jpg").convert("RGB").resize(({graph.image_size}, {graph.image_size}), Image.BICUBIC)
+image = Image.open("photo.jpg").convert("RGB").resize({fitting_size(encoder)}, Image.BICUBIC)
 images = np.asarray(image, np.float32).transpose(2, 0, 1)[None] / 255
 names = {outputs}
 outputs = dict(zip(names, session.run(names, {{"{INPUT}": images}})))

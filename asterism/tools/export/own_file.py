@@ -13,16 +13,17 @@ from asterism.nn.aligned import ALIGNMENT_NAME, AlignedEncoder, alignment_file, 
 from asterism.nn.concepts import concepts_file
 from asterism.nn.encoder import FILE_NAME, Encoder
 from asterism.nn.weights.load import load_encoder
-from asterism.tools.export.target import Model, Target, Written
+from asterism.tools.export.target import Model, Target, Written, output_sizes
 
 
 def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
     converted = copy.deepcopy(encoder).to(dtype)
     if isinstance(converted, FinetunedModel):
         save_model(converted.task, folder, converted.step)
-        return Written(any_size=True, usage=_USAGE_OF_A_TASK)
+        return Written(output_sizes(encoder, any_size=True), usage=_USAGE_OF_A_TASK)
     converted.save(folder / FILE_NAME)
-    return Written(any_size=True, usage=_USAGE_WITH_TEXT if isinstance(encoder, AlignedEncoder) else _USAGE)
+    usage = _USAGE_WITH_TEXT if isinstance(encoder, AlignedEncoder) else _USAGE
+    return Written(output_sizes(encoder, any_size=True), usage=usage)
 
 
 def open_model(folder: Path) -> Model:

@@ -23,11 +23,12 @@ Model = Callable[[Float[Tensor, "b 3 h w"]], Mapping[str, Tensor]]
 
 @dataclass(frozen=True)
 class Written:
-    """What an exported model can do, beyond being equal to the encoder at its image size."""
+    """What an exported model can do."""
 
-    any_size: bool  # equal at every image size whose sides are multiples of the patch size
+    sizes: tuple[tuple[int, int], ...]  # heights and widths at which it must be equal
     notes: tuple[str, ...] = ()  # what differs or is left out, for the summary and the model card
     usage: str = ""  # how to use it, for the model card (Markdown)
+    has_head: bool = True  # of a fine-tuned model
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,20 @@ class Target:
     files: tuple[str, ...]  # all that it may write
     write: Callable[[Encoder, Path, torch.dtype], Written]  # into an existing folder
     open: Callable[[Path], Model]  # may raise `MissingExtra`
+
+
+def feature_sizes(encoder: Encoder, any_size: bool) -> tuple[tuple[int, int], ...]:
+    """The encoder's size and, if a model takes any in multiples of a patch, a larger one that is not square."""
+    size, side = encoder.image_size, encoder.patch_size
+    return ((size, size), (size + side, size + 2 * side)) if any_size else ((size, size),)
+
+
+def output_sizes(encoder: Encoder, any_size: bool) -> tuple[tuple[int, int], ...]:
+    """The same for models with all outputs: where images are padded to a canvas, its size and a smaller one."""
+    if encoder.canvas is None:
+        return feature_sizes(encoder, any_size)
+    height, width = encoder.canvas
+    return (height, width), (max(1, height - 5), max(1, width - 3))
 
 
 def needed(module: str) -> Any:

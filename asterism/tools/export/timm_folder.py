@@ -20,7 +20,7 @@ from asterism.nn.weights.timm_folder import (
     unusual_eps,
     write_timm_folder,
 )
-from asterism.tools.export.target import Model, Target, Written
+from asterism.tools.export.target import Model, Target, Written, feature_sizes
 
 
 def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
@@ -29,7 +29,10 @@ def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
     write_timm_folder(encoder, folder, dtype, classifier)
     backbone, notes = encoder.backbone, []
     if isinstance(encoder, FinetunedModel) and classifier is None:
-        notes.append("the head is left out: timm has a place for one linear layer on the pooled tokens only")
+        notes.append(
+            "the head is left out: timm has a place for one linear layer on the pooled tokens only; "
+            "--to onnx, torchscript and safetensors keep it"
+        )
     resampling = backbone.architecture.resampling
     any_size = resampling == "antialiased" or getattr(backbone.network, "pos_embed", None) is None
     if not any_size:
@@ -49,7 +52,8 @@ def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
         )
     if isinstance(encoder, AlignedEncoder):
         notes.append("the probe that aligns it with text is left out; --to safetensors, onnx and torchscript keep it")
-    return Written(any_size, tuple(notes), _usage(eps, "scores" if classifier is not None else "vector"))
+    usage = _usage(eps, "scores" if classifier is not None else "vector")
+    return Written(feature_sizes(encoder, any_size), tuple(notes), usage, has_head=classifier is not None)
 
 
 def open_model(folder: Path) -> Model:

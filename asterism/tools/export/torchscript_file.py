@@ -12,8 +12,8 @@ import torch
 from asterism.files import scratch_folder
 from asterism.nn.encoder import Encoder
 from asterism.nn.graph import Graph, recording
-from asterism.tools.export.graph_card import describe, inputs_and_outputs, notes_of
-from asterism.tools.export.target import Model, Target, Written
+from asterism.tools.export.graph_card import describe, fitting_size, inputs_and_outputs, notes_of
+from asterism.tools.export.target import Model, Target, Written, output_sizes
 
 _FILE = "model.pt"
 _DESCRIPTION = "asterism.json"  # a file inside the archive
@@ -30,7 +30,9 @@ def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
         with scratch_folder(folder / _FILE) as scratch:
             torch.jit.save(recorded, scratch / _FILE, {_DESCRIPTION: description})
             _copy_without_sources(scratch / _FILE, folder / _FILE)
-    return Written(graph.any_size, notes_of(encoder, graph), _usage(graph, outputs))
+    sizes = output_sizes(encoder, graph.any_size)
+    with_torchvision = "torchvision::" in str(recorded.inlined_graph)
+    return Written(sizes, notes_of(encoder, graph), _usage(encoder, graph, outputs, with_torchvision))
 
 
 def open_model(folder: Path) -> Model:
@@ -50,18 +52,20 @@ def _copy_without_sources(archive: Path, target: Path) -> None:
 TORCHSCRIPT = Target("torchscript", "pytorch", (_FILE,), write, open_model)
 
 
-def _usage(graph: Graph, outputs: list[str]) -> str:
+def _usage(encoder: Encoder, graph: Graph, outputs: list[str], with_torchvision: bool) -> str:
+    needed = "torch and torchvision are" if with_torchvision else "torch is"
+    operators = "import torchvision  # has operators of the graph\n" if with_torchvision else ""
     return f"""\
-{inputs_and_outputs(graph, _FILE, outputs)}
-They come as a dictionary. Only torch is needed.
+{inputs_and_outputs(encoder, graph, _FILE, outputs)}
+They come as a dictionary. Only {needed} needed.
 
 ```python
 import numpy as np
 import torch
-from PIL import Image
+{operators}from PIL import Image
 
 model = torch.jit.load("{_FILE}", map_location="cpu")  # or "cuda", "mps"
-image = Image.open("photo.jpg").convert("RGB").resize(({graph.image_size}, {graph.image_size}), Image.BICUBIC)
+image = Image.open("photo.jpg").convert("RGB").resize({fitting_size(encoder)}, Image.BICUBIC)
 images = torch.from_numpy(np.asarray(image, np.float32) / 255).permute(2, 0, 1)[None]
 with torch.no_grad():
     features = model(images)

@@ -71,6 +71,14 @@ def test_testing_on_the_training_images_is_rejected(tmp_path: Path) -> None:
         open_labelled(DataChoice(str(tmp_path), "train", "train"), 0.2, 0)
 
 
+def test_parts_whose_files_have_the_same_names_are_different(tmp_path: Path) -> None:
+    write_colours(tmp_path / "train", 2)
+    write_colours(tmp_path / "test", 2)
+    parts = open_labelled(DataChoice(str(tmp_path)), 0.2, 0)
+    assert parts.train.fingerprint == parts.test.fingerprint  # of paths inside each part
+    assert (parts.train.name, parts.test.name) == (f"{tmp_path.name}/train", f"{tmp_path.name}/test")
+
+
 def test_shares_are_class_balanced() -> None:
     labels = [0] * 100 + [1] * 10 + [2] * 3
     chosen = class_balanced(labels, 0.1, seed=0)

@@ -16,6 +16,7 @@ from torchvision.models.detection.roi_heads import fastrcnn_loss
 from torchvision.ops import box_iou
 
 from asterism.errors import UserError
+from asterism.finetuning.detection.anchors import Anchors
 from asterism.finetuning.detection.detect import Detect
 from asterism.finetuning.detection.sampling import KeyedSampler
 from asterism.types import Progress
@@ -196,3 +197,35 @@ def test_what_is_found_does_not_depend_on_other_images() -> None:
         assert one.masks is not None
         assert one.masks.shape[1:] == image.shape[1:]
         assert (one.boxes[:, 2] <= image.shape[2] + 1e-3).all()
+
+
+def test_what_is_found_does_not_depend_on_the_first_image() -> None:
+    """Torchvision takes the scales of maps from the first images that it sees."""
+    flat, whole = torch.zeros(3, 12, 32, dtype=torch.uint8), torch.full((3, 32, 32), 200, dtype=torch.uint8)
+    with torch.no_grad():
+        alone = detector("mask-rcnn").eval().predict([whole])[0]
+        task = detector("mask-rcnn").eval()
+        task.predict([flat])
+        after = task.predict([whole])[0]
+    torch.testing.assert_close(after.boxes, alone.boxes)
+    torch.testing.assert_close(after.scores, alone.scores)
+    assert task.head.roi_heads.box_roi_pool.scales == [1 / 4, 1 / 8, 1 / 16, 1 / 32]
+
+
+def test_anchors_are_those_of_torchvision() -> None:
+    ours = Anchors((8.0, 16.0), (4, 8), (0.5, 1.0, 2.0))
+    theirs = AnchorGenerator(((8.0,), (16.0,)), ((0.5, 1.0, 2.0),) * 2)
+    maps = [torch.zeros(2, 5, 8, 6), torch.zeros(2, 5, 4, 3)]
+    images = ImageList(torch.zeros(2, 3, 32, 24), [(32, 24)] * 2)
+    for found, expected in zip(ours(images, maps), theirs(images, maps), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_anchors_cover_images_of_patches_of_14_pixels() -> None:
+    task = detector("faster-rcnn", BACKBONE.model_copy(update={"patch_size": 14, "image_size": 56}), 56)
+    maps = task.head.features(task.backbone, torch.zeros(1, 3, 56, 56), None)
+    assert maps["0"].shape[-2:] == (16, 16)
+    anchors = task.head.rpn.anchor_generator.by_map(list(maps.values()))[0]
+    centres = (anchors[:, :2] + anchors[:, 2:]) / 2
+    assert centres.max() == 56 - 3.5
+    assert task.head.roi_heads.box_roi_pool.scales[0] == pytest.approx(1 / 3.5)

@@ -1,4 +1,4 @@
-"""Whole runs of detection: exact resume, processes, predictions, evaluation, report, and what cannot be exported."""
+"""Whole runs of detection: exact resume, processes, predictions, evaluation, report and export."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import asterism
-from asterism.errors import UserError
 from asterism.finetuning.learner import FineTuned
 from asterism.finetuning.start import finetune, resume
 from asterism.ops import collectives
@@ -90,10 +89,11 @@ def test_the_metric_and_the_report(run: Any, data: Path) -> None:
         assert title in page
 
 
-def test_a_detector_is_not_exported_as_a_graph(run: Any, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"a detector cannot be recorded.*encoder.safetensors"):
-        asterism.export(run.path, "onnx", tmp_path / "x.onnx")
-    assert not (tmp_path / "x.onnx").exists()
+def test_a_run_is_exported_with_its_head(run: Any, tmp_path: Path) -> None:
+    asterism.export(run.path, "safetensors", tmp_path / "own")
+    ours, theirs = (asterism.load(place).predict(torch.zeros(3, 24, 32)) for place in (run.path, tmp_path / "own"))
+    torch.testing.assert_close(ours.boxes, theirs.boxes)
+    assert len(ours) > 0
 
 
 def test_an_object_is_drawn_where_it_is() -> None:

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import asterism
-from asterism.errors import Interrupted, UserError
+from asterism.errors import Interrupted
 from asterism.finetuning.learner import FineTuned
 from asterism.finetuning.recipe import FinetuneRecipe, finetune_recipe_names, load_finetune_recipe
 from asterism.finetuning.start import finetune, resume
@@ -107,25 +107,16 @@ def test_the_report_has_classes_and_worst_cases(run: Path) -> None:
     assert "rectangle" in page
 
 
-def test_an_export_gives_the_probabilities_of_every_patch(run: Path, tmp_path: Path) -> None:
+def test_a_run_is_exported_with_its_head(run: Path, tmp_path: Path) -> None:
     asterism.export(run, to="torchscript", out=tmp_path / "out")
-    images = torch.rand(2, 3, 32, 48)
+    image, _ = drawn(50, 32, 32)
     (file,) = (tmp_path / "out").glob("*.pt")
+    pixels = torch.from_numpy(image).permute(2, 0, 1)[None].float() / 255
     with warnings.catch_warnings(action="ignore"):
-        scores = torch.jit.load(file)(images)["patch_scores"]
-    model = asterism.load(run)
-    with torch.no_grad():
-        tokens = model.backbone(model.normalise(images))
-        expected = model.task.head(model.task.head.read(model.backbone, model.normalise(images), None), None)[0]
-    torch.testing.assert_close(scores, expected.flatten(2).mT.softmax(2), atol=1e-5, rtol=1e-4)
-    assert scores.shape == (2, tokens.patches.shape[1], 3)
-
-
-def test_a_head_on_several_blocks_is_not_exported(data: Path, tmp_path: Path) -> None:
-    trained = finetune(recipe(data, "linear4", "trainer.steps=1"), tmp_path / "run")
-    with pytest.raises(UserError, match="reads more than the network's last tokens"):
-        asterism.export(trained.path, to="torchscript", out=tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+        found = torch.jit.load(file)(pixels)
+    assert found["logits"].shape[:2] == (1, 3)
+    assert found["labels"].unique().numel() > 1
+    assert "fine-tuned for segment" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("head", SMALL)

@@ -53,13 +53,6 @@ class SegmentHead(nn.Module, ABC):
     def forward(self, tokens: Sequence[Tokens], keys: Int[Tensor, " b"] | None) -> list[Logits]:
         """The logits, and in a training step, which has keys for its draws, those of auxiliary classifiers."""
 
-    def scores_of(self, patches: Float[Tensor, "b n d"]) -> Float[Tensor, "b n c"]:
-        """Probabilities of the classes in every patch, from the network's last patch tokens alone, for exports."""
-        raise UserError(
-            "this head reads more than the network's last tokens, which are all that an export has; export the encoder "
-            "alone (encoder.safetensors in the run's folder), or train head=linear or head=mask-transformer"
-        )
-
 
 def classifier(width: int, classes: int) -> nn.Conv2d:
     """A linear layer on every cell of a map."""

@@ -66,12 +66,7 @@ class LinearHead(SegmentHead):
 
     def forward(self, tokens: Sequence[Tokens], keys: Int[Tensor, " b"] | None) -> list[Logits]:
         logits = self._logits(torch.cat([each.patches for each in tokens], dim=2))
-        return [logits.mT.reshape(len(logits), -1, *tokens[0].grid)]
-
-    def scores_of(self, patches: Float[Tensor, "b n d"]) -> Float[Tensor, "b n c"]:
-        if self.layers > 1:
-            return super().scores_of(patches)
-        return self._logits(patches).float().softmax(dim=2)
+        return [logits.mT.reshape(logits.shape[0], -1, *tokens[0].grid)]
 
     def _logits(self, patches: Float[Tensor, "b n d"]) -> Float[Tensor, "b n c"]:
         """The patches as a map of one column."""

@@ -72,10 +72,7 @@ class MaskTransformer(SegmentHead):
 
     def forward(self, tokens: Sequence[Tokens], keys: Int[Tensor, " b"] | None) -> list[Logits]:
         logits = self._logits(tokens[0].patches, None if keys is None else fold_each(keys, _DROP_PATH))
-        return [logits.mT.reshape(len(logits), -1, *tokens[0].grid)]
-
-    def scores_of(self, patches: Float[Tensor, "b n d"]) -> Float[Tensor, "b n c"]:
-        return self._logits(patches, None).float().softmax(dim=2)
+        return [logits.mT.reshape(logits.shape[0], -1, *tokens[0].grid)]
 
     def _logits(self, patches: Float[Tensor, "b n d"], keys: Int[Tensor, " b"] | None) -> Float[Tensor, "b n c"]:
         classes = self.class_tokens.shape[1]
