@@ -106,7 +106,7 @@ def _resume(fabric: Fabric, recipe: AlignRecipe, path: Path) -> Run:
         _check_frozen(encoder, job.model.alignment, state.facts)
         checkpoint.check_fit(state.method, job.learner.state_dict())
         training = Training(fabric, job)
-        checkpoint.restore(state, job.learner, training.optimizer)
+        training.restore(state)
         collectives.on_first_process(lambda: checkpoint.set_aside_after(state.step, run.checkpoints))
         if state.step >= job.steps:
             collectives.on_first_process(lambda: job.saved(state))  # a killed process may not have written it

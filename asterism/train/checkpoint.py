@@ -14,7 +14,7 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from asterism.ranges import Count, Few, NonNegative
 _NAME = re.compile(r"step-(\d{8,18})")
 _FORMAT = 1  # 0: without checksums and recipe, in the first development versions
 _METHOD, _OPTIMIZER, _STATE, _CHECKSUMS = "method.safetensors", "optimizer.safetensors", "state.json", "checksums.txt"
+_LOG = "log.safetensors"  # not in checkpoints of version 0.1
 
 
 class CheckpointConfig(Config):
@@ -73,13 +74,20 @@ class State:
     method: dict[str, Tensor]
     optimizer: dict[str, Tensor]
     facts: Facts
+    log: dict[str, Tensor] = field(default_factory=dict)  # averages that were not logged yet, see `Monitor.state`
 
 
 class Damaged(Exception):
     """A checkpoint that cannot be used; the message says what is wrong with it."""
 
 
-def capture(method: nn.Module, optimizer: torch.optim.Optimizer, step: int, facts: Facts) -> State:
+def capture(
+    method: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    step: int,
+    facts: Facts,
+    log: Mapping[str, Tensor] | None = None,
+) -> State:
     """Collect the state. With sharded parameters every process must call this, and each gets the full state."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in method.named_parameters()}
     moments = {
@@ -87,7 +95,7 @@ def capture(method: nn.Module, optimizer: torch.optim.Optimizer, step: int, fact
         for parameter, entries in optimizer.state.items()
         for key, value in entries.items()
     }
-    return State(step, {k: _gather(v) for k, v in method.state_dict().items()}, moments, facts)
+    return State(step, {k: _gather(v) for k, v in method.state_dict().items()}, moments, facts, dict(log or {}))
 
 
 @torch.no_grad()
@@ -199,7 +207,8 @@ def load(path: Path) -> State:
     known = _state_file(path)
     facts = Facts(**{name: getattr(known, name) for name in Facts.model_fields})
     try:
-        return State(known.step, load_file(path / _METHOD), load_file(path / _OPTIMIZER), facts)
+        log = load_file(path / _LOG) if (path / _LOG).exists() else {}
+        return State(known.step, load_file(path / _METHOD), load_file(path / _OPTIMIZER), facts, log)
     except (OSError, ValueError, SafetensorError) as error:
         raise Damaged(_reason(error)) from None
 
@@ -220,12 +229,12 @@ def steps(folder: Path) -> list[int]:
 
 
 def _fill(folder: Path, state: State) -> None:
-    for name, tensors in ((_METHOD, state.method), (_OPTIMIZER, state.optimizer)):
+    for name, tensors in ((_METHOD, state.method), (_OPTIMIZER, state.optimizer), (_LOG, state.log)):
         with replacing(folder / name) as path:
             save_file({key: value.contiguous() for key, value in tensors.items()}, path)
     content = {"format": _FORMAT, "version": metadata.version("asterism"), "step": state.step}
     write_text(folder / _STATE, json.dumps(content | state.facts.model_dump(mode="json"), indent=2) + "\n")
-    sums = [f"{_digest(folder / name)}  {name}\n" for name in (_METHOD, _OPTIMIZER, _STATE)]
+    sums = [f"{_digest(folder / name)}  {name}\n" for name in (_METHOD, _OPTIMIZER, _LOG, _STATE)]
     write_text(folder / _CHECKSUMS, "".join(sums))
     flush(folder)
 
@@ -239,7 +248,8 @@ def _compare_checksums(path: Path) -> None:
     try:
         text = (path / _CHECKSUMS).read_text(encoding="utf-8")
         expected = {name: digest for digest, _, name in (line.partition("  ") for line in text.splitlines())}
-        for name in (_METHOD, _OPTIMIZER, _STATE):
+        names = [_METHOD, _OPTIMIZER, _STATE, *([_LOG] if _LOG in expected or (path / _LOG).exists() else [])]
+        for name in names:
             if expected.get(name) != _digest(path / name):
                 raise Damaged(f"{name} does not match its checksum")
     except (OSError, ValueError) as error:
