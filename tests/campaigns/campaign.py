@@ -53,7 +53,7 @@ class Case:
     around: Callable[[Path], AbstractContextManager[None]] = _undisturbed  # the state of the disk while it runs
     inside: Callable[[], None] | None = None  # a fault in the command's own process; a function of a module
     check: Callable[[Path, Ended], str | None] | None = None  # what else is wrong, if anything
-    seconds: float = 120.0  # of a command that takes one, on a busy machine
+    seconds: float = 120.0  # of a command that takes one
     megabytes: int = 2500  # resident
     slow: bool = False  # only in the full campaign
 
