@@ -249,7 +249,9 @@ class Tally:
             self.ends["our SIGKILL"] += 1
         else:
             self.ends["wrong"] += 1
-            self.wrong.append(f"{' '.join(words[:3])}: {ended.problem or ended.code}: {ended.errors[-1500:]}")
+            how = f"{ended.problem or ended.code} after {ended.seconds:.0f} s, {ended.computed:.0f} s of them computing"
+            self.wrong.append(f"{' '.join(words[:3])}: {how}: {ended.errors[-1500:]}")
+            print(f"WRONG {self.wrong[-1]}", flush=True)
 
 
 def one_round(
@@ -372,6 +374,7 @@ def soak(home: Path, data: Path, expected: Results, chosen: argparse.Namespace) 
                 left_behind = [path.name for path in folder.rglob(".*") if path.name.endswith("tmp")]
                 if left_behind:
                     tally.wrong.append(f"left behind: {left_behind}")
+                    print(f"WRONG {tally.wrong[-1]}", flush=True)
                 print(f"{(time.monotonic() - start) / 60:.1f} min: {_words(tally, faults)}", flush=True)
         finally:
             disturbance.end()
@@ -398,8 +401,6 @@ def conclude(
         peak = max(line[what] for line in lines)
         print(f"             {what}: median {statistics.median(first):.0f} in the first quarter, "
               f"{statistics.median(last):.0f} in the last, at most {peak:.0f}")  # fmt: skip
-    for wrong in tally.wrong:
-        print(f"\nWRONG {wrong}")
     return int(bool(tally.unequal or tally.wrong or different or not still_alive))
 
 
