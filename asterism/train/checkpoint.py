@@ -186,11 +186,25 @@ def newest_intact(folder: Path) -> tuple[Path, list[str]]:
     )
 
 
+def newest_facts(folder: Path) -> Facts | None:
+    """The facts of the newest checkpoint whose `state.json` is intact. Its large files are not read."""
+    for step in reversed(steps(folder)):
+        path = folder / f"step-{step:08d}"
+        with contextlib.suppress(Damaged):
+            if (path / _CHECKSUMS).exists():
+                _compare_checksum(path, _STATE, _checksums(path))
+            return _facts(_state_file(path))
+    return None
+
+
 def verify(path: Path) -> None:
     """Raise `Damaged` unless all files of a checkpoint are as they were written."""
     has_checksums = (path / _CHECKSUMS).exists()
     if has_checksums:
-        _compare_checksums(path)
+        expected = _checksums(path)
+        later = [_LOG] if _LOG in expected or (path / _LOG).exists() else []
+        for name in (_METHOD, _OPTIMIZER, _STATE, *later):
+            _compare_checksum(path, name, expected)
     known = _state_file(path)
     if path.name != f"step-{known.step:08d}":
         raise Damaged(f"its {_STATE} is that of step {known.step}")
@@ -205,10 +219,9 @@ def verify(path: Path) -> None:
 def load(path: Path) -> State:
     """A checkpoint's content; raises `Damaged` if it cannot be read. Bit flips are found by `verify`."""
     known = _state_file(path)
-    facts = Facts(**{name: getattr(known, name) for name in Facts.model_fields})
     try:
         log = load_file(path / _LOG) if (path / _LOG).exists() else {}
-        return State(known.step, load_file(path / _METHOD), load_file(path / _OPTIMIZER), facts, log)
+        return State(known.step, load_file(path / _METHOD), load_file(path / _OPTIMIZER), _facts(known), log)
     except (OSError, ValueError, SafetensorError) as error:
         raise Damaged(_reason(error)) from None
 
@@ -244,16 +257,21 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _compare_checksums(path: Path) -> None:
+def _checksums(path: Path) -> dict[str, str]:
     try:
         text = (path / _CHECKSUMS).read_text(encoding="utf-8")
-        expected = {name: digest for digest, _, name in (line.partition("  ") for line in text.splitlines())}
-        names = [_METHOD, _OPTIMIZER, _STATE, *([_LOG] if _LOG in expected or (path / _LOG).exists() else [])]
-        for name in names:
-            if expected.get(name) != _digest(path / name):
-                raise Damaged(f"{name} does not match its checksum")
     except (OSError, ValueError) as error:
         raise Damaged(_reason(error)) from None
+    return {name: digest for digest, _, name in (line.partition("  ") for line in text.splitlines())}
+
+
+def _compare_checksum(path: Path, name: str, expected: Mapping[str, str]) -> None:
+    try:
+        found = _digest(path / name)
+    except (OSError, ValueError) as error:
+        raise Damaged(_reason(error)) from None
+    if found != expected.get(name):
+        raise Damaged(f"{name} does not match its checksum")
 
 
 def _state_file(path: Path) -> _StateFile:
@@ -273,6 +291,10 @@ def _state_file(path: Path) -> _StateFile:
         return _StateFile.parse(values)
     except UserError as error:
         raise Damaged(f"{_STATE} has wrong values ({'; '.join(str(error).splitlines())})") from None
+
+
+def _facts(known: _StateFile) -> Facts:
+    return Facts(**{name: getattr(known, name) for name in Facts.model_fields})
 
 
 def _reason(error: Exception) -> str:

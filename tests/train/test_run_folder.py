@@ -104,6 +104,22 @@ def test_an_edited_recipe_is_refused(run, key, old, new):
         resume(run.path)
 
 
+def test_nothing_of_an_edited_recipe_is_opened(run, monkeypatch):
+    """It may name a network that would be fetched."""
+    monkeypatch.setattr("asterism.train.start.build_method", lambda recipe: pytest.fail("it was built"))
+    path = run.path / "config.yaml"
+    path.write_text(path.read_text().replace("seed: 0", "seed: 1"))
+    with pytest.raises(UserError, match=r"trainer\.seed is 1, but was 0"):
+        resume(run.path)
+
+
+def test_a_damaged_state_does_not_make_the_recipe_look_edited(run, finished):
+    path = run.checkpoints / "step-00000004" / "state.json"
+    path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
+    resume(run.path)
+    assert run.weights.read_bytes() == (finished / "encoder.safetensors").read_bytes()
+
+
 def test_settings_that_do_not_affect_the_result_may_change(run, finished):
     stopped_at(run, 2)
     path = run.path / "config.yaml"
