@@ -32,11 +32,6 @@ class Texts:
     category: str | None = None  # of the pair: in which respect
 
 
-def is_text(value: str) -> bool:
-    """Whether every character is one. JSON can spell halves of characters (lone surrogates), which have no encoding."""
-    return not any("\ud800" <= character <= "\udfff" for character in value)
-
-
 class Captioned(Wrapped):
     """The images of a source, each with its texts."""
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from asterism.data.sources import splits
-from asterism.data.sources.captioned import Captioned, Negative, Texts, is_text
+from asterism.data.sources.captioned import Captioned, Negative, Texts
 from asterism.data.sources.catalog import SCENES
 from asterism.data.sources.listed_images import ListedImages, is_file
 from asterism.data.sources.open import scene_settings
@@ -24,7 +24,7 @@ from asterism.data.sources.shard_texts import texts_of_shards
 from asterism.data.sources.shards import find_shards, is_tar, open_shards
 from asterism.data.sources.splits import UnknownSplit
 from asterism.errors import UserError, reason_of
-from asterism.inputs import MAX_JSON, parse_json, read_json, read_text, user_path
+from asterism.inputs import MAX_JSON, is_text, parse_json, read_json, read_text, user_path
 
 _IMAGE = ("image", "file_name", "filename", "filepath", "image_path", "path")
 _CAPTION = ("captions", "caption", "text", "title")

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from asterism.data.sources.captioned import Texts, is_text
+from asterism.data.sources.captioned import Texts
 from asterism.data.sources.shards import Shards, stem
 from asterism.data.sources.tar_index import Member, members
 from asterism.errors import UserError
-from asterism.inputs import parse_json
+from asterism.inputs import is_text, parse_json
 
 _TEXT = (".txt", ".caption", ".text")
 _JSON_KEYS = ("captions", "caption", "text")
