@@ -191,6 +191,26 @@ def test_a_locked_run_is_neither_resumed_nor_overwritten(run):
         assert run.encoder().step == 4  # readers are not affected
 
 
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_a_run_killed_before_its_recipe_was_written_is_started_again(tmp_path, monkeypatch, overwrite):
+    class Killed(BaseException):
+        """Simulates SIGKILL: nothing is cleaned up."""
+
+    def killed(folder):
+        (folder / ".lock").write_text("{}")
+        (folder / ".config.yaml.0123456789abcdef.asterism-tmp").write_text("half")
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("asterism.train.run.empty", killed)
+        patch.setattr("asterism.train.starting.empty", lambda folder: None)
+        with pytest.raises(Killed):
+            pretrain(tiny_recipe(), tmp_path / "run")
+    run = pretrain(tiny_recipe(), tmp_path / "run", overwrite=overwrite)
+    assert run.weights.exists()
+    assert not [path.name for path in run.path.rglob(".*")]
+
+
 def test_overwriting_leaves_nothing_of_the_old_run(run):
     (run.path / "eval").mkdir()
     (run.path / "eval" / "knn.json").write_text("{}")
