@@ -522,15 +522,18 @@ MARKUP, _ESCAPE = "<img src=x onerror=alert(1)>", "\x1b]0;owned\x07\x1b[2J"
 
 
 def _attacks() -> Iterator[Case]:
-    def pickled(here: Path, suffix: str) -> Words:
+    def evil(file: Path) -> None:
         class Evil:
             def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
                 import os
 
                 return os.system, ("touch owned",)
 
+        torch.save({"state_dict": {"a": Evil()}}, file)
+
+    def pickled(here: Path, suffix: str) -> Words:
         words = _finetune(here)
-        torch.save({"state_dict": {"a": Evil()}}, here / f"evil{suffix}")
+        evil(here / f"evil{suffix}")
         return [f"evil{suffix}" if word == "w.safetensors" else word for word in words]
 
     for suffix in (".pth", ".safetensors", ".ckpt"):
@@ -538,8 +541,7 @@ def _attacks() -> Iterator[Case]:
 
     def model(here: Path) -> Words:
         words = _predict(here)
-        pickled(here, ".pth")
-        shutil.copy(here / "evil.pth", here / "run" / "model.safetensors")
+        evil(here / "run" / "model.safetensors")
         return words
 
     yield Case("model", "fine-tuning: pickles that run code", model)
