@@ -33,6 +33,7 @@ import statistics
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -288,7 +289,7 @@ def live_on(run: str, data: str, place: str, flags: str, log: str) -> None:
     number = 0
     while True:
         number += 1
-        wrong, end = "", ""
+        wrong, end, bug = "", "", ""
         try:
             found = api.evaluate(run, data, "knn", out=f"{place}/eval", knn={"k": [5]})["knn"].values["top1_k5"]
             api.embed(run, data, f"{place}/live.npz", overwrite=True)
@@ -297,9 +298,18 @@ def live_on(run: str, data: str, place: str, flags: str, log: str) -> None:
             end = _digest(found, vectors)
         except (UserError, OSError) as error:
             wrong = f"{type(error).__name__}: {str(error)[:200]}"
+        except Exception as error:  # a fault must end in one of the above
+            wrong, bug = type(error).__name__, traceback.format_exc()
         pages = int(Path("/proc/self/statm").read_text().split()[1]) if Path("/proc/self/statm").exists() else 0
         files = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0  # noqa: PTH208
-        line = {"round": number, "megabytes": pages * 4096 / 1e6, "files": files, "end": end, "error": wrong}
+        line = {
+            "round": number,
+            "megabytes": pages * 4096 / 1e6,
+            "files": files,
+            "end": end,
+            "error": wrong,
+            "bug": bug,
+        }
         handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.write(handle, f"{json.dumps(line)}\n".encode())
         os.close(handle)
@@ -399,6 +409,9 @@ def conclude(
     print(f"commands:  {_words(tally, faults)}")
     good = [line for line in lines if not line["error"]]
     different = sum(line["end"] != equal for line in good)
+    bugs = [line["bug"] for line in lines if line["bug"]]
+    for bug in bugs:
+        print(f"WRONG in the process that never ends: {bug}")
     print(f"one process: {len(lines)} rounds, {len(good)} complete, {different} unequal; the others ended by faults")
     print(f"             {dict(live.count)}, still running: {still_alive}")
     for what in ("megabytes", "files"):
@@ -406,7 +419,7 @@ def conclude(
         peak = max(line[what] for line in lines)
         print(f"             {what}: median {statistics.median(first):.0f} in the first quarter, "
               f"{statistics.median(last):.0f} in the last, at most {peak:.0f}")  # fmt: skip
-    return int(bool(tally.unequal or tally.wrong or different or not still_alive))
+    return int(bool(tally.unequal or tally.wrong or different or bugs or not still_alive))
 
 
 def _words(tally: Tally, faults: Faults) -> str:
