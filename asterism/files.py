@@ -83,6 +83,11 @@ def locked(path: Path) -> Iterator[None]:
         os.close(lock)
 
 
+def is_temporary(path: Path) -> bool:
+    """Whether this is an unfinished file of ours, perhaps of a process that was killed."""
+    return path.name.startswith(".") and path.name.endswith(_MARK)
+
+
 def flush(path: Path) -> None:
     """Force a file, or a folder's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -37,6 +37,11 @@ def user_path(text: str | os.PathLike[str]) -> Path:
         raise UserError(f"{os.fspath(text)}: there is no such user; write the path of the folder itself") from None
 
 
+def is_text(value: str) -> bool:
+    """Whether every character is one: JSON and names of files can have halves (lone surrogates) that no file can."""
+    return not any("\ud800" <= character <= "\udfff" for character in value)
+
+
 def read_regular(path: Path, most: int) -> bytes:
     """The content of a regular file of at most `most` bytes."""
     return tried_again(path, lambda: _read_regular(path, most))

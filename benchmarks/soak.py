@@ -33,6 +33,7 @@ import statistics
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -231,6 +232,10 @@ def commands(folder: Path, data: Path) -> Iterator[Callable[[], list[str]]]:
     yield lambda: ["report", "run"]
 
 
+def temporaries(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob(".*") if path.name.endswith("tmp")]
+
+
 @dataclass
 class Tally:
     """How the commands of all rounds ended."""
@@ -249,7 +254,9 @@ class Tally:
             self.ends["our SIGKILL"] += 1
         else:
             self.ends["wrong"] += 1
-            self.wrong.append(f"{' '.join(words[:3])}: {ended.problem or ended.code}: {ended.errors[-1500:]}")
+            how = f"{ended.problem or ended.code} after {ended.seconds:.0f} s, {ended.computed:.0f} s of them computing"
+            self.wrong.append(f"{' '.join(words[:3])}: {how}: {ended.errors[-1500:]}")
+            print(f"WRONG {self.wrong[-1]}", flush=True)
 
 
 def one_round(
@@ -282,7 +289,7 @@ def live_on(run: str, data: str, place: str, flags: str, log: str) -> None:
     number = 0
     while True:
         number += 1
-        wrong, end = "", ""
+        wrong, end, bug = "", "", ""
         try:
             found = api.evaluate(run, data, "knn", out=f"{place}/eval", knn={"k": [5]})["knn"].values["top1_k5"]
             api.embed(run, data, f"{place}/live.npz", overwrite=True)
@@ -291,9 +298,18 @@ def live_on(run: str, data: str, place: str, flags: str, log: str) -> None:
             end = _digest(found, vectors)
         except (UserError, OSError) as error:
             wrong = f"{type(error).__name__}: {str(error)[:200]}"
+        except Exception as error:  # a fault must end in one of the above
+            wrong, bug = type(error).__name__, traceback.format_exc()
         pages = int(Path("/proc/self/statm").read_text().split()[1]) if Path("/proc/self/statm").exists() else 0
         files = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0  # noqa: PTH208
-        line = {"round": number, "megabytes": pages * 4096 / 1e6, "files": files, "end": end, "error": wrong}
+        line = {
+            "round": number,
+            "megabytes": pages * 4096 / 1e6,
+            "files": files,
+            "end": end,
+            "error": wrong,
+            "bug": bug,
+        }
         handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.write(handle, f"{json.dumps(line)}\n".encode())
         os.close(handle)
@@ -369,9 +385,11 @@ def soak(home: Path, data: Path, expected: Results, chosen: argparse.Namespace) 
                 one_round(folder, data, tally, disturbance, inside)
                 tally.rounds += 1
                 tally.unequal += results(folder) != expected
-                left_behind = [path.name for path in folder.rglob(".*") if path.name.endswith("tmp")]
-                if left_behind:
+                if temporaries(folder):  # which a failing disk may have refused to delete: the next writer does
+                    one_round(folder, data, Tally(), None, None)
+                if left_behind := temporaries(folder):
                     tally.wrong.append(f"left behind: {left_behind}")
+                    print(f"WRONG {tally.wrong[-1]}", flush=True)
                 print(f"{(time.monotonic() - start) / 60:.1f} min: {_words(tally, faults)}", flush=True)
         finally:
             disturbance.end()
@@ -391,6 +409,9 @@ def conclude(
     print(f"commands:  {_words(tally, faults)}")
     good = [line for line in lines if not line["error"]]
     different = sum(line["end"] != equal for line in good)
+    bugs = [line["bug"] for line in lines if line["bug"]]
+    for bug in bugs:
+        print(f"WRONG in the process that never ends: {bug}")
     print(f"one process: {len(lines)} rounds, {len(good)} complete, {different} unequal; the others ended by faults")
     print(f"             {dict(live.count)}, still running: {still_alive}")
     for what in ("megabytes", "files"):
@@ -398,9 +419,7 @@ def conclude(
         peak = max(line[what] for line in lines)
         print(f"             {what}: median {statistics.median(first):.0f} in the first quarter, "
               f"{statistics.median(last):.0f} in the last, at most {peak:.0f}")  # fmt: skip
-    for wrong in tally.wrong:
-        print(f"\nWRONG {wrong}")
-    return int(bool(tally.unequal or tally.wrong or different or not still_alive))
+    return int(bool(tally.unequal or tally.wrong or different or bugs or not still_alive))
 
 
 def _words(tally: Tally, faults: Faults) -> str:

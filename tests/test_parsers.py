@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import tarfile
@@ -21,6 +22,7 @@ from PIL import Image
 
 from asterism.config import with_overrides
 from asterism.data.sources.boxes import read_boxes
+from asterism.data.sources.captions import open_captions
 from asterism.data.sources.coco import CocoMasks
 from asterism.data.sources.shards import open_shards
 from asterism.data.sources.tar_index import members
@@ -31,6 +33,7 @@ from asterism.images.masks import read_mask, read_values, save_mask
 from asterism.index.read import open_index
 from asterism.index.write import write_embeddings
 from asterism.inputs import read_json, read_text
+from asterism.nn.text.words import WordTokens
 from asterism.ops.geometry import geometry_from_rows, locate, patch_centers, to_image, to_view
 from asterism.train.recipe import load_recipe
 from asterism.types import Model, ViewSpec
@@ -215,6 +218,104 @@ def test_any_field_of_coco_is_read_or_named(tmp_path: Path, table: str, field: s
         masks = CocoMasks(path)
         for image in masks.images.values():
             assert set(np.unique(masks(image))) <= {0, 1, 255}
+
+
+# Python ends lines at more characters than JSON does. JSON can spell half of a pair (a lone surrogate), NUL and paths.
+sentences = st.text(st.sampled_from("ab é犬\"',\\\t\x0b\x1c\x85\u2028"), min_size=1, max_size=12).filter(str.strip)
+wild = st.text(st.sampled_from("a\ud800\udcff\0/.~\x1b"), max_size=5) | st.just("a" * 5000) | plain
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two pictures, next to which lists of captions are written."""
+    folder = tmp_path_factory.mktemp("captioned")
+    for name in ("a.png", "b.png"):
+        Image.new("RGB", (9, 8)).save(folder / name)
+    return folder
+
+
+@few(40)
+@given(st.lists(st.tuples(st.sampled_from(["a.png", "b.png"]), sentences), min_size=1, max_size=4), st.booleans())
+def test_captions_that_were_written_are_read_back(
+    pictures: Path, written: list[tuple[str, str]], ascii_only: bool
+) -> None:
+    """From JSONL, CSV, COCO's captions and tar files, with any character that a sentence may have."""
+    expected: dict[str, list[str]] = {}
+    for name, sentence in written:
+        expected.setdefault(name, []).append(sentence.strip())
+    lines = [json.dumps({"image": name, "caption": text}, ensure_ascii=ascii_only) for name, text in written]
+    (pictures / "list.jsonl").write_text("\n".join(lines), encoding="utf-8", newline="")
+    with (pictures / "list.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("image", "caption"), *written])
+    images = [{"id": name, "file_name": name} for name in expected]
+    annotations = [{"image_id": name, "caption": text} for name, text in written]
+    (pictures / "list.json").write_text(json.dumps({"images": images, "annotations": annotations}))
+    with tarfile.open(pictures / "list.tar", "w") as archive:
+        for name, texts in expected.items():
+            archive.add(pictures / name, name)
+            content = json.dumps({"captions": texts}).encode()
+            member = tarfile.TarInfo(f"{Path(name).stem}.json")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    for kind in ("jsonl", "csv", "json", "tar"):
+        source = open_captions(pictures / f"list.{kind}")
+        found = {key.rpartition("/")[2].split(".")[0]: list(source.captions(i)) for i, key in enumerate(source.keys())}
+        assert found == {name.split(".")[0]: texts for name, texts in expected.items()}, kind
+        assert source.fingerprint
+
+
+def check_captions(path: Path) -> None:
+    """They are refused by name, or whatever needs captions can use them: as numbers, as bytes, and as images."""
+    with refused_in_words():
+        source = open_captions(path)
+        tower = WordTokens.learn((text for texts in source.texts for text in texts.captions), 9)
+        for index in range(len(source)):
+            assert all(isinstance(text, str) and text.strip() for text in source.captions(index))
+            assert all(tower(text) for text in source.captions(index))
+            assert source[index].image.shape[0] == 3
+        assert source.fingerprint
+
+
+@few(60)
+@given(
+    st.sampled_from(["image", "captions", "caption", "negatives", "pair", "category", "split", "caption_0", "image_0"]),
+    wild | st.lists(st.dictionaries(st.sampled_from(["text", "kind", "caption"]), wild, max_size=3) | wild, max_size=2),
+)
+def test_any_field_of_a_line_of_captions(pictures: Path, field: str, value: Any) -> None:
+    line = {"image": "a.png", "captions": ["a dog"]} | {field: value}
+    (pictures / "any.jsonl").write_text(json.dumps(line))
+    check_captions(pictures / "any.jsonl")
+
+
+@few(40)
+@given(st.sampled_from(["images", "annotations"]), st.sampled_from(["id", "file_name", "image_id", "caption"]), wild)
+def test_any_field_of_coco_captions(pictures: Path, table: str, field: str, value: Any) -> None:
+    content = {"images": [{"id": 1, "file_name": "a.png"}], "annotations": [{"image_id": 1, "caption": "a dog"}]}
+    content[table][0][field] = value
+    (pictures / "any.json").write_text(json.dumps(content))
+    check_captions(pictures / "any.json")
+
+
+@few(60)
+@given(st.text(st.sampled_from('image,caption\n\r"a.png\t \0\x85\ud800{}:[]'), max_size=60), st.booleans())
+def test_any_text_is_a_list_of_captions_or_named(pictures: Path, text: str, header: bool) -> None:
+    for kind, first in (("csv", "image,caption\n"), ("tsv", "image\tcaption\n"), ("jsonl", "")):
+        path = pictures / f"any.{kind}"
+        path.write_bytes(((first if header else "") + text).encode("utf-8", "surrogatepass"))
+        check_captions(path)
+
+
+@few(30)
+@given(st.binary(max_size=60), st.sampled_from([".txt", ".json"]))
+def test_any_bytes_next_to_an_image_of_a_shard_are_captions_or_named(
+    pictures: Path, content: bytes, suffix: str
+) -> None:
+    with tarfile.open(pictures / "any.tar", "w") as archive:
+        archive.add(pictures / "a.png", "a.png")
+        member = tarfile.TarInfo(f"a{suffix}")
+        member.size = len(content)
+        archive.addfile(member, io.BytesIO(content))
+    check_captions(pictures / "any.tar")
 
 
 @few(40)

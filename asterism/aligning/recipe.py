@@ -82,6 +82,12 @@ def load_align_recipe(
     for section in ("source", "data", "text"):
         if not isinstance(values.get(section, {}), Mapping):
             raise UserError(f"{section} = {values[section]!r} must be a group of settings, such as {section}.key=value")
+    if ignored := [key for key in ("path", "options") if key in values.get("source", {})]:
+        raise UserError(f"source.{ignored[0]} cannot be set: the source is the first argument, asterism align SOURCE")
+    if text is not None and "name" in values.get("text", {}):
+        raise UserError(
+            f"the text model is given twice: --text {text} and text.name={values['text']['name']}; keep one"
+        )
     values["source"] = {**values.get("source", {}), "path": source, "options": dict(options or {})}
     if text is not None:
         values["text"] = {**values.get("text", {}), "name": text}

@@ -29,7 +29,7 @@ from asterism.train.loop import Training
 from asterism.train.processes import Place, Request
 from asterism.train.recipe import TrainerConfig
 from asterism.train.resolve import limited_to, resolved_trainer
-from asterism.train.resuming import check_data, check_overrides, check_recipe
+from asterism.train.resuming import check_data, check_overrides, check_recipe, check_unedited
 from asterism.train.run import Run
 from asterism.train.starting import TRIAL_STEPS, joined, last_intact, locked, new_run, on_all_cores, seconds_per_step
 
@@ -48,6 +48,7 @@ def resume(path: Path, overrides: tuple[str, ...] = ()) -> AlignedRun:
     run = open_aligned(path)
     check_overrides(overrides)
     recipe = AlignRecipe.parse(with_overrides(run.config, overrides))
+    check_unedited(recipe, run)
     request = Request("align", __name__, recipe.model_dump(mode="json"), str(path), resume=True)
     return _on_all_cores(request, recipe)
 
@@ -106,7 +107,7 @@ def _resume(fabric: Fabric, recipe: AlignRecipe, path: Path) -> Run:
         _check_frozen(encoder, job.model.alignment, state.facts)
         checkpoint.check_fit(state.method, job.learner.state_dict())
         training = Training(fabric, job)
-        checkpoint.restore(state, job.learner, training.optimizer)
+        training.restore(state)
         collectives.on_first_process(lambda: checkpoint.set_aside_after(state.step, run.checkpoints))
         if state.step >= job.steps:
             collectives.on_first_process(lambda: job.saved(state))  # a killed process may not have written it

@@ -24,7 +24,7 @@ from asterism.train.loop import Training
 from asterism.train.processes import Place, Request
 from asterism.train.recipe import TrainerConfig
 from asterism.train.resolve import limited_to, resolved_trainer, resolved_workers
-from asterism.train.resuming import check_data, check_overrides, check_recipe
+from asterism.train.resuming import check_data, check_overrides, check_recipe, check_unedited
 from asterism.train.run import Run
 from asterism.train.starting import TRIAL_STEPS, joined, last_intact, locked, new_run, on_all_cores, seconds_per_step
 
@@ -41,6 +41,7 @@ def resume(path: Path, overrides: tuple[str, ...] = ()) -> FinetunedRun:
     run = open_finetuned(path)
     check_overrides(overrides)
     recipe = FinetuneRecipe.parse(with_overrides(run.config, overrides))
+    check_unedited(recipe, run)
     request = Request("finetune", __name__, recipe.model_dump(mode="json"), str(path), resume=True)
     return _on_all_cores(request, recipe)
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from asterism.config import Config
 from asterism.errors import UserError, reason_of
-from asterism.inputs import parse_json
+from asterism.inputs import is_text, parse_json
 from asterism.nn.attention_pooling import AttentionPooling, TokenChoice, chosen_tokens
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import FILE_NAME, Encoder
@@ -75,6 +75,8 @@ class AlignedEncoder(Encoder):
         sentences = [texts] if isinstance(texts, str) else list(texts)
         if not sentences or any(not isinstance(text, str) or not text.strip() for text in sentences):
             raise UserError("give at least one sentence, and none that is empty")
+        if broken := [text for text in sentences if not is_text(text)]:
+            raise UserError(f"the sentence {ascii(broken[0])[:100]} has half a character; write it again")
         return self.alignment.text.encode(sentences)
 
     def named_outputs(self, pixels: Float[Tensor, "b 3 h w"]) -> dict[str, Tensor]:

@@ -21,6 +21,11 @@ class SpreadWindow:
             del self._parts[0]
 
     @property
+    def newest(self) -> Float[Tensor, "b d"]:
+        """What is measured; a window of the same size to which this is added continues like this one."""
+        return torch.cat(self._parts)[-self._rows :]
+
+    @property
     def is_full(self) -> bool:
         """Whether ranks are comparable: once full, all are measured on the same number of rows."""
         return sum(map(len, self._parts)) >= self._rows
@@ -29,7 +34,7 @@ class SpreadWindow:
         """Both numbers under the names they are logged with; empty until there are two embeddings."""
         if sum(map(len, self._parts)) < 2:
             return {}
-        rows = torch.cat(self._parts)[-self._rows :]
+        rows = self.newest
         return {"feature_std": float(feature_std(rows)), "effective_rank": float(effective_rank(rows))}
 
 

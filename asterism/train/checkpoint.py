@@ -14,7 +14,7 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from asterism.ranges import Count, Few, NonNegative
 _NAME = re.compile(r"step-(\d{8,18})")
 _FORMAT = 1  # 0: without checksums and recipe, in the first development versions
 _METHOD, _OPTIMIZER, _STATE, _CHECKSUMS = "method.safetensors", "optimizer.safetensors", "state.json", "checksums.txt"
+_LOG = "log.safetensors"  # not in checkpoints of version 0.1
 
 
 class CheckpointConfig(Config):
@@ -73,13 +74,20 @@ class State:
     method: dict[str, Tensor]
     optimizer: dict[str, Tensor]
     facts: Facts
+    log: dict[str, Tensor] = field(default_factory=dict)  # averages that were not logged yet, see `Monitor.state`
 
 
 class Damaged(Exception):
     """A checkpoint that cannot be used; the message says what is wrong with it."""
 
 
-def capture(method: nn.Module, optimizer: torch.optim.Optimizer, step: int, facts: Facts) -> State:
+def capture(
+    method: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    step: int,
+    facts: Facts,
+    log: Mapping[str, Tensor] | None = None,
+) -> State:
     """Collect the state. With sharded parameters every process must call this, and each gets the full state."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in method.named_parameters()}
     moments = {
@@ -87,7 +95,7 @@ def capture(method: nn.Module, optimizer: torch.optim.Optimizer, step: int, fact
         for parameter, entries in optimizer.state.items()
         for key, value in entries.items()
     }
-    return State(step, {k: _gather(v) for k, v in method.state_dict().items()}, moments, facts)
+    return State(step, {k: _gather(v) for k, v in method.state_dict().items()}, moments, facts, dict(log or {}))
 
 
 @torch.no_grad()
@@ -178,11 +186,25 @@ def newest_intact(folder: Path) -> tuple[Path, list[str]]:
     )
 
 
+def newest_facts(folder: Path) -> Facts | None:
+    """The facts of the newest checkpoint whose `state.json` is intact. Its large files are not read."""
+    for step in reversed(steps(folder)):
+        path = folder / f"step-{step:08d}"
+        with contextlib.suppress(Damaged):
+            if (path / _CHECKSUMS).exists():
+                _compare_checksum(path, _STATE, _checksums(path))
+            return _facts(_state_file(path))
+    return None
+
+
 def verify(path: Path) -> None:
     """Raise `Damaged` unless all files of a checkpoint are as they were written."""
     has_checksums = (path / _CHECKSUMS).exists()
     if has_checksums:
-        _compare_checksums(path)
+        expected = _checksums(path)
+        later = [_LOG] if _LOG in expected or (path / _LOG).exists() else []
+        for name in (_METHOD, _OPTIMIZER, _STATE, *later):
+            _compare_checksum(path, name, expected)
     known = _state_file(path)
     if path.name != f"step-{known.step:08d}":
         raise Damaged(f"its {_STATE} is that of step {known.step}")
@@ -197,9 +219,9 @@ def verify(path: Path) -> None:
 def load(path: Path) -> State:
     """A checkpoint's content; raises `Damaged` if it cannot be read. Bit flips are found by `verify`."""
     known = _state_file(path)
-    facts = Facts(**{name: getattr(known, name) for name in Facts.model_fields})
     try:
-        return State(known.step, load_file(path / _METHOD), load_file(path / _OPTIMIZER), facts)
+        log = load_file(path / _LOG) if (path / _LOG).exists() else {}
+        return State(known.step, load_file(path / _METHOD), load_file(path / _OPTIMIZER), _facts(known), log)
     except (OSError, ValueError, SafetensorError) as error:
         raise Damaged(_reason(error)) from None
 
@@ -220,12 +242,12 @@ def steps(folder: Path) -> list[int]:
 
 
 def _fill(folder: Path, state: State) -> None:
-    for name, tensors in ((_METHOD, state.method), (_OPTIMIZER, state.optimizer)):
+    for name, tensors in ((_METHOD, state.method), (_OPTIMIZER, state.optimizer), (_LOG, state.log)):
         with replacing(folder / name) as path:
             save_file({key: value.contiguous() for key, value in tensors.items()}, path)
     content = {"format": _FORMAT, "version": metadata.version("asterism"), "step": state.step}
     write_text(folder / _STATE, json.dumps(content | state.facts.model_dump(mode="json"), indent=2) + "\n")
-    sums = [f"{_digest(folder / name)}  {name}\n" for name in (_METHOD, _OPTIMIZER, _STATE)]
+    sums = [f"{_digest(folder / name)}  {name}\n" for name in (_METHOD, _OPTIMIZER, _LOG, _STATE)]
     write_text(folder / _CHECKSUMS, "".join(sums))
     flush(folder)
 
@@ -235,15 +257,21 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _compare_checksums(path: Path) -> None:
+def _checksums(path: Path) -> dict[str, str]:
     try:
         text = (path / _CHECKSUMS).read_text(encoding="utf-8")
-        expected = {name: digest for digest, _, name in (line.partition("  ") for line in text.splitlines())}
-        for name in (_METHOD, _OPTIMIZER, _STATE):
-            if expected.get(name) != _digest(path / name):
-                raise Damaged(f"{name} does not match its checksum")
     except (OSError, ValueError) as error:
         raise Damaged(_reason(error)) from None
+    return {name: digest for digest, _, name in (line.partition("  ") for line in text.splitlines())}
+
+
+def _compare_checksum(path: Path, name: str, expected: Mapping[str, str]) -> None:
+    try:
+        found = _digest(path / name)
+    except (OSError, ValueError) as error:
+        raise Damaged(_reason(error)) from None
+    if found != expected.get(name):
+        raise Damaged(f"{name} does not match its checksum")
 
 
 def _state_file(path: Path) -> _StateFile:
@@ -263,6 +291,10 @@ def _state_file(path: Path) -> _StateFile:
         return _StateFile.parse(values)
     except UserError as error:
         raise Damaged(f"{_STATE} has wrong values ({'; '.join(str(error).splitlines())})") from None
+
+
+def _facts(known: _StateFile) -> Facts:
+    return Facts(**{name: getattr(known, name) for name in Facts.model_fields})
 
 
 def _reason(error: Exception) -> str:

@@ -20,6 +20,7 @@ _LEAST_RANK = 1.5
 _LEAST_STD = 0.02
 _FLAT = 0.005  # relative distance to ln K that counts as uniform
 _NOTHING = 0.02  # of ln K: entropies and divergences below this count as zero
+_FIRST_STEP, _FIRST_RANK, _IN_A_ROW, _WARNED = "first step", "first rank", "in a row: ", "warned: "  # in a checkpoint
 
 
 class CollapseWatch:
@@ -40,6 +41,24 @@ class CollapseWatch:
     def begin(self, step: int, rank: float) -> None:
         """Set the initial effective rank of the features, measured before training has changed them much."""
         self._start = (step, rank)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the initial rank is known."""
+        return self._start is not None
+
+    def state(self) -> dict[str, float]:
+        """What a checkpoint keeps, so that a resumed run warns as if it had not been interrupted."""
+        start = {} if self._start is None else dict(zip((_FIRST_STEP, _FIRST_RANK), self._start, strict=True))
+        counts = {f"{_IN_A_ROW}{kind}": count for kind, count in self._in_a_row.items()}
+        return start | counts | {f"{_WARNED}{kind}": 1 for kind in self._warned}
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """The opposite of `state`."""
+        if _FIRST_STEP in state:
+            self._start = (int(state[_FIRST_STEP]), state[_FIRST_RANK])
+        self._in_a_row = {key.removeprefix(_IN_A_ROW): int(n) for key, n in state.items() if key.startswith(_IN_A_ROW)}
+        self._warned = {key.removeprefix(_WARNED) for key in state if key.startswith(_WARNED)}
 
     def check(self, step: int, record: Mapping[str, float]) -> str | None:
         """A warning for the user, or None."""

@@ -3,7 +3,7 @@
 Pretraining (`asterism.train.pretraining`) and fine-tuning (`asterism.finetuning.job`) are jobs. The loop gives each of
 them steps and micro-batches, agreement between processes, clipping, checkpoints, monitoring and exact resume. All state
 that a job needs to resume is in its learner's parameters and buffers, and every random draw is a function of (seed,
-step, image), so the loop saves nothing else.
+step, image). Besides, the loop saves only what its log has not written yet.
 """
 
 from __future__ import annotations

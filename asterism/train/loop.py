@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, cast
 
@@ -51,12 +51,14 @@ class Training(Generic[B]):
         self.forward = fabric.setup_module(self.objective)  # sharded parameters exist from here on
         self.optimizer = job.optimizer()
         self.stepper = cast(torch.optim.Optimizer, fabric.setup_optimizers(self.optimizer))
+        self._unlogged: Mapping[str, Tensor] = {}  # what the log of an interrupted run has not written yet
 
     def restore(self, state: checkpoint.State) -> None:
         """Continue from a checkpoint."""
         checkpoint.restore(state, self.learner, self.optimizer)
         if self.loss_scale is not None:
             self.loss_scale.restore(state.optimizer)
+        self._unlogged = state.log
 
     def time_steps(self) -> float:
         """Median seconds per step, without the first steps."""
@@ -78,6 +80,7 @@ class Training(Generic[B]):
         saving = _SaveSchedule(job.checkpoint, job.steps, job.steps_per_epoch)
         path = job.run.path if first else None
         monitor = Monitor(job.logging, path, start, job.steps, self.learner.uniform_terms)
+        monitor.restore(self._unlogged)
         monitor.print(job.describe(self.fabric))
         with self._threads(), monitor, StopRequest(monitor.print) as stop:
             if measurement is not None and start == 0:
@@ -93,7 +96,7 @@ class Training(Generic[B]):
                     self._measure(monitor, step + 1, measurement)
                 ends = job.ends_early(step + 1)
                 if saving.is_due(step + 1, late) or signal_number or ends:
-                    self._save(step + 1)
+                    self._save(step + 1, monitor)
                 if ends:
                     break
                 if (hours := pace.hours(step + 1)) is not None and hours > LONG_HOURS:
@@ -206,8 +209,8 @@ class Training(Generic[B]):
         finally:
             torch.set_num_threads(before)
 
-    def _save(self, step: int) -> None:
-        state = checkpoint.capture(self.learner, self.optimizer, step, self.job.facts())
+    def _save(self, step: int, monitor: Monitor) -> None:
+        state = checkpoint.capture(self.learner, self.optimizer, step, self.job.facts(), monitor.state())
         if self.loss_scale is not None:
             state.optimizer.update(self.loss_scale.state())
         broken = checkpoint.not_finite(state, {name for name, _ in self.learner.named_parameters()})

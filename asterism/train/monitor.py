@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from torch import Tensor
 
 from asterism.errors import Interrupted
-from asterism.ops.collectives import all_reduce_sum, world_size
+from asterism.ops.collectives import all_gather_rows, all_reduce_sum, rank, world_size
 from asterism.ops.spread import SpreadWindow
 from asterism.ranges import Count
 from asterism.train.collapse import CollapseWatch
@@ -26,6 +26,7 @@ from asterism.types import Losses
 from asterism.viz.page import Gallery
 
 _RANK_ROWS = 256  # embeddings that the rank is measured on, from several batches if they are small
+_SUM, _WATCH, _SPREAD = "sum.", "watch.", "spread"  # in a checkpoint; sums are rows of (sum, count) by process
 
 
 class LoggingConfig(TrackersConfig):
@@ -54,9 +55,9 @@ class Monitor:
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
         self._spread: SpreadWindow | None = None
-        self._rank_known = False
+        self._earlier: Tensor | None = None  # embeddings from before an interruption
         self._window = _Window()
-        self._watch = CollapseWatch(uniform_terms, (steps - start_step) // config.log_every)
+        self._watch = CollapseWatch(uniform_terms, steps // config.log_every)
         self._log = MetricsLog(run, start_step) if run is not None else None
         self._display = ProgressDisplay(start_step, steps) if run is not None else None
         self._trackers = None if run is None else Trackers(config, run, start_step, self._warn)
@@ -87,6 +88,8 @@ class Monitor:
             if self._spread is None:
                 first_tenth = len(losses.embeddings) * max(1, self._steps // 10)
                 self._spread = SpreadWindow(min(_RANK_ROWS, first_tenth))
+                if self._earlier is not None:
+                    self._spread.add(self._earlier.to(losses.embeddings))
             self._spread.add(losses.embeddings)
 
     def step(
@@ -96,8 +99,7 @@ class Monitor:
         self._window.add(images, waited)
         if self._display is not None:
             self._display.advance(step)
-        if self._spread is not None and self._spread.is_full and not self._rank_known:
-            self._rank_known = True
+        if self._spread is not None and self._spread.is_full and not self._watch.has_begun:
             self._watch.begin(step, self._spread.measure().get("effective_rank", 0.0))
         if step % self._every and step != self._steps:
             return
@@ -112,6 +114,28 @@ class Monitor:
             self._display.show(record)
             if warning:
                 self._display.print(f"Warning at step {step}: {warning}")
+
+    def state(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps: the unfinished averages of all processes, the embeddings that the rank is measured
+        on, and what the watch has seen. Every process must call this; those of the first are kept."""
+        kept = {
+            f"{_WATCH}{name}": torch.tensor(value, dtype=torch.double) for name, value in self._watch.state().items()
+        }
+        for name, value in self._sums.items():
+            kept[f"{_SUM}{name}"] = all_gather_rows(
+                torch.stack([value, torch.full_like(value, self._counts[name])])[None]
+            )
+        if self._spread is not None:
+            kept[_SPREAD] = self._spread.newest
+        return {name: value.cpu() for name, value in kept.items()}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """The opposite of `state`. With another number of processes each continues from the mean of all."""
+        for name, value in _below(_SUM, state).items():
+            total, count = value[rank()] if len(value) == world_size() else value.mean(dim=0)
+            self._sums[name], self._counts[name] = total, int(count)
+        self._earlier = state.get(_SPREAD)
+        self._watch.restore({name: float(value) for name, value in _below(_WATCH, state).items()})
 
     def write(self, step: int, record: Mapping[str, float | str]) -> None:
         if self._log is not None:
@@ -155,10 +179,15 @@ class Monitor:
 
     def _averages(self) -> dict[str, float]:
         """Means over the steps since the last record and over all processes, in one collective."""
-        means = torch.stack([self._sums[name] / self._counts[name] for name in self._sums])
+        device = self._sums["loss"].device  # times, and what a checkpoint contained, are in memory of the CPU
+        means = torch.stack([self._sums[name].to(device) / self._counts[name] for name in self._sums])
         names = list(self._sums)
         self._sums, self._counts = {}, {}
         return dict(zip(names, (all_reduce_sum(means) / world_size()).tolist(), strict=True))
+
+
+def _below(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
 def _ending(error: BaseException | None) -> Ending:

@@ -10,7 +10,8 @@ from asterism.config import Config
 from asterism.data import Source
 from asterism.errors import UserError
 from asterism.methods.base import Method
-from asterism.train.checkpoint import Facts
+from asterism.train.checkpoint import Facts, newest_facts
+from asterism.train.run import Run
 
 _MAY_CHANGE = (
     "trainer.accelerator",
@@ -40,6 +41,13 @@ def check_overrides(overrides: Sequence[str]) -> None:
             raise UserError(
                 f"{key} cannot change when a run is resumed; allowed are {_ALLOWED}. For other changes {_ANEW}"
             )
+
+
+def check_unedited(recipe: Config, run: Run) -> None:
+    """Refuse a recipe that was edited since the last checkpoint, before anything that it names is opened or fetched."""
+    facts = newest_facts(run.checkpoints)
+    if facts is not None:
+        check_recipe(recipe, facts, run.path / "config.yaml")
 
 
 def check_recipe(recipe: Config, facts: Facts, file: Path) -> None:

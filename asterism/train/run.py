@@ -17,7 +17,7 @@ import torch
 
 from asterism.config import Config, read_yaml, write_yaml
 from asterism.errors import UserError
-from asterism.files import write_text
+from asterism.files import is_temporary, write_text
 from asterism.lock import LOCK_NAME
 from asterism.nn.weights.load import load_encoder
 from asterism.train.checkpoint import steps
@@ -147,8 +147,11 @@ def open_run(path: Path | str) -> Run:
 
 
 def check_free(out: Path, overwrite: bool) -> None:
-    """Refuse to overwrite anything; with `overwrite`, anything but an existing run or an empty folder."""
-    if not out.exists() or (out.is_dir() and not any(_contents(out))):
+    """Refuse to overwrite anything; with `overwrite`, anything but an existing run or an empty folder.
+
+    A process that was killed before its recipe was written leaves a folder that counts as empty.
+    """
+    if not out.exists() or (out.is_dir() and all(map(is_temporary, _contents(out)))):
         return
     if not overwrite:
         resuming = f"resume it with --resume {out}, " if steps(out / "checkpoints") else ""

@@ -29,7 +29,7 @@ from asterism.train.processes import Init, Place, Request
 from asterism.train.profiling import Profile, profile_steps
 from asterism.train.recipe import Recipe
 from asterism.train.resolve import limited_to, resolve
-from asterism.train.resuming import check_data, check_frozen_encoders, check_overrides, check_recipe
+from asterism.train.resuming import check_data, check_frozen_encoders, check_overrides, check_recipe, check_unedited
 from asterism.train.run import Run, open_run
 from asterism.train.starting import TRIAL_STEPS, joined, last_intact, locked, new_run, on_all_cores, seconds_per_step
 
@@ -56,6 +56,7 @@ def resume(path: Path, overrides: tuple[str, ...] = (), examples: Examples | Non
     run = open_run(path)
     check_overrides(overrides)
     recipe = Recipe.parse(with_overrides(run.config, overrides))
+    check_unedited(recipe, run)
     request = Request("pretrain", __name__, recipe.model_dump(mode="json"), str(path), resume=True)
     return _on_all_cores(request, recipe, examples)
 

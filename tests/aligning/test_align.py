@@ -204,6 +204,12 @@ def test_two_processes_equal_one(tmp_path: Path, loss: str) -> None:
     assert together == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
+def test_half_a_character_is_refused(trained: Path) -> None:
+    """As a name of a file that is not UTF-8 has it."""
+    with pytest.raises(UserError, match=r"the sentence 'a \\udcff' has half a character"):
+        model_of(trained).encode_text(["a dog", "a \udcff"])
+
+
 def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
     data, source = captions(tmp_path / "data"), encoder_file(tmp_path / "source")
 
@@ -216,6 +222,8 @@ def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
     refused("there is no text model nowhere", text="nowhere")
     refused("trainer.accumulate=1", "trainer.accumulate=2")
     refused("use ddp", "trainer.strategy=fsdp")
+    refused("source.path cannot be set: the source is the first argument", "source.path=elsewhere")
+    refused("the text model is given twice: --text own and text.name=nowhere", "text.name=nowhere", text="own")
     refused("there are no captions at", place=tmp_path / "no.jsonl")
     folder = tmp_path / "tower"
     folder.mkdir()

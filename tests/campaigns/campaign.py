@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
+from itertools import zip_longest
 from pathlib import Path
 
 from tests.campaigns.processes import Ended, execute
@@ -52,7 +53,7 @@ class Case:
     around: Callable[[Path], AbstractContextManager[None]] = _undisturbed  # the state of the disk while it runs
     inside: Callable[[], None] | None = None  # a fault in the command's own process; a function of a module
     check: Callable[[Path, Ended], str | None] | None = None  # what else is wrong, if anything
-    seconds: float = 120.0  # of a command that takes one, on a busy machine
+    seconds: float = 120.0  # of a command that takes one
     megabytes: int = 2500  # resident
     slow: bool = False  # only in the full campaign
 
@@ -150,6 +151,16 @@ def few(cases: Iterable[Case], seed: int, per_cause: int) -> list[Case]:
             by_cause[case.cause].append(case)
     choice = random.Random(seed)
     return [case for own in by_cause.values() for case in choice.sample(own, min(per_cause, len(own)))]
+
+
+def in_turns(cases: Iterable[Case], seed: int) -> list[Case]:
+    """All cases in a seeded order in which the causes take turns, so that any beginning is a fair sample."""
+    by_cause: dict[str, list[Case]] = defaultdict(list)
+    for case in cases:
+        by_cause[case.cause].append(case)
+    choice = random.Random(seed)
+    shuffled = [choice.sample(own, len(own)) for own in by_cause.values()]
+    return [case for turn in zip_longest(*shuffled) for case in turn if case is not None]
 
 
 def table(verdicts: Sequence[Verdict]) -> str:

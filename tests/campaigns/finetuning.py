@@ -448,7 +448,7 @@ def _has_a_model(here: Path, ended: Ended) -> str | None:
 # -- models that describe something else
 
 
-def _described(file: Path) -> dict[str, Any]:
+def described(file: Path) -> dict[str, Any]:
     with safe_open(file, framework="pt") as opened:
         return json.loads(opened.metadata()[METADATA_KEY])
 
@@ -457,7 +457,7 @@ def _with_description(here: Path, change: Callable[[dict[str, Any]], object], si
     """signed: with a checksum that is right, so that only the values are wrong."""
     words = _predict(here)
     file = here / "run" / "model.safetensors"
-    tensors, description = load_file(file), _described(file)
+    tensors, description = load_file(file), described(file)
     description.pop("checksum")
     change(description)
     if signed:
@@ -467,7 +467,7 @@ def _with_description(here: Path, change: Callable[[dict[str, Any]], object], si
     return words
 
 
-def _set(key: str, value: Any) -> Callable[[dict[str, Any]], object]:
+def set_to(key: str, value: Any) -> Callable[[dict[str, Any]], object]:
     def change(description: dict[str, Any]) -> None:
         *parents, last = key.split(".")
         node = description
@@ -510,7 +510,7 @@ def _models() -> Iterator[Case]:
                 yield Case(
                     f"{key} = {str(value)[:50]}{'' if signed else ', without checksum'}",
                     "fine-tuning: models that describe an attack",
-                    partial(_with_description, change=_set(key, value), signed=signed),
+                    partial(_with_description, change=set_to(key, value), signed=signed),
                     inside=no_network,
                     megabytes=_SMALL_MEMORY,
                 )
@@ -518,19 +518,22 @@ def _models() -> Iterator[Case]:
 
 # -- attacks
 
-_MARKUP, _ESCAPE = "<img src=x onerror=alert(1)>", "\x1b]0;owned\x07\x1b[2J"
+MARKUP, _ESCAPE = "<img src=x onerror=alert(1)>", "\x1b]0;owned\x07\x1b[2J"
 
 
 def _attacks() -> Iterator[Case]:
-    def pickled(here: Path, suffix: str) -> Words:
+    def evil(file: Path) -> None:
         class Evil:
             def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
                 import os
 
                 return os.system, ("touch owned",)
 
+        torch.save({"state_dict": {"a": Evil()}}, file)
+
+    def pickled(here: Path, suffix: str) -> Words:
         words = _finetune(here)
-        torch.save({"state_dict": {"a": Evil()}}, here / f"evil{suffix}")
+        evil(here / f"evil{suffix}")
         return [f"evil{suffix}" if word == "w.safetensors" else word for word in words]
 
     for suffix in (".pth", ".safetensors", ".ckpt"):
@@ -538,21 +541,20 @@ def _attacks() -> Iterator[Case]:
 
     def model(here: Path) -> Words:
         words = _predict(here)
-        pickled(here, ".pth")
-        shutil.copy(here / "evil.pth", here / "run" / "model.safetensors")
+        evil(here / "run" / "model.safetensors")
         return words
 
     yield Case("model", "fine-tuning: pickles that run code", model)
 
     def renamed(here: Path, name: str, words: Words) -> Words:
         found = _predict(here)
-        with_name = _set("classes", [f"{name}{number}" for number in range(3)])
-        _redescribed(here / "run" / "model.safetensors", with_name)
+        with_name = set_to("classes", [f"{name}{number}" for number in range(3)])
+        redescribed(here / "run" / "model.safetensors", with_name)
         for number, folder in enumerate(("blue", "green", "red")):
             (here / "photos" / folder).rename(here / "photos" / f"{name}{number}")
         return words or found
 
-    for kind, name in (("markup", _MARKUP), ("escapes", _ESCAPE), ("a formula", "=cmd|' -C calc'!A")):
+    for kind, name in (("markup", MARKUP), ("escapes", _ESCAPE), ("a formula", "=cmd|' -C calc'!A")):
         for command, words in {"predict": [], "evaluate": ["evaluate", "run", "--data", "photos"]}.items():
             yield Case(
                 f"{command}, classes with {kind}",
@@ -560,7 +562,7 @@ def _attacks() -> Iterator[Case]:
                 partial(renamed, name=name, words=words),
                 _EITHER,
                 ("out*", "run/eval", "run/eval/*"),
-                check=_nothing_hostile,
+                check=nothing_hostile,
             )
 
     def hostile_run(here: Path, name: str) -> Words:
@@ -571,9 +573,9 @@ def _attacks() -> Iterator[Case]:
         assert ended.code == 0, ended.errors
         return ["report", "out"]
 
-    for kind, name in (("markup", _MARKUP), ("escapes", _ESCAPE)):
+    for kind, name in (("markup", MARKUP), ("escapes", _ESCAPE)):
         prepare = partial(hostile_run, name=name)
-        yield Case(f"report, classes with {kind}", "fine-tuning: hostile names", prepare, (0,), check=_nothing_hostile)
+        yield Case(f"report, classes with {kind}", "fine-tuning: hostile names", prepare, (0,), check=nothing_hostile)
 
     def linked(here: Path, file: str) -> Words:
         materials.labelled(here / "photos")
@@ -596,14 +598,14 @@ def _attacks() -> Iterator[Case]:
         )
 
 
-def _redescribed(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    tensors, description = load_file(file), _described(file)
+def redescribed(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    tensors, description = load_file(file), described(file)
     description.pop("checksum")
     change(description)
     write_safetensors(file, tensors, description)
 
 
-def _nothing_hostile(here: Path, ended: Ended) -> str | None:
+def nothing_hostile(here: Path, ended: Ended) -> str | None:
     if "\x1b" in ended.output + ended.errors:
         return "control characters reach the terminal"
     pages = [page for page in here.rglob("*.html") if "<img src=x" in page.read_text()]

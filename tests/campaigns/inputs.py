@@ -437,6 +437,25 @@ def _images() -> Iterator[Case]:
             kind = "extreme shapes" if "×" in name else "images"
             yield Case(f"{own}: {name}", kind, prepare, exits, slow=large, **limits)
 
+    yield Case(
+        "segment: 24 megapixels with 20 classes",
+        "extreme shapes",
+        _many_classes,
+        (0,),
+        seconds=600,
+        megabytes=2000,
+        slow=True,
+    )
+
+
+def _many_classes(here: Path) -> Words:
+    words = _segment(here)
+    values = np.arange(20, dtype=np.uint8).repeat(4)[None].repeat(24, axis=0)
+    Image.fromarray(values).save(here / "examples/00000.png")
+    Image.fromarray(np.stack([values * 12] * 3, axis=-1)).save(here / "examples/00000.jpg")
+    (here / "frames/x.png").write_bytes(blank(6000, 4000))
+    return words
+
 
 def _write(make: Callable[[], bytes], file: Path) -> None:
     file.write_bytes(make())

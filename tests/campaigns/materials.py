@@ -10,6 +10,7 @@ from pathlib import Path
 
 from asterism.images.masks import save_mask
 from asterism.nn.concepts import concepts_file
+from tests.aligning.tiny import captions as write_captions
 from tests.campaigns.campaign import copied
 from tests.campaigns.processes import execute
 from tests.concept_samples import concept_encoder
@@ -39,6 +40,20 @@ FINETUNING = [  # on `labelled`, with the two measurements that choose the best 
     "validation.every_epochs=0.3",
     "optim.lr=0.5",
     "optim.warmup_steps=0",
+]
+
+
+ALIGNING = [  # on `captions`
+    "text.dim=16",
+    "text.depth=1",
+    "text.heads=2",
+    "data.workers=0",
+    "data.held_out=0.2",
+    "trainer.steps=2",
+    "trainer.batch_size=4",
+    "trainer.devices=1",
+    "checkpoint.every_steps=1",
+    "monitor.tensorboard=false",
 ]
 
 
@@ -72,6 +87,16 @@ def run(folder: Path) -> Path:
 def finetuned(folder: Path) -> Path:
     """A finished fine-tuned run of two steps on `labelled`, with both checkpoints and the result of an evaluation."""
     return copied(_finetuned(), folder)
+
+
+def captions(folder: Path) -> Path:
+    """Eight pictures, and `captions.jsonl` about them."""
+    return copied(_captions(), folder)
+
+
+def aligned(folder: Path) -> Path:
+    """A finished aligned run of two steps on `captions`, with both checkpoints and the result of an evaluation."""
+    return copied(_aligned(), folder)
 
 
 def frames(folder: Path) -> Path:
@@ -142,6 +167,21 @@ def _finetuned() -> Path:
         "finetuned",
         ["finetune", source, "--task", "classify", "--data", data, "--out", "finetuned", *FINETUNING],
         ["evaluate", "finetuned", "--data", data],
+    )
+
+
+@functools.cache
+def _captions() -> Path:
+    return write_captions(_place() / "captions", each=2).parent
+
+
+@functools.cache
+def _aligned() -> Path:
+    data, source = str(_captions() / "captions.jsonl"), str(_home("weights.safetensors", small_encoder().save))
+    return _made(
+        "aligned",
+        ["align", source, "--data", data, "--out", "aligned", *ALIGNING],
+        ["evaluate", "aligned", "--data", data, "--protocols", "text-retrieval"],
     )
 
 

@@ -45,6 +45,17 @@ def _finetune(here: Path) -> Words:
     return ["finetune", "w.safetensors", *words, *materials.FINETUNING]
 
 
+def _align(here: Path) -> Words:
+    materials.captions(here / "captions"), materials.weights(here / "w.safetensors")
+    return ["align", "w.safetensors", "--data", "captions/captions.jsonl", "--out", _OUT, *materials.ALIGNING]
+
+
+def _distill(here: Path) -> Words:
+    materials.photos(here / "photos"), materials.weights(here / "w.safetensors")
+    words = ["--data", "photos", "--out", _OUT, "method.teacher=w.safetensors", "method.local_views=0"]
+    return ["pretrain", "distill", *materials.SMALL, *words]
+
+
 def _predict(here: Path) -> Words:
     materials.photos(here / "photos"), materials.finetuned(here / "model")
     return ["predict", "model", "--images", "photos", "--out", _OUT]
@@ -113,6 +124,8 @@ def _launch(here: Path) -> Words:
 COMMANDS = {
     "pretrain": Command(_pretrain),
     "finetune": Command(_finetune, resumes=True),
+    "align": Command(_align, resumes=True),
+    "distill": Command(_distill),
     "predict": Command(_predict),
     **{f"export {format}": Command(partial(_export, format)) for format in ("safetensors", "timm", "torchscript")},
     "evaluate": Command(_evaluate),

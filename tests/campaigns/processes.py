@@ -42,6 +42,8 @@ _LOADED = (
     "rich.table",
 )
 _POLL = 0.02  # seconds
+_IDLE = 30.0  # seconds without computing after which a command that is late counts as waiting for ever
+_PATIENCE = 10  # times the limit: on a busy machine a command that computes may take so much longer
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(list(_LOADED))
 
@@ -73,6 +75,7 @@ def execute(
 ) -> Ended:
     """Run `asterism WORDS` in a folder, with the user's cache and temporary files next to it in `cache` and `tmp`.
 
+    seconds: that it may compute, or wait for anything but a processor.
     inside: called in the new process first. kill_after: seconds until SIGKILL, for tests of what a kill leaves behind;
     kill_when: instead, whether to send it now, from the number of the process.
     watch: called often with the number of the process, which leads its own group.
@@ -94,18 +97,23 @@ def execute(
             target=_command, args=(list(words), str(folder), own, str(output), str(errors), inside)
         )
         start, most, spent, problem = time.monotonic(), 0.0, 0.0, ""
+        active = start
         process.start()
         assert process.pid is not None
         while process.exitcode is None:
             process.join(_POLL)
             most = max(most, _resident(process.pid))
+            now, before = time.monotonic(), spent
             spent = max(spent, computed(process.pid))
-            elapsed = time.monotonic() - start
+            active = now if spent > before else active
+            elapsed = now - start
             if watch is not None:
                 watch(process.pid)
-            problem = "hang" if elapsed > seconds else "memory" if most > megabytes else ""
-            late = kill_after is not None and elapsed > kill_after
-            if problem or late or (kill_when is not None and kill_when(process.pid)):
+            waits = elapsed > seconds and now - active > min(_IDLE, seconds)
+            late = waits or spent > seconds or elapsed > _PATIENCE * seconds
+            problem = "hang" if late else "memory" if most > megabytes else ""
+            due = kill_after is not None and elapsed > kill_after
+            if problem or due or (kill_when is not None and kill_when(process.pid)):
                 _kill(process.pid)
                 process.join()
         _kill(process.pid)  # whatever it started

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaigns.campaign import Case, few, run_case, table
+from tests.campaigns.campaign import Case, few, in_turns, run_case, table
 from tests.campaigns.disks import read_only, small_disk
 
 LIST = ["list", "modles"]  # ends with one sentence and exit code 2
@@ -108,6 +108,16 @@ def test_a_choice_is_seeded_and_fair() -> None:
     assert [c.cause for c in chosen] == ["x", "x", "y", "y"]
     assert [c.name for c in chosen] == [c.name for c in few(cases, 0, 2)]
     assert len({tuple(c.name for c in few(cases, seed, 2)) for seed in range(9)}) > 1
+
+
+def test_any_beginning_of_the_turns_is_a_fair_sample() -> None:
+    cases = [
+        case(name=f"{cause}{number}", cause=cause) for cause, count in (("x", 9), ("y", 3)) for number in range(count)
+    ]
+    turns = in_turns(cases, 0)
+    assert [c.cause for c in turns] == ["x", "y"] * 3 + ["x"] * 6
+    assert {c.name for c in turns} == {c.name for c in cases}
+    assert turns == in_turns(cases, 0) != in_turns(cases, 1)
 
 
 def test_the_table_counts_by_cause() -> None:

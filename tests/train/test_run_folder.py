@@ -104,6 +104,22 @@ def test_an_edited_recipe_is_refused(run, key, old, new):
         resume(run.path)
 
 
+def test_nothing_of_an_edited_recipe_is_opened(run, monkeypatch):
+    """It may name a network that would be fetched."""
+    monkeypatch.setattr("asterism.train.start.build_method", lambda recipe: pytest.fail("it was built"))
+    path = run.path / "config.yaml"
+    path.write_text(path.read_text().replace("seed: 0", "seed: 1"))
+    with pytest.raises(UserError, match=r"trainer\.seed is 1, but was 0"):
+        resume(run.path)
+
+
+def test_a_damaged_state_does_not_make_the_recipe_look_edited(run, finished):
+    path = run.checkpoints / "step-00000004" / "state.json"
+    path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
+    resume(run.path)
+    assert run.weights.read_bytes() == (finished / "encoder.safetensors").read_bytes()
+
+
 def test_settings_that_do_not_affect_the_result_may_change(run, finished):
     stopped_at(run, 2)
     path = run.path / "config.yaml"
@@ -173,6 +189,26 @@ def test_a_locked_run_is_neither_resumed_nor_overwritten(run):
                 pretrain(recipe(), run.path, overwrite=overwrite)
         assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == before
         assert run.encoder().step == 4  # readers are not affected
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_a_run_killed_before_its_recipe_was_written_is_started_again(tmp_path, monkeypatch, overwrite):
+    class Killed(BaseException):
+        """Simulates SIGKILL: nothing is cleaned up."""
+
+    def killed(folder):
+        (folder / ".lock").write_text("{}")
+        (folder / ".config.yaml.0123456789abcdef.asterism-tmp").write_text("half")
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("asterism.train.run.empty", killed)
+        patch.setattr("asterism.train.starting.empty", lambda folder: None)
+        with pytest.raises(Killed):
+            pretrain(tiny_recipe(), tmp_path / "run")
+    run = pretrain(tiny_recipe(), tmp_path / "run", overwrite=overwrite)
+    assert run.weights.exists()
+    assert not [path.name for path in run.path.rglob(".*")]
 
 
 def test_overwriting_leaves_nothing_of_the_old_run(run):

@@ -48,6 +48,22 @@ TASK_SETTINGS = [
 ]
 
 
+WORD_SETTINGS = [
+    "trainer.steps=4",
+    "trainer.batch_size=4",
+    "trainer.accelerator=cpu",
+    "data.workers=0",
+    "data.held_out=0.25",
+    "text.dim=8",
+    "text.depth=1",
+    "text.heads=2",
+    "text.context=8",
+    "checkpoint.every_steps=2",
+    "monitor.log_every=1",
+    "monitor.tensorboard=false",
+]
+
+
 def photos(folder: Path) -> None:
     """Eight pictures of two classes."""
     for name, color in (("red", (200, 30, 20)), ("blue", (20, 30, 200))):
@@ -71,6 +87,7 @@ def make(folder: Path) -> None:
         Path("expected.json").write_text(json.dumps({"vectors": vectors.tolist(), "losses": losses}, indent=1) + "\n")
         _shorten(Path("run"))
         make_finetuned()
+        make_aligned()
 
 
 def make_finetuned() -> None:
@@ -82,6 +99,20 @@ def make_finetuned() -> None:
     losses = [record["loss"] for record in run.metrics() if "loss" in record]
     written = json.dumps({"scores": scores, "losses": losses}, indent=1)
     Path("expected_finetuned.json").write_text(written + "\n")
+    _shorten(run.path)
+
+
+def make_aligned() -> None:
+    """In the current folder, from `run` on `photos` with captions."""
+    images = sorted(str(path) for path in Path("photos").rglob("*.png"))
+    lines = [{"image": name, "captions": [f"a {Path(name).parent.name} picture", Path(name).stem]} for name in images]
+    Path("captions.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    run = asterism.align("run", "captions.jsonl", out="aligned", overrides=WORD_SETTINGS)
+    asterism.evaluate(run, "captions.jsonl", "text-retrieval")
+    sentences = asterism.load("aligned").encode_text(["a red picture", "a blue picture"])
+    losses = [record["loss"] for record in run.metrics() if "loss" in record]
+    written = json.dumps({"sentences": sentences.tolist(), "losses": losses}, indent=1)
+    Path("expected_aligned.json").write_text(written + "\n")
     _shorten(run.path)
 
 

@@ -14,6 +14,7 @@ import asterism
 from asterism.errors import UserError
 from asterism.evals.result import read_results
 from asterism.index.read import open_index
+from asterism.nn.aligned import AlignedEncoder
 from asterism.nn.fingerprint import encoder_fingerprint
 from asterism.train.run import Run
 
@@ -62,6 +63,24 @@ def test_a_fine_tuned_run_is_used_and_resumed(version: Path) -> None:
     assert losses == pytest.approx(expected["losses"], rel=1e-3)
     scores = torch.stack([prediction.scores for prediction in asterism.load("finetuned").predict(images)])
     torch.testing.assert_close(scores, torch.tensor(expected["scores"]), rtol=1e-2, atol=1e-3)
+
+
+def test_an_aligned_run_is_used_and_resumed(version: Path) -> None:
+    expected = json.loads((version / "expected_aligned.json").read_text())
+    sentences = torch.tensor(expected["sentences"])
+    torch.testing.assert_close(sentences_of("aligned"), sentences, rtol=1e-4, atol=1e-5)
+    (result,) = read_results(Path("aligned/eval"))
+    assert result.protocol == "text-retrieval"
+    run = asterism.align(resume="aligned")
+    losses = [record["loss"] for record in run.metrics() if "loss" in record]
+    assert losses == pytest.approx(expected["losses"], rel=1e-3)
+    torch.testing.assert_close(sentences_of("aligned"), sentences, rtol=1e-2, atol=1e-3)
+
+
+def sentences_of(run: str) -> torch.Tensor:
+    model = asterism.load(run)
+    assert isinstance(model, AlignedEncoder)
+    return model.encode_text(["a red picture", "a blue picture"])
 
 
 @pytest.mark.parametrize("name", ["index.npz", "index.parquet"])

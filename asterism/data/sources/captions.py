@@ -18,13 +18,13 @@ from typing import Any
 from asterism.data.sources import splits
 from asterism.data.sources.captioned import Captioned, Negative, Texts
 from asterism.data.sources.catalog import SCENES
-from asterism.data.sources.listed_images import ListedImages
+from asterism.data.sources.listed_images import ListedImages, is_file
 from asterism.data.sources.open import scene_settings
 from asterism.data.sources.shard_texts import texts_of_shards
 from asterism.data.sources.shards import find_shards, is_tar, open_shards
 from asterism.data.sources.splits import UnknownSplit
 from asterism.errors import UserError, reason_of
-from asterism.inputs import MAX_JSON, parse_json, read_json, read_text, user_path
+from asterism.inputs import MAX_JSON, is_text, parse_json, read_json, read_text, user_path
 
 _IMAGE = ("image", "file_name", "filename", "filepath", "image_path", "path")
 _CAPTION = ("captions", "caption", "text", "title")
@@ -130,7 +130,9 @@ class _List:
 
 def _from_lines(file: Path, split: str | None) -> Captioned:
     made = _List(file, file.parent, split)
-    for number, line in enumerate(read_text(file, MAX_JSON).splitlines(), 1):
+    for number, line in enumerate(
+        read_text(file, MAX_JSON).split("\n"), 1
+    ):  # Python has ends of lines that JSON has not
         if not line.strip():
             continue
         place = f"{file}, line {number}"
@@ -167,31 +169,30 @@ def _add_line(made: _List, values: Mapping[str, Any], place: str) -> None:
     entry.negatives += [_negative(each, captions[0], place) for each in negatives]
     for key in ("pair", "category"):
         if values.get(key) is not None:
-            setattr(entry, key, str(values[key]))
+            setattr(entry, key, _name(values[key], place))
 
 
 def _negative(value: Any, caption: str, place: str) -> Negative:
     if not isinstance(value, Mapping):
         return Negative(_sentence(value, place), caption, "negative")
-    return Negative(
-        _sentence(value.get("text"), place), str(value.get("caption", caption)), str(value.get("kind", "negative"))
-    )
+    true, kind = (_name(value.get(key, usual), place) for key, usual in (("caption", caption), ("kind", "negative")))
+    return Negative(_sentence(value.get("text"), place), true, kind)
 
 
 def _add_winoground(made: _List, values: Mapping[str, Any], place: str) -> None:
     """An example of Winoground: two images, without suffix, and their sentences."""
-    pair = str(values.get("id", place))
+    pair = _name(values.get("id", place), place)
     for number in (0, 1):
         image = values.get(f"image_{number}")
         if not isinstance(image, str):
             raise UserError(f"{place} lacks image_{number}")
         path = image if Path(image).suffix else f"{image}.png"
-        if not (made.folder / path).is_file() and (made.folder / "images" / path).is_file():
+        if not is_file(made.folder / path) and is_file(made.folder / "images" / path):
             path = f"images/{path}"
         entry = made.entry(path, values.get("split"))
         if entry is not None:
             entry.captions.append(_sentence(values.get(f"caption_{number}"), place))
-            entry.pair, entry.category = pair, str(values.get("collapsed_tag", "pairs"))
+            entry.pair, entry.category = pair, _name(values.get("collapsed_tag", "pairs"), place)
 
 
 def _from_table(file: Path, split: str | None) -> Captioned:
@@ -240,7 +241,7 @@ def _from_coco(file: Path, split: str | None) -> Captioned:
         raise UserError(f"{file} has no captions; {_FORMATS}")
     base, part = file.parent, file.stem.rpartition("_")[2]
     places = [base, base / "images", base / part, base.parent / part, base.parent / "images" / part, base.parent]
-    folder = next((place for place in places if (place / paths[0]).is_file()), base)
+    folder = next((place for place in places if is_file(place / paths[0])), base)
     images = ListedImages(f"{base.resolve().name}/{file.stem}", folder, paths, file)
     return Captioned(images, [Texts(tuple(texts)) for texts in written.values()])
 
@@ -278,7 +279,15 @@ def _sentence(value: Any, place: str) -> str:
         raise UserError(f"{place} has no caption; write {_EXAMPLE}, or the columns image and caption")
     if not value.strip():
         raise UserError(f"{place} has an empty caption; write one, or leave the image out")
+    if not is_text(value):
+        raise UserError(f"{place} has a caption with half a character ({ascii(value)[:60]}); write it again")
     return value.strip()
+
+
+def _name(value: Any, place: str) -> str:
+    if not is_text(str(value)):
+        raise UserError(f"{place} has a name with half a character ({ascii(value)[:60]}); write it again")
+    return str(value)
 
 
 def _value(values: Mapping[str, Any], names: tuple[str, ...]) -> Any:

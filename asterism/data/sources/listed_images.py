@@ -18,12 +18,12 @@ class ListedImages:
     classes = None
 
     def __init__(self, name: str, folder: Path, paths: Sequence[str], listed_in: Path) -> None:
-        missing = [path for path in paths if not (folder / path).is_file()]
+        missing = [path for path in paths if not is_file(folder / path)]
         if missing:
             more = f" (and {len(missing) - 1:,} more of its {len(paths):,} images)" if len(missing) > 1 else ""
             raise UserError(
-                f"{listed_in} names the image {missing[0]!r}, which is not in {folder}{more}; fix the list, or put the "
-                "images there"
+                f"{listed_in} names the image {missing[0][:300]!r}, which is not in {folder}{more}; fix the list, or "
+                "put the images there"
             )
         self.name = name
         self._folder, self._paths = folder, list(paths)
@@ -52,3 +52,11 @@ class ListedImages:
 
     def files(self) -> list[Path]:
         return [self._folder / path for path in self._paths]
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; also for names that no file can have."""
+    try:
+        return path.is_file()
+    except OSError:  # for example a name that is too long
+        return False

@@ -10,7 +10,7 @@ from asterism.data.sources.captioned import Texts
 from asterism.data.sources.shards import Shards, stem
 from asterism.data.sources.tar_index import Member, members
 from asterism.errors import UserError
-from asterism.inputs import parse_json
+from asterism.inputs import is_text, parse_json
 
 _TEXT = (".txt", ".caption", ".text")
 _JSON_KEYS = ("captions", "caption", "text")
@@ -52,8 +52,10 @@ def _captions(path: Path, file: BinaryIO) -> Iterator[tuple[str, tuple[str, ...]
                 next((values[key] for key in _JSON_KEYS if key in values), None) if isinstance(values, dict) else None
             )
             if given is not None:
-                listed = given if isinstance(given, list) else [given]
-                yield name, tuple(str(text).strip() for text in listed if str(text).strip())
+                listed = [str(text) for text in (given if isinstance(given, list) else [given])]
+                if not all(map(is_text, listed)):
+                    raise UserError(f"{path}: {member.name} has a caption with half a character; write it again")
+                yield name, tuple(text.strip() for text in listed if text.strip())
 
 
 def _content(path: Path, file: BinaryIO, member: Member) -> str:

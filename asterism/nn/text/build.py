@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from asterism.nn.text.tower import TextTower
 from asterism.nn.text.transformers_tower import load_transformers_tower
 from asterism.nn.text.words import WordTokens
 from asterism.nn.weights.hub import PREFIX as HUB
-from asterism.nn.weights.hub import hub_text_folder
+from asterism.nn.weights.hub import from_the_cache_only, hub_text_folder
 
 
 def build_tower(config: TextConfig, texts: Iterable[str]) -> TextTower:
@@ -39,11 +40,15 @@ def load_frozen_tower(name: str) -> TextTower:
 
 
 def rebuild_tower(description: Mapping[str, Any], place: str | None = None) -> TextTower:
-    """The described tower; our own has yet to get its weights. place: where a frozen one is now, if it was moved."""
+    """The described tower; our own has yet to get its weights. place: where a frozen one is now, if it was moved.
+
+    A description comes from a file, which may not choose what is downloaded: only a place that the user gives may.
+    """
     if description["kind"] == own_tower.NAME:
         return rebuild_own_tower(description)
     name = place or str(description["name"])
-    tower = load_frozen_tower(name)
+    with contextlib.nullcontext() if place else from_the_cache_only():
+        tower = load_frozen_tower(name)
     if tower.fingerprint != description["fingerprint"]:
         raise UserError(
             f"{name} is not the text model that the images were aligned with (its weights differ); restore that one"

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from asterism.errors import MissingExtra, UserError, reason_of, unknown
 from asterism.nn.text.frozen_tower import EXTRA, FrozenTower
-from asterism.nn.weights.hub import TEXT_INSTEAD, not_downloaded, without_retries
+from asterism.nn.weights.hub import TEXT_INSTEAD, from_the_cache_only, not_downloaded, without_retries
 
 PREFIX = "open_clip:"  # before MODEL, MODEL:WEIGHTS or MODEL:FILE
 
@@ -62,7 +62,7 @@ def load_open_clip_folder(name: str, folder: Path) -> OpenClipTower:
     """A folder with `open_clip_config.json` and weights, as on the Hugging Face hub."""
     open_clip = _package()
     try:
-        with _silent():
+        with from_the_cache_only(), _silent():  # its configuration can name networks of the hub
             network = open_clip.create_model(f"local-dir:{folder}", device="cpu")
             tokenizer = open_clip.get_tokenizer(f"local-dir:{folder}")
     except Exception as error:  # whatever its many formats raise

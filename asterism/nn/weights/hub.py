@@ -62,6 +62,21 @@ def cached_file(repository: str, names: tuple[str, ...] = _WEIGHTS) -> Path | No
 
 
 @contextlib.contextmanager
+def from_the_cache_only() -> Iterator[None]:
+    """Nothing is fetched inside this block: a file may not choose what is downloaded."""
+    try:
+        from huggingface_hub import constants
+    except ImportError:  # then nothing could be fetched
+        yield
+        return
+    before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+@contextlib.contextmanager
 def without_retries(*, cached: bool = False) -> Iterator[None]:
     """Use only the cache inside this block if the weights are in it, or if the server does not answer.
 
@@ -92,7 +107,8 @@ def not_downloaded(name: str, error: Exception, instead: str = "start without pr
 
     reason = (str(error) or type(error).__name__).splitlines()[0]
     if type(error).__name__ in ("LocalEntryNotFoundError", "OfflineModeIsEnabled"):
-        reason = f"they are not in the local cache, and {constants.ENDPOINT} cannot be reached"
+        reached = "cannot be reached, or must not be asked for what a file names"
+        reason = f"they are not in the local cache, and {constants.ENDPOINT} {reached}"
     return UserError(
         f"the published weights of {name!r} could not be downloaded: {reason}; download them on another machine and "
         f"give the file or folder, or {instead}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import warnings
 import zipfile
@@ -9,7 +10,6 @@ from pathlib import Path
 
 import torch
 
-from asterism.files import scratch_folder
 from asterism.nn.encoder import Encoder
 from asterism.nn.graph import Graph, recording
 from asterism.tools.export.graph_card import describe, fitting_size, inputs_and_outputs, notes_of
@@ -27,9 +27,9 @@ def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
         outputs = list(graph(example))
         recorded = torch.jit.trace(graph, (example,), strict=False, check_trace=False)  # type: ignore[no-untyped-call]
         description = json.dumps(describe(encoder, graph, outputs))
-        with scratch_folder(folder / _FILE) as scratch:
-            torch.jit.save(recorded, scratch / _FILE, {_DESCRIPTION: description})
-            _copy_without_sources(scratch / _FILE, folder / _FILE)
+        archive = io.BytesIO()  # torch's own writer of files aborts the process when the disk is full
+        torch.jit.save(recorded, archive, {_DESCRIPTION: description})
+        _copy_without_sources(archive, folder / _FILE)
     sizes = output_sizes(encoder, graph.any_size)
     with_torchvision = "torchvision::" in str(recorded.inlined_graph)
     return Written(sizes, notes_of(encoder, graph), _usage(encoder, graph, outputs, with_torchvision))
@@ -41,7 +41,7 @@ def open_model(folder: Path) -> Model:
         return torch.jit.load(folder / _FILE, map_location="cpu")  # type: ignore[no-untyped-call]
 
 
-def _copy_without_sources(archive: Path, target: Path) -> None:
+def _copy_without_sources(archive: io.BytesIO, target: Path) -> None:
     """Leave out what only serves debugging: the places in our source files, with paths of this machine."""
     with zipfile.ZipFile(archive) as old, zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as new:
         for entry in old.infolist():

@@ -103,6 +103,12 @@ def test_without_a_class_number_there_are_no_labels(tmp_path: Path, label: bytes
     assert source.label(0) is source[0].label is None
 
 
+@pytest.mark.parametrize("label", [b"99999999999", b"9" * 40, str(2**63).encode()])
+def test_a_huge_class_number_is_refused_before_its_classes_are_named(tmp_path: Path, label: bytes) -> None:
+    with pytest.raises(UserError, match="number the classes from 0 to"):
+        open_shards(write_tar(tmp_path / "a.tar", samples(1) | {"0002.png": encoded(2), "0002.cls": label}))
+
+
 def test_class_names(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", samples(0, 1))
     (tmp_path / "classes.txt").write_text("n01\tcat\nn02\tdog\n", encoding="utf-8")

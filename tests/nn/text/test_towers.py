@@ -6,6 +6,7 @@ import json
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -155,3 +156,46 @@ def test_a_hub_that_cannot_be_reached(name: str, monkeypatch: pytest.MonkeyPatch
 
 def _unreachable(*arguments: object, **more: object) -> None:
     raise OSError("no route to host")
+
+
+def test_a_file_does_not_choose_what_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A description comes from a file of anyone. Only a name that the user gives is fetched."""
+    asked: list[object] = []
+
+    def no_network(*words: object, **more: object) -> None:
+        asked.append(words)
+        raise OSError("no route to host")
+
+    monkeypatch.setattr("socket.getaddrinfo", no_network)
+    monkeypatch.setattr("asterism.nn.weights.hub._answers", lambda server: not asked.append(server))
+    described = {"kind": "frozen", "name": "hf:nobody/nothing-of-this-name", "fingerprint": "0"}
+    with pytest.raises(UserError, match=r"not in the local cache, and .* must not be asked for what a file names"):
+        rebuild_tower(described)
+    assert not asked
+    with pytest.raises(UserError, match="could not be downloaded"):
+        rebuild_tower(described, "hf:nobody/nothing-of-this-name")
+    assert asked
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"text_cfg": {"hf_model_name": "nobody/nothing"}}, {"vision_cfg": {"timm_model_name": "hf-hub:nobody/x"}}],
+)
+def test_a_folder_of_open_clip_cannot_name_networks_of_the_hub(
+    tmp_path: Path, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("open_clip")
+    asked: list[object] = []
+
+    def no_network(*words: object, **more: object) -> None:
+        asked.append(words)
+        raise OSError("no route to host")
+
+    monkeypatch.setattr("socket.getaddrinfo", no_network)
+    text = {"context_length": 16, "vocab_size": 99, "width": 16, "heads": 2, "layers": 1}
+    vision = {"image_size": 32, "layers": 1, "width": 16, "head_width": 8, "patch_size": 16}
+    config = {"embed_dim": 8, "vision_cfg": vision, "text_cfg": text} | change
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": {}}))
+    with pytest.raises(UserError, match="cannot be loaded as a model of open_clip"):
+        load_frozen_tower(str(tmp_path))
+    assert not asked
