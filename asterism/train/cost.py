@@ -27,9 +27,7 @@ class StepCost:
     checkpoint: int  # bytes on disk
 
 
-def step_cost(
-    method: Method, batch_size: int, accumulate: int = 1, *, gradients_stay: bool = False
-) -> StepCost:
+def step_cost(method: Method, batch_size: int, accumulate: int = 1, *, gradients_stay: bool = False) -> StepCost:
     """The cost of `accumulate` micro-batches, together `batch_size` images, on the device that holds the method.
 
     Costs are linear in the number of images plus a constant (prototypes, memory banks), so two small batches of noise

@@ -46,7 +46,8 @@ class Memory:
 def estimate_memory(recipe: Recipe, images: int, gradients_stay: bool = False) -> Memory | None:
     """The memory of a micro-batch of so many images; None for methods whose shapes depend on the data.
 
-    gradients_stay: whether gradients outlive a backward pass, as with several micro-batches or DDP's buckets. Half precision is that of the recipe: autocast keeps copies of weights and of most activations in two bytes.
+    Half precision is that of the recipe: autocast keeps copies of weights and of most activations in two bytes.
+    gradients_stay: whether gradients outlive a backward pass, as with several micro-batches or DDP's buckets.
     """
     method = build_method(recipe).train()
     try:

@@ -147,9 +147,7 @@ def plan(recipe: Recipe, init: Init | None = None) -> Plan:
     trainer = recipe.trainer
     assert isinstance(trainer.batch_size, int)
     stay = processes > 1 or trainer.accumulate > 1
-    cost = step_cost(
-        method.to(device), trainer.batch_size // processes, trainer.accumulate, gradients_stay=stay
-    )
+    cost = step_cost(method.to(device), trainer.batch_size // processes, trainer.accumulate, gradients_stay=stay)
     if trainer.minutes is not None:
         recipe = recipe.model_copy(update={"trainer": limited_to(trainer, cost.seconds)})
     memory = estimate_memory(recipe, trainer.batch_size // processes // trainer.accumulate, gradients_stay=stay)
