@@ -57,7 +57,7 @@ SIZES = {
     "miniature": Size(64, 8, 192, 6, 32, 4, 4096, 32, (128, 4, 4)),
     "small": Size(224, 16, 384, 12, 96, 4, 65536, 8, (512, 8, 16)),
 }
-_TINY = Size(32, 16, 64, 1, 16, 1, 64, 2, (64, 1, 1))  # only to import everything
+_TINY = Size(64, 8, 64, 1, 32, 1, 64, 2, (64, 1, 1))  # only to import everything
 
 
 def pixels(size: Size) -> tuple[list[Tensor], list[Tensor]]:
