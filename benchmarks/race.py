@@ -1,12 +1,13 @@
-"""Training steps, views and k-NN next to public implementations of the same thing, in one run.
+"""Training steps, views, k-NN and COCO's evaluation next to public implementations of the same thing, in one run.
 
-    python benchmarks/race.py [--size miniature small] [--race dino ibot mae views knn] [--rounds 5] [--memory]
+    python benchmarks/race.py [--size miniature small] [--race dino ibot mae views knn coco] [--rounds 5] [--memory]
 
 Both sides get the same network size, the same number of views of the same random pixels, and one thread. A step is all
 that training does once the pixels are there: momentum encoder, student, loss, backward pass, clipping where the method
 has it, AdamW, moving averages. Peers are written as their own examples write them: `lightly` is its DINO, iBOT and MAE
 example, with torch's default AdamW; `transformers` is ViTMAEForPreTraining; `timm` is the floor: the same ViT's passes
-alone, without head, loss, optimiser and averages.
+alone, without head, loss, optimiser and averages. lightly's iBOT centres with masked patches alone, the published one
+with all: `asterism, masked centre` computes what lightly does.
 
 Sides alternate (A B A B …) and the best round of each counts. Times are CPU time of one thread, so that other programs
 delay nothing that is counted. Memory is the peak of a fresh process above what it used before the side was built.
@@ -15,12 +16,14 @@ delay nothing that is counted. Memory is the peak of a fresh process above what 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
+import io
 import json
 import multiprocessing
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +57,7 @@ SIZES = {
     "miniature": Size(64, 8, 192, 6, 32, 4, 4096, 32, (128, 4, 4)),
     "small": Size(224, 16, 384, 12, 96, 4, 65536, 8, (512, 8, 16)),
 }
-_TINY = Size(32, 16, 64, 1, 16, 1, 64, 2, (64, 1, 1))  # only to import everything
+_TINY = Size(64, 8, 64, 1, 32, 1, 64, 2, (64, 1, 1))  # only to import everything
 
 
 def pixels(size: Size) -> tuple[list[Tensor], list[Tensor]]:
@@ -67,7 +70,7 @@ def pixels(size: Size) -> tuple[list[Tensor], list[Tensor]]:
     )
 
 
-def ours(name: str, size: Size) -> Step:
+def ours(name: str, size: Size, *changes: str) -> Step:
     """A step of a method, as the training loop makes it."""
     from asterism.ops.random import fold_each
     from asterism.train.building import build_method
@@ -91,7 +94,7 @@ def ours(name: str, size: Size) -> Step:
     )
     network = [f"backbone.image_size={size.image}", f"backbone.patch_size={size.patch}", f"backbone.dim={size.dim}"]
     network += [f"backbone.depth={size.depth}", "backbone.drop_path=0.0"]
-    recipe = load_recipe(name, ["data.path=scenes", "trainer.accelerator=cpu", *network, *settings])
+    recipe = load_recipe(name, ["data.path=scenes", "trainer.accelerator=cpu", *network, *settings, *changes])
     method = build_method(recipe).train()
     optimizer = build_optimizer(method, recipe.optim)
     index = torch.arange(size.images)
@@ -325,10 +328,67 @@ def knn(search: str) -> Step:
     return by_faiss
 
 
+def coco(side: str) -> Step:
+    """Average precision of boxes: 300 images, 7 objects and 60 detections each, 80 classes."""
+    from asterism.finetuning.detection.average_precision import AveragePrecision
+    from asterism.finetuning.detection.objects import Detections, TrueObjects
+
+    names, size, draw = tuple(map(str, range(80))), (480, 640), torch.Generator().manual_seed(0)
+    truths, found = [], []
+    for _ in range(300):
+        corner, sides = 300 * torch.rand(7, 2, generator=draw), 10 + 150 * torch.rand(7, 2, generator=draw)
+        boxes, labels = torch.cat([corner, corner + sides], 1), torch.randint(0, 80, (7,), generator=draw)
+        truths.append(TrueObjects(boxes, labels, torch.zeros(7).bool(), sides.prod(1), None, names, size))
+        place = torch.randint(0, 7, (60,), generator=draw)
+        moved = boxes[place] + 10 * torch.randn(60, 4, generator=draw)
+        scores = torch.rand(60, generator=draw).sort(descending=True).values
+        found.append(Detections(moved, scores, labels[place], None, names, size))
+    if side == "asterism":
+
+        def streamed() -> None:
+            metric = AveragePrecision(80, masks=False)
+            metric.update(found, truths)
+            metric.gathered()
+
+        return streamed
+    package = "faster_coco_eval" if side == "faster-coco-eval" else "pycocotools"
+    return lambda: _whole_set(package, truths, found)
+
+
+def _whole_set(package: str, truths: Sequence[Any], found: Sequence[Any]) -> None:
+    if package == "pycocotools":
+        from pycocotools.coco import COCO
+        from pycocotools.cocoeval import COCOeval
+    else:
+        from faster_coco_eval import COCO
+        from faster_coco_eval import COCOeval_faster as COCOeval
+
+    annotations = [record for number, truth in enumerate(truths, 1) for record in truth.as_coco(number)]
+    for number, record in enumerate(annotations, 1):
+        record["id"] = number
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth = COCO()
+        images = [{"id": number, "height": 480, "width": 640} for number in range(1, len(truths) + 1)]
+        categories = [{"id": number, "name": str(number)} for number in range(1, 81)]
+        truth.dataset = {"images": images, "annotations": annotations, "categories": categories, "info": {}}
+        truth.createIndex()
+        wanted = ("image_id", "category_id", "score", "bbox")
+        records = [record for number, each in enumerate(found, 1) for record in each.as_coco(number)]
+        run = COCOeval(truth, truth.loadRes([{name: record[name] for name in wanted} for record in records]), "bbox")
+        run.evaluate()
+        run.accumulate()
+        run.summarize()
+
+
 # race → side → what makes its step, for a size; the first side is ours
 RACES: dict[str, dict[str, Callable[[Size], Step]]] = {
     "dino": {"asterism": lambda s: ours("dino", s), "lightly": lightly_dino, "timm (floor)": timm_multi_crop},
-    "ibot": {"asterism": lambda s: ours("ibot", s), "lightly": lightly_ibot, "timm (floor)": timm_multi_crop},
+    "ibot": {
+        "asterism": lambda s: ours("ibot", s),
+        "asterism, masked centre": lambda s: ours("ibot", s, "method.patch_center_of=masked"),
+        "lightly": lightly_ibot,
+        "timm (floor)": timm_multi_crop,
+    },
     "mae": {
         "asterism": lambda s: ours("mae", s),
         "lightly": lightly_mae,
@@ -337,6 +397,10 @@ RACES: dict[str, dict[str, Callable[[Size], Step]]] = {
     },
     "views": {"asterism": lambda _: our_views(), "torchvision v2, PIL": lambda _: torchvision_views()},
     "knn": {name: (lambda _, name=name: knn(name)) for name in ("asterism", "scikit-learn", "faiss")},  # type: ignore[misc]
+    "coco": {
+        name: (lambda _, name=name: coco(name))  # type: ignore[misc]
+        for name in ("asterism", "pycocotools", "faster-coco-eval")
+    },
 }
 STEPS = ("dino", "ibot", "mae")
 

@@ -15,6 +15,7 @@ learned from whole images carry over to patches.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import torch
@@ -64,6 +65,8 @@ class IbotConfig(MultiCropConfig, PrototypeHeadConfig):
     # Teacher (appendix E)
     center_momentum: ShareBelowOne = 0.9
     patch_center_momentum: ShareBelowOne = 0.9
+    patch_center_of: Literal["all", "masked"] = "all"  # patches whose logits it averages
+    # Differs from the paper: with masked, the teacher describes masked patches alone, which saves most of its head.
     warmup_teacher_patch_temp: Positive = 0.04  # of patches; same warm-up length as for images
     teacher_patch_temp: Positive = 0.07
 
@@ -132,9 +135,7 @@ class Ibot(PrototypeDistillation[IbotConfig, LeveledPrototypeHead]):
         unmasked = len(views) - len(masks)
         needed: list[NeededPatches] = [*masks]
         needed += ["none"] * unmasked
-        seen = encode_views(
-            self.teacher_backbone, views[:GLOBAL_VIEWS], needed=["all" if masks else "none"] * GLOBAL_VIEWS
-        )
+        seen = encode_views(self.teacher_backbone, views[:GLOBAL_VIEWS], needed=self.taught_patches(masks))
         tokens = encode_views(
             self.backbone,
             views,
@@ -167,20 +168,31 @@ class Ibot(PrototypeDistillation[IbotConfig, LeveledPrototypeHead]):
             embeddings=image_tokens(seen)[0],
         )
 
+    def taught_patches(self, masks: list[Bool[Tensor, "b n"]]) -> Sequence[NeededPatches]:
+        """For each large view, the patches that the teacher has to describe."""
+        if not masks:
+            return ["none"] * GLOBAL_VIEWS
+        return masks if self.config.patch_center_of == "masked" else ["all"] * GLOBAL_VIEWS
+
     @torch.no_grad()
     def patch_targets(
         self, seen: list[Tokens], mask: Bool[Tensor, "b n"], temperature: float
     ) -> Float[Tensor, "rows k"]:
-        """The teacher's targets for the masked patches; adds all patches to their centre.
+        """The teacher's targets for the masked patches; adds these, or all patches, to their centre.
 
         Logits are linear in the projections, so the mean logits of an image's patches are the logits of their mean
         projection: prototypes are compared with masked patches and one mean per image, not with every patch.
         """
         head, level = self.teacher_head.network, self.teacher_patch_level
-        projected = head(torch.cat([view.patches for view in seen]))
-        targets = soft_targets(head.logits(projected[mask], level), self.patch_center.value, temperature)
-        self.patch_center.accumulate(head.logits(projected.mean(dim=1), level))
-        return targets
+        patches = torch.cat([view.patches for view in seen])
+        if self.config.patch_center_of == "masked":
+            logits = head.logits(head(patches[mask]), level)
+            self.patch_center.accumulate(logits)
+        else:
+            projected = head(patches)
+            logits = head.logits(projected[mask], level)
+            self.patch_center.accumulate(head.logits(projected.mean(dim=1), level))
+        return soft_targets(logits, self.patch_center.value, temperature)
 
     def teacher_patch_temp(self, progress: Progress) -> float:
         """Increases once per epoch, starting at the first epoch with masks."""

@@ -15,6 +15,7 @@ from typing import ClassVar, Literal
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
 from asterism.errors import UserError
 from asterism.methods.base import Method, MethodConfig
@@ -23,8 +24,7 @@ from asterism.nn.decoder import PixelDecoder
 from asterism.nn.encoder import Encoder
 from asterism.nn.heads import image_tokens
 from asterism.nn.initialisation import Init
-from asterism.ops.losses import masked_mean
-from asterism.ops.masking import keep_count, mask_from_keep, random_keep
+from asterism.ops.masking import keep_count, mask_from_keep, random_keep, removed_from_keep
 from asterism.ops.patches import patchify, standardize, unpatchify
 from asterism.ops.precision import at_least_float32
 from asterism.ops.random import fold, fold_each
@@ -92,9 +92,10 @@ class Mae(Method):
         """The loss terms, given the visible patches."""
         pixels = batch.views[0].pixels
         tokens = self.backbone(pixels, keep=keep, drop_keys=batch.keys)
-        predicted = self.decoder(tokens, keep)
+        removed = removed_from_keep(keep, len(self.decoder.positions))
+        predicted = self.decoder(tokens, keep, removed)
         return Losses(
-            terms={"reconstruction": self.reconstruction_loss(predicted, pixels, keep)},
+            terms={"reconstruction": self.reconstruction_loss(predicted, pixels, removed)},
             metrics={"prediction_std": predicted.detach().float().std()},
             embeddings=image_tokens([tokens])[0].detach(),
         )
@@ -104,14 +105,14 @@ class Mae(Method):
         return random_keep(fold_each(keys, _MASK), len(self.decoder.positions), self.config.mask_ratio)
 
     def reconstruction_loss(
-        self, predicted: Float[Tensor, "b n p"], pixels: Float[Tensor, "b 3 h w"], keep: Int[Tensor, "b m"]
+        self, predicted: Float[Tensor, "b r p"], pixels: Float[Tensor, "b 3 h w"], removed: Int[Tensor, "b r"]
     ) -> Float[Tensor, ""]:
-        """Mean squared error over the pixels of the removed patches."""
-        target = patchify(pixels, self.backbone.patch_size)
+        """Mean squared error over the pixels of the removed patches, of which all images have the same number."""
+        patches = patchify(pixels, self.backbone.patch_size)
+        target = patches.gather(1, removed[..., None].expand(-1, -1, patches.shape[-1]))
         if self.config.target == "normalised":
             target, _, _ = standardize(target)
-        error = (at_least_float32(predicted) - target).square().mean(dim=-1)
-        return masked_mean(error, mask_from_keep(keep, error.shape[1]))
+        return F.mse_loss(at_least_float32(predicted), target)
 
     @torch.no_grad()
     def pictures(self, pixels: Float[Tensor, "b 3 h w"], key: int) -> dict[str, Float[Tensor, "b 3 h w"]]:

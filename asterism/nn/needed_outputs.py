@@ -1,8 +1,13 @@
 """A transformer block of which only some output tokens are needed: the others are not computed.
 
 Every output token of a block depends on the keys and values of all tokens, but on no other query. So where a loss uses
-only class tokens, the last block needs all keys and values, and one query, projection and MLP per image. Of a block's
-12 d² multiplications per token, 2 d² remain.
+only class tokens, the last block needs one query, projection and MLP per image. Nor are keys and values computed then.
+With H heads, input tokens n_t, a query q of a head and the head's weights W_K and W_V,
+
+    ⟨q, W_K n_t + b_K⟩ = ⟨W_Kᵀ q, n_t⟩ + a constant, which softmax ignores,
+    Σ_t a_t (W_V n_t + b_V) = W_V Σ_t a_t n_t + b_V, as Σ_t a_t = 1:
+
+the head attends to the input tokens themselves. Of a block's 12 d² multiplications per token, 2 H d remain.
 """
 
 from __future__ import annotations
@@ -40,14 +45,15 @@ def first_outputs(
     block: Any, x: Float[Tensor, "b t d"], factors: Float[Tensor, "2 b"] | None, count: int
 ) -> Float[Tensor, "b {count} d"]:
     """The first `count` tokens of `block(x)`."""
-    attention, width = block.attn, block.attn.attn_dim
-    normed = block.norm1(x)
-    weight, bias = attention.qkv.weight, attention.qkv.bias
-    query = F.linear(normed[:, :count], weight[:width], None if bias is None else bias[:width])
-    key, value = F.linear(normed, weight[width:], None if bias is None else bias[width:]).chunk(2, dim=-1)
-    query, key, value = (_by_head(attention, each) for each in (query, key, value))
-    found = F.scaled_dot_product_attention(attention.q_norm(query), attention.k_norm(key), value)
-    return _rest(block, x[:, :count], found.transpose(1, 2).flatten(2), _each(factors, lambda f: f[:, None, None]))
+    attend = _attended_inputs if isinstance(block.attn.k_norm, nn.Identity) else _attended_values
+    found = attend(block.attn, block.norm1(x), slice(count))
+    return _rest(block, x[:, :count], found, _each(factors, lambda f: f[:, None, None]))
+
+
+def last_outputs(block: Any, x: Float[Tensor, "b t d"], count: int) -> Float[Tensor, "b {count} d"]:
+    """The last `count` tokens of `block(x)`."""
+    found = _attended_values(block.attn, block.norm1(x), slice(-count, None))
+    return _rest(block, x[:, -count:], found, None)
 
 
 def rows_of_outputs(
@@ -59,6 +65,29 @@ def rows_of_outputs(
     found = F.scaled_dot_product_attention(attention.q_norm(query), attention.k_norm(key), value)
     chosen = found.transpose(1, 2).flatten(2)[rows]
     return _rest(block, x[rows], chosen, _each(factors, lambda f: f[:, None].expand(rows.shape)[rows][:, None]))
+
+
+def _attended_inputs(attention: Any, x: Float[Tensor, "b t d"], queries: slice) -> Float[Tensor, "b q a"]:
+    """Concatenated heads for these queries, without keys and values: for a few queries."""
+    query_weight, key_weight, value_weight = attention.qkv.weight.unflatten(0, (3, attention.num_heads, -1))
+    biases = None if attention.qkv.bias is None else attention.qkv.bias.unflatten(0, (3, -1))
+    query = F.linear(x[:, queries], query_weight.flatten(0, 1), None if biases is None else biases[0])
+    query = attention.q_norm(_by_head(attention, query))
+    towards = torch.einsum("bhqk,hkd->bhqd", query, key_weight)
+    (b, h, q, _), inputs = towards.shape, x[:, None]
+    means = F.scaled_dot_product_attention(towards.flatten(1, 2)[:, None], inputs, inputs, scale=attention.scale)
+    found = torch.einsum("bhqd,hkd->bqhk", means.view(b, h, q, -1), value_weight).flatten(2)
+    return found if biases is None else found + biases[2].to(found.dtype)
+
+
+def _attended_values(attention: Any, x: Float[Tensor, "b t d"], queries: slice) -> Float[Tensor, "b q a"]:
+    """Concatenated heads for these queries, with keys and values of all tokens: for many queries."""
+    weight, bias, width = attention.qkv.weight, attention.qkv.bias, attention.attn_dim
+    query = F.linear(x[:, queries], weight[:width], None if bias is None else bias[:width])
+    key, value = F.linear(x, weight[width:], None if bias is None else bias[width:]).chunk(2, dim=-1)
+    query, key, value = (_by_head(attention, each) for each in (query, key, value))
+    found = F.scaled_dot_product_attention(attention.q_norm(query), attention.k_norm(key), value)
+    return found.transpose(1, 2).flatten(2)
 
 
 def _rest(block: Any, x: Tensor, attended: Tensor, factors: Sequence[Tensor] | None) -> Tensor:

@@ -59,12 +59,10 @@ def entropy(probabilities: Float[Tensor, "*rows k"]) -> Float[Tensor, ""]:
     return -(probabilities * probabilities.clamp_min(1e-30).log()).sum(dim=-1).mean()
 
 
-def masked_mean(values: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, ""]:
-    """Mean over each image's masked patches, then over images; an image without any counts as zero."""
-    return ((values * mask).sum(dim=1) / mask.sum(dim=1).clamp_min(1)).mean()
-
-
 def masked_rows_mean(values: Float[Tensor, " r"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, ""]:
-    """`masked_mean` of values given for masked patches only, in the order of `x[mask]`."""
+    """Mean over each image's masked patches, then over images; an image without any counts as zero.
+
+    values: one for each masked patch, in the order of `x[mask]`.
+    """
     share = 1 / mask.sum(dim=1).clamp_min(1).to(values.dtype)
     return (values * share[:, None].expand_as(mask)[mask]).sum() / len(mask)

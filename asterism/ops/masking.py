@@ -40,6 +40,16 @@ def mask_from_keep(keep: Int[Tensor, "b m"], patches: int) -> Bool[Tensor, "b {p
     return mask.scatter_(1, keep, False)
 
 
+def removed_from_keep(keep: Int[Tensor, "b m"], patches: int) -> Int[Tensor, "b r"]:
+    """The removed patches of every image, ascending.
+
+    >>> removed_from_keep(torch.tensor([[3, 1]]), patches=5)
+    tensor([[0, 2, 4]])
+    """
+    order = mask_from_keep(keep, patches).byte().argsort(dim=1, descending=True, stable=True)
+    return order[:, : patches - keep.shape[1]]
+
+
 class FocusConfig(Config):
     """Masks that are more likely to leave neighbouring patches visible."""
 

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 _QUERIES = 1024  # rows per chunk; 1024 × 16384 similarities are 64 MB
 _BANK = 16384
-_GROUP, _WORTH_GROUPS = 16, 4  # rows per group; groups per neighbour above which grouping pays off
+_GROUP, _WORTH_GROUPS = 16, 4  # rows per group at most; groups per neighbour above which grouping pays off
 
 Searched = Callable[[int], None]  # called with the number of additional rows of the bank searched
 
@@ -39,6 +39,7 @@ def nearest(
     return nearest_in_parts(queries, bank, [[range(len(bank))]], k, searched)[0]
 
 
+@torch.no_grad()
 def nearest_in_parts(
     queries: Float[Tensor, "q d"],
     bank: Float[Tensor, "n d"],
@@ -50,15 +51,18 @@ def nearest_in_parts(
     fewer than k rows. Parts may overlap: every similarity is computed once."""
     similarity = [queries.new_full((len(queries), 0), 0.0, dtype=torch.float32) for _ in parts]
     index = [torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device) for _ in parts]
+    product = similarity[0].new_empty(min(len(queries), _QUERIES) * min(len(bank), _BANK))  # reused by all chunks
     for start, keys in _chunks(bank, _BANK):
         inside = [_inside(runs, start, start + len(keys)) for runs in parts]
         searched_parts = [part for part, runs in enumerate(inside) if runs]
         merged: dict[int, list[tuple[Tensor, Tensor]]] = {part: [] for part in searched_parts}
         for first, unit in _chunks(queries, _QUERIES):
-            candidates, own = unit @ keys.T, slice(first, first + len(unit))
+            candidates = product[: len(unit) * len(keys)].view(len(unit), len(keys))
+            torch.mm(unit, keys.T, out=candidates)
+            own = slice(first, first + len(unit))
             for part in searched_parts:
                 best = (similarity[part][own], index[part][own])
-                merged[part].append(_keep_largest(candidates, inside[part], start, best, k))
+                merged[part].append(_keeplargest(candidates, inside[part], start, best, k))
         for part, found_by_chunk in merged.items():
             similarity[part] = torch.cat([values for values, _ in found_by_chunk])
             index[part] = torch.cat([rows for _, rows in found_by_chunk])
@@ -122,7 +126,7 @@ def _inside(runs: Sequence[range], start: int, end: int) -> list[range]:
     return [run for run in cut if run]
 
 
-def _keep_largest(
+def _keeplargest(
     candidates: Float[Tensor, "q m"],
     runs: Sequence[range],
     start: int,
@@ -135,30 +139,35 @@ def _keep_largest(
     new = columns[0] if len(columns) == 1 else torch.cat(columns, 1)
     rows = torch.cat([torch.arange(run.start, run.stop, device=new.device) for run in runs])
     values, known = best
+    found, place = largest(new, min(k, new.shape[1]), values[:, -1:] if known.shape[1] == k else None)
     if not known.shape[1]:
-        values, place = _largest(new, min(k, new.shape[1]))
-        return values, rows[place]
-    if new.shape[1] >= _GROUP * _WORTH_GROUPS * k:
-        new, place = _largest(new, k)
-        values, place_of_both = torch.cat([values, new], 1).topk(k)
-        return values, torch.cat([known, rows[place]], 1).gather(1, place_of_both)
-    values, place = torch.cat([values, new], 1).topk(min(k, known.shape[1] + new.shape[1]))
-    before = place.clamp(max=known.shape[1] - 1)
-    behind = (place - known.shape[1]).clamp(min=0)
-    return values, torch.where(place < known.shape[1], known.gather(1, before), rows[behind])
+        return found, rows[place]
+    both, indices = torch.cat([values, found], 1), torch.cat([known, rows[place]], 1)
+    values, place = both.topk(min(k, both.shape[1]))
+    return values, indices.gather(1, place)
 
 
-def _largest(values: Float[Tensor, "q m"], k: int) -> tuple[Float[Tensor, "q {k}"], Int[Tensor, "q {k}"]]:
-    """`values.topk(k)`. The k largest are in the k of m / 16 groups of columns with the largest maxima. So one long
-    search becomes two short ones and a maximum, which runs at memory speed."""
-    width = values.shape[1] // _GROUP
-    if width < _WORTH_GROUPS * k:
+def largest(
+    values: Float[Tensor, "q m"], k: int, above: Float[Tensor, "q 1"] | None = None
+) -> tuple[Float[Tensor, "q j"], Int[Tensor, "q j"]]:
+    """The k largest of every row and their columns; of those up to `above`, if given, any number may be missing.
+
+    The j largest are in the j groups of columns with the largest maxima. So one long search becomes two short ones and
+    a maximum, which runs at memory speed. Once the best so far are good, few groups exceed them.
+    """
+    size = min(_GROUP, values.shape[1] // (_WORTH_GROUPS * k))
+    if size < 2:
         return values.topk(k)
-    tail = values[:, _GROUP * width :]
-    groups = values[:, : _GROUP * width].view(len(values), _GROUP, width)
-    column = groups.amax(1).topk(k).indices
-    among = groups.gather(2, column[:, None].expand(-1, _GROUP, -1)).flatten(1)
-    largest, place = torch.cat([among, tail], 1).topk(k)
-    inside = place.clamp(max=_GROUP * k - 1)
-    row = inside // k * width + column.gather(1, inside % k)
-    return largest, torch.where(place < _GROUP * k, row, place - _GROUP * k + _GROUP * width)
+    width = values.shape[1] // size
+    tail = values[:, size * width :]
+    groups = values[:, : size * width].view(len(values), size, width)
+    maxima = groups.amax(1)
+    j = k if above is None else min(k, int((maxima > above).sum(1).max()))
+    column = maxima.topk(j).indices
+    among = groups.gather(2, column[:, None].expand(-1, size, -1)).flatten(1)
+    largest, place = torch.cat([among, tail], 1).topk(min(k, size * j + tail.shape[1]))
+    if not j:
+        return largest, place + size * width
+    inside = place.clamp(max=size * j - 1)
+    row = inside // j * width + column.gather(1, inside % j)
+    return largest, torch.where(place < size * j, row, place - size * j + size * width)

@@ -15,6 +15,8 @@ from jaxtyping import Float, Int, Integer, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
+from asterism.ops.neighbours import largest
+
 _SIMILARITIES = 1 << 24  # numbers held at a time; 64 MB
 
 
@@ -67,12 +69,29 @@ def carry_mask(
         own, seen = (torch.arange(*ends, device=queries.device) for ends in ((top, bottom), (above, below)))
         near_rows = (own[:, None] - seen).abs() <= radius
         near = near_rows[:, None, :, None] & near_columns[None, :, None, :]  # query row and column, key row and column
-        cosine = torch.einsum("qd,tyxd->qtyx", queries[top * width : bottom * width], features[:, above:below])
-        cosine = cosine.masked_fill(~near.flatten(0, 1)[:, None], -torch.inf).flatten(1)
-        least = cosine.topk(min(topk, cosine.shape[1])).values[:, -1:]
-        weights = (cosine.masked_fill(cosine < least, -torch.inf) / temperature).softmax(dim=1)
-        result.append(weights @ masks[:, :, above:below].permute(0, 2, 3, 1).reshape(-1, classes))
+        window = features[:, above:below]
+        cosine = queries[top * width : bottom * width] @ window.reshape(-1, window.shape[-1]).T
+        cosine.view(len(cosine), frames, -1).masked_fill_(~near.reshape(len(cosine), 1, -1), -torch.inf)
+        result.append(
+            _averaged(cosine, masks[:, :, above:below].permute(0, 2, 3, 1).reshape(-1, classes), topk, temperature)
+        )
     return torch.cat(result).T.reshape(classes, height, width)
+
+
+def _averaged(
+    cosine: Float[Tensor, "q m"], masks: Float[Tensor, "m c"], topk: int, temperature: float
+) -> Float[Tensor, "q c"]:
+    """The masks of the `topk` largest cosines, and of any tied with the last, weighted by exp(cosine / temperature)."""
+    one_more, place = largest(cosine, min(topk + 1, cosine.shape[1]))
+    count = min(topk, cosine.shape[1])
+    weights = (one_more[:, :count] / temperature).softmax(dim=1)
+    result = (weights[..., None] * masks[place[:, :count]]).sum(dim=1)
+    if one_more.shape[1] > count:
+        tied = (one_more[:, count] == one_more[:, count - 1]).nonzero()[:, 0]
+        if len(tied):
+            kept = cosine[tied].masked_fill_(cosine[tied] < one_more[tied, count - 1 : count], -torch.inf)
+            result[tied] = (kept / temperature).softmax(dim=1) @ masks
+    return result
 
 
 def hard_labels(

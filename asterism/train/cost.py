@@ -27,11 +27,11 @@ class StepCost:
     checkpoint: int  # bytes on disk
 
 
-def step_cost(method: Method, batch_size: int, accumulate: int = 1) -> StepCost:
+def step_cost(method: Method, batch_size: int, accumulate: int = 1, *, gradients_stay: bool = False) -> StepCost:
     """The cost of `accumulate` micro-batches, together `batch_size` images, on the device that holds the method.
 
     Costs are linear in the number of images plus a constant (prototypes, memory banks), so two small batches of noise
-    determine them. The method is left unchanged.
+    determine them. The method is left unchanged. gradients_stay: as of `estimate_memory`.
     """
     images = batch_size // accumulate
     few, more = (_trial(method, count) for count in (_FEW, _MORE))
@@ -43,7 +43,7 @@ def step_cost(method: Method, batch_size: int, accumulate: int = 1) -> StepCost:
     return StepCost(
         flops=accumulate * flops,
         seconds=accumulate * seconds,
-        memory=int(state + trained + moments + frozen + kept),
+        memory=int(state + moments + frozen + (trained + kept if gradients_stay else max(trained, kept))),
         checkpoint=state + moments,
     )
 

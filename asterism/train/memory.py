@@ -1,7 +1,8 @@
 """Peak memory of a training step, computed without running it: on fake tensors, which have shapes but no data.
 
-The peak is at the start of the backward pass, or later while gradients fill up: weights (also frozen ones), buffers,
-gradients, two moments of AdamW, and what autograd keeps for the backward pass. With checkpointing, autograd keeps the
+Weights (also frozen ones), buffers and two moments of AdamW are always there. At the start of the backward pass, what
+autograd keeps comes on top. It is freed from the last layer to the first, while gradients fill up in the same order, so
+the larger of both counts; their sum where gradients outlive a backward pass. With checkpointing, autograd keeps the
 inputs of the blocks instead of what is inside, plus the inside of the one block that is being recomputed.
 """
 
@@ -28,23 +29,25 @@ from asterism.types import Progress
 class Memory:
     """Bytes per process."""
 
-    fixed: int  # weights, buffers, gradients and moments
+    fixed: int  # weights, buffers and moments; gradients too, if they outlive a backward pass
+    gradients: int  # those that do not
     kept: int  # for the backward pass
     kept_checkpointed: int  # the same with checkpointing by block
 
     @property
     def peak(self) -> int:
-        return self.fixed + self.kept
+        return self.fixed + max(self.gradients, self.kept)
 
     @property
     def peak_checkpointed(self) -> int:
-        return self.fixed + self.kept_checkpointed
+        return self.fixed + max(self.gradients, self.kept_checkpointed)
 
 
-def estimate_memory(recipe: Recipe, images: int) -> Memory | None:
+def estimate_memory(recipe: Recipe, images: int, gradients_stay: bool = False) -> Memory | None:
     """The memory of a micro-batch of so many images; None for methods whose shapes depend on the data.
 
     Half precision is that of the recipe: autocast keeps copies of weights and of most activations in two bytes.
+    gradients_stay: whether gradients outlive a backward pass, as with several micro-batches or DDP's buckets.
     """
     method = build_method(recipe).train()
     try:
@@ -53,13 +56,15 @@ def estimate_memory(recipe: Recipe, images: int) -> Memory | None:
         # Something asked for a value, and fake tensors have none.
         return None
     depth = max(1, method.backbone.depth)
-    return Memory(_fixed(method), kept, kept - blocks + inputs + blocks // depth)
-
-
-def _fixed(method: Method) -> int:
     trained = _bytes(parameter for parameter in method.parameters() if parameter.requires_grad)
     state = _bytes(method.parameters()) + _bytes(method.buffers())
-    return state + 3 * trained + sum(encoder.bytes for encoder in method.frozen_encoders.values())
+    fixed = state + 2 * trained + sum(encoder.bytes for encoder in method.frozen_encoders.values())
+    return Memory(
+        fixed=fixed + trained if gradients_stay else fixed,
+        gradients=0 if gradients_stay else trained,
+        kept=kept,
+        kept_checkpointed=kept - blocks + inputs + blocks // depth,
+    )
 
 
 def _kept(method: Method, precision: str, images: int) -> tuple[int, int, int]:

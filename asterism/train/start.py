@@ -147,10 +147,11 @@ def plan(recipe: Recipe, init: Init | None = None) -> Plan:
     recipe = resolve(recipe, len(source), device, processes, method.backbone.architecture.init)
     trainer = recipe.trainer
     assert isinstance(trainer.batch_size, int)
-    cost = step_cost(method.to(device), trainer.batch_size // processes, trainer.accumulate)
+    stay = processes > 1 or trainer.accumulate > 1
+    cost = step_cost(method.to(device), trainer.batch_size // processes, trainer.accumulate, gradients_stay=stay)
     if trainer.minutes is not None:
         recipe = recipe.model_copy(update={"trainer": limited_to(trainer, cost.seconds)})
-    memory = estimate_memory(recipe, trainer.batch_size // processes // trainer.accumulate)
+    memory = estimate_memory(recipe, trainer.batch_size // processes // trainer.accumulate, gradients_stay=stay)
     return Plan(recipe, len(source), trained, cost, device, processes, memory)
 
 

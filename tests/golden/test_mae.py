@@ -7,7 +7,7 @@ from torch import Tensor
 
 from asterism.methods.mae import Mae, MaeConfig
 from asterism.nn.backbone import BackboneConfig
-from asterism.ops.masking import keep_from_noise, mask_from_keep
+from asterism.ops.masking import keep_from_noise, mask_from_keep, removed_from_keep
 from tests.golden.vectors import Vectors, read
 
 ABSOLUTE, LOSS, TABLE = 1e-4, 1e-5, 1e-6
@@ -69,5 +69,9 @@ def test_forward(forward: Vectors, state: dict[str, Tensor], target: str, expect
     torch.testing.assert_close(latent, forward["out_latent"], rtol=0, atol=ABSOLUTE)
     predicted = method.decoder(tokens, keep)
     torch.testing.assert_close(predicted, forward["out_pred"], rtol=0, atol=ABSOLUTE)
-    loss = method.reconstruction_loss(predicted, image, keep)
+    removed = removed_from_keep(keep, forward["in_noise"].shape[1])
+    alone = method.decoder(tokens, keep, removed)
+    expected_alone = forward["out_pred"].gather(1, removed[..., None].expand_as(alone))
+    torch.testing.assert_close(alone, expected_alone, rtol=0, atol=ABSOLUTE)
+    loss = method.reconstruction_loss(alone, image, removed)
     assert loss.item() == pytest.approx(forward[expected].item(), rel=LOSS)

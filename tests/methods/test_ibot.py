@@ -75,10 +75,16 @@ def _slow_cls_loss(method: Ibot, batch: Batch, temperature: float) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "prototypes", [{}, {"patch_out_dim": 12}, {"patch_out_dim": 24, "teacher_prototypes": "image"}]
+    "changes",
+    [
+        {},
+        {"patch_out_dim": 12},
+        {"patch_out_dim": 24, "teacher_prototypes": "image"},
+        {"patch_center_of": "masked"},
+    ],
 )
-def test_losses_and_gradients_are_those_of_the_slow_loops(prototypes: dict[str, Any]) -> None:
-    method = _ibot(**prototypes, cls_weight=0.7, patch_weight=1.5)
+def test_losses_and_gradients_are_those_of_the_slow_loops(changes: dict[str, Any]) -> None:
+    method = _ibot(**changes, cls_weight=0.7, patch_weight=1.5)
     batch = random_batch(method, 4)
     masks = method.masks(batch, PROGRESS)
     assert {bool(m.any()) for mask in masks for m in mask} == {True, False}, "some masks are empty"
@@ -106,6 +112,22 @@ def test_centres_follow_raw_logits_of_images_and_of_all_patches() -> None:
     method.after_update(PROGRESS)
     torch.testing.assert_close(method.center.value, 0.9 * old + 0.1 * logits.mean(dim=0))
     torch.testing.assert_close(method.patch_center.value, 0.8 * old_patch + 0.2 * patch_logits.mean(dim=0))
+
+
+def test_the_centre_of_masked_patches() -> None:
+    method = _ibot(patch_center_of="masked", patch_center_momentum=0.8)
+    batch, head = random_batch(method, 3), method.teacher_head.network
+    old = method.patch_center.value.clone()
+    masks = method.masks(batch, PROGRESS)
+    tokens = [
+        method.teacher_backbone(view.pixels).patches[mask] for view, mask in zip(batch.views, masks, strict=False)
+    ]
+    logits = _logits(head, torch.cat(tokens), "image")
+    assert 0 < len(logits) < sum(mask.numel() for mask in masks)
+    for part in (slice(0, 1), slice(1, 3)):  # uneven micro-batches
+        method.loss(rows(batch, part), PROGRESS)
+    method.after_update(PROGRESS)
+    torch.testing.assert_close(method.patch_center.value, 0.8 * old + 0.2 * logits.mean(dim=0))
 
 
 def test_images_and_patches_share_the_projection_and_usually_the_prototypes() -> None:

@@ -41,6 +41,29 @@ def test_gradients_reach_every_parameter_and_the_tokens() -> None:
     assert [name for name, p in decoder.named_parameters() if p.grad is None] == []
 
 
+@pytest.mark.parametrize("cls", [True, False])
+@pytest.mark.parametrize("whole_block", [True, False])
+def test_removed_patches_alone(cls: bool, whole_block: bool) -> None:
+    """The same pixels and gradients as a pass that also predicts visible patches."""
+    decoder = _decoder()
+    if whole_block:  # a block whose attention drops weights at random is not taken apart
+        decoder.blocks[-1].attn.attn_drop.p = 0.1
+        decoder.eval()
+    tokens, keep = _tokens(cls)
+    removed = torch.tensor([[1, 3, 5], [4, 2, 0]])
+    expected = decoder(tokens, keep).gather(1, removed[..., None].expand(-1, -1, 12))
+    found = decoder(tokens, keep, removed)
+    torch.testing.assert_close(found, expected)
+    weights = torch.randn(2, 3, 12, generator=torch.Generator().manual_seed(2))
+    for part in (expected, found):
+        decoder.zero_grad()
+        (part * weights).sum().backward()
+        gradients = [p.grad.clone() for p in decoder.parameters()]
+        if part is expected:
+            slow = gradients
+    torch.testing.assert_close(gradients, slow, rtol=1e-4, atol=1e-6)
+
+
 def test_positions_are_fixed_and_not_saved() -> None:
     decoder = _decoder()
     assert "positions" not in decoder.state_dict()

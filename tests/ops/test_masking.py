@@ -11,6 +11,7 @@ from asterism.ops.masking import (
     keep_from_noise,
     mask_from_keep,
     random_keep,
+    removed_from_keep,
 )
 from asterism.ops.random import fold_each
 
@@ -25,6 +26,11 @@ def test_the_smallest_noise_stays_in_ascending_order() -> None:
     keep = keep_from_noise(noise, 0.4)
     assert keep.tolist() == [[1, 3, 4], [0, 4, 1]]  # ties: the earlier patch first
     assert mask_from_keep(keep, 5).tolist() == [[True, False, True, False, False], [False, False, True, True, False]]
+
+
+def test_removed_patches_are_those_not_kept() -> None:
+    keep = torch.tensor([[5, 0, 2], [1, 3, 4]])
+    assert removed_from_keep(keep, 6).tolist() == [[1, 3, 4], [0, 2, 5]]
 
 
 def test_the_kept_patches_depend_on_the_key_alone() -> None:

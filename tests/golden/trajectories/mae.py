@@ -76,18 +76,20 @@ def run(vectors: Vectors, dtype: torch.dtype) -> tuple[AutoEncoder, Recorder]:
     method = method_of(params).to(dtype)
     network, record = AutoEncoder(method), Recorder(vectors)
     network.load(vectors)
-    outputs: list[Tensor] = []
-    method.decoder.register_forward_hook(lambda _, __, predicted: outputs.append(predicted))
 
     def loss(progress: Progress) -> Losses:
         noise = vectors["in_noise"][progress.step]
         keep = keep_from_noise(noise, params["mask_ratio"])
         record.add("out_mask", mask_from_keep(keep, noise.shape[1]))
-        return method.losses(batch_at(vectors, progress.step, dtype), keep)
+        batch = batch_at(vectors, progress.step, dtype)
+        if progress.step == 0:
+            with torch.no_grad():
+                tokens = method.backbone(batch.views[0].pixels, keep=keep)
+                record.add("out_step0_pred", method.decoder(tokens, keep))
+        return method.losses(batch, keep)
 
     for step in train(method, optim_config(params), params["steps"], progress_of(params), loss, params["batch_size"]):
         if step.progress.step == 0:
-            record.add("out_step0_pred", outputs[0])
             for name in params["grad_norm_names"]:
                 record.add(f"out_step0_grad__{name}", step.gradients[network.ours(name)])
         record.add("out_lr", step.lr)
