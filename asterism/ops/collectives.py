@@ -178,7 +178,7 @@ def join_local_processes(rank: int, size: int, port: int, listener: int | None) 
     store = dist.TCPStore(  # type: ignore[attr-defined]
         "127.0.0.1", port, size, rank == 0, timeout=_MEETING, wait_for_workers=False, master_listen_fd=listener
     )
-    store.set(f"arrived {rank}", b"")
+    store.set(f"arrived {rank}", "")
     if rank == 0:  # gloo would wait for half an hour for one that has died
         store.wait([f"arrived {other}" for other in range(size)], _MEETING)
     before = os.environ.get(_INTERFACE)

@@ -195,6 +195,13 @@ def test_detection_as_torchscript_in_batches_of_any_number(kind: str, tmp_path: 
     assert f"fits into {height}×{width}" in described["preprocessing"]
 
 
+def test_a_detector_that_finds_nothing_is_not_said_to_be_compared(tmp_path: Path) -> None:
+    model = trained(detector(head="yolos", score_threshold=0.999))
+    exported = asterism.export(model, "torchscript", tmp_path / "out")
+    assert "no boxes were compared" in exported.notes[-1]
+    assert "compared" not in " ".join(asterism.export(detecting("yolos"), "torchscript", tmp_path / "sees").notes)
+
+
 def test_some_rows_are_not_used() -> None:
     found = Graph(detecting("sure"))(images(2, 30, 20))
     assert (found["scores"] == 0).any()

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from asterism.errors import MissingExtra, UserError, unknown
 from asterism.files import filling
 from asterism.nn.encoder import Encoder
-from asterism.tools.export.differences import largest, largest_difference
+from asterism.tools.export.differences import Outputs, largest, largest_difference
 from asterism.tools.export.hf_folder import HF
 from asterism.tools.export.model_card import FILE as CARD
 from asterism.tools.export.model_card import Origin, model_card
@@ -86,8 +86,7 @@ def export_encoder(
     encoder = copy.deepcopy(encoder).cpu().float().eval()
     with filling(out) as folder:
         written = target.write(encoder, folder, dtype)
-        difference = _difference(encoder, target, folder, written, dtype)
-        unchecked = () if difference is not None else (f"not compared: {target.library} is not installed",)
+        difference, unchecked = _compared(encoder, target, folder, written, dtype)
         card = model_card(origin or Origin("encoder"), encoder, target, written, dtype, license_name)
         (folder / CARD).write_text(card, encoding="utf-8")
         files = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
@@ -96,13 +95,19 @@ def export_encoder(
     return Exported(out, files, difference, (*written.notes, *unchecked))
 
 
-def _difference(encoder: Encoder, target: Target, folder: Path, written: Written, dtype: torch.dtype) -> float | None:
-    """The largest difference of any output from the encoder's; None if the library that opens it is not installed."""
+def _compared(
+    encoder: Encoder, target: Target, folder: Path, written: Written, dtype: torch.dtype
+) -> tuple[float | None, tuple[str, ...]]:
+    """The largest difference of any output from the encoder's, and a note on what the comparison does not cover.
+
+    There is none if the library that opens the export is not installed.
+    """
     try:
         model = target.open(folder)
     except MissingExtra:
-        return None
-    found = largest([_difference_at(encoder, model, *size) for size in written.sizes])
+        return None, (f"not compared: {target.library} is not installed",)
+    pairs = [_outputs(encoder, model, *size) for size in written.sizes]
+    found = largest([largest_difference(*pair) for pair in pairs])
     precision = str(dtype).removeprefix("torch.")
     if not math.isfinite(found):
         raise UserError(f"in {precision} some features are infinite or undefined; choose another --dtype")
@@ -111,17 +116,19 @@ def _difference(encoder: Encoder, target: Target, folder: Path, written: Written
             f"the exported model would differ from the encoder by {found:.1e} (more than {_TOLERANCE:g}), so nothing "
             f"was written; choose another --to than {target.name}"
         )
-    return found
+    if all("boxes" in exported and not (own["scores"] > 0).any() for own, exported in pairs):
+        return found, ("the detector finds nothing in the trial images, and the export agrees; no boxes were compared",)
+    return found, ()
 
 
 @torch.no_grad()
-def _difference_at(encoder: Encoder, model: Model, height: int, width: int) -> float:
+def _outputs(encoder: Encoder, model: Model, height: int, width: int) -> tuple[Outputs, Outputs]:
+    """What the encoder and what the exported model say about the trial images."""
     images = trial_images(height, width)
     found, pixels = model(images), encoder.normalise(images)
     # A format without a place for a task's head has the features alone, which the task may not return.
     features_only = found.keys() <= {"cls", "patches"}
-    expected = Encoder.named_outputs(encoder, pixels) if features_only else encoder.named_outputs(pixels)
-    return largest_difference(expected, found)
+    return (Encoder.named_outputs(encoder, pixels) if features_only else encoder.named_outputs(pixels)), found
 
 
 def trial_images(height: int, width: int) -> Float[Tensor, "2 3 h w"]:
