@@ -19,28 +19,28 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: setup
-	PYTHONPATH=. $(BIN)/python -m asterism demo --out demo --overwrite
+	PYTHONPATH=$(CURDIR) $(BIN)/python -m asterism demo --out demo --overwrite
 
 test: setup
-	PYTHONPATH=. $(BIN)/python -m pytest --numprocesses $(JOBS)
+	PYTHONPATH=$(CURDIR) $(BIN)/python -m pytest --numprocesses $(JOBS)
 
 # Every generated bad input, failing disk and attack; `make test` runs a few of each kind. CAMPAIGN=outputs runs one campaign.
 campaign: setup
-	PYTHONPATH=. $(BIN)/python -m tests.campaigns $(CAMPAIGN)
+	PYTHONPATH=$(CURDIR) $(BIN)/python -m tests.campaigns $(CAMPAIGN)
 
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	PYTHONPATH=. $(BIN)/lint-imports
-	PYTHONPATH=. $(BIN)/python -m docs.links
+	PYTHONPATH=$(CURDIR) $(BIN)/lint-imports
+	PYTHONPATH=$(CURDIR) $(BIN)/python -m docs.links
 	$(BIN)/codespell --dictionary - --dictionary docs/british.txt --ignore-regex '`[^`]*`' $(PROSE)
 	$(BIN)/codespell --ignore-words docs/spelling.txt asterism benchmarks tests docs/*.py Makefile Dockerfile mkdocs.yml
 	$(BIN)/python -m tests.audit
 
 # The site, with warnings as errors: build/site/index.html. It needs no network, neither to build nor to read.
 docs: setup
-	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/python -m mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=$(CURDIR) $(BIN)/python -m mkdocs build --quiet
 	@echo build/site/index.html
 
 audit: setup
