@@ -108,7 +108,10 @@ def main() -> None:
 
 def judged(claim: Claim, seeds: list[int]) -> str:
     """Both measurements, their difference and the verdict, as cells of the table."""
-    values = [[measure(seed) for seed in seeds] for _, measure in (claim.larger, claim.smaller)]
+    try:
+        values = [[measure(seed) for seed in seeds] for _, measure in (claim.larger, claim.smaller)]
+    except (KeyError, ValueError):  # a run of the study has not ended
+        return "– | – | – | not measured"
     difference = interval([large - small for large, small in zip(*values, strict=True)])
     assert difference is not None
     assert difference.half is not None
