@@ -64,6 +64,12 @@ class Study:
     def mechanism(self, run: str, name: str) -> tuple[str, Measure]:
         return f"{run}: {name}", lambda seed: self._measured(run, seed)[name]
 
+    def margin(self, run: str, larger: str, smaller: str) -> tuple[str, Measure]:
+        """How much larger one column is than another."""
+        _, first = self.column(run, larger)
+        _, second = self.column(run, smaller)
+        return f"{run}: {larger}, minus {smaller}", lambda seed: first(seed) - second(seed)
+
     def spread(self, runs: tuple[str, ...], name: str) -> tuple[str, Measure]:
         """The largest minus the smallest value of several runs."""
 
@@ -139,6 +145,13 @@ def stellar(study: Study) -> Iterator[Claim]:
             f"maps move with the image ({move}): they agree with the moved map, not with the old one",
             column("full", f"concepts {move}, where"),
             column("full", f"concepts {move}, where if still"),
+        )
+    for kind, other in (("what", "other image, what"), ("where", "shift, where if still")):
+        larger, smaller = f"concepts shift, {kind}", f"concepts {other}"
+        yield Claim(
+            f"… and both are learned (shift, {kind}): more so than in the untrained network",
+            study.margin("full", larger, smaller),
+            study.margin("untrained", larger, smaller),
         )
     yield Claim(
         "concepts cover things: purity gain over the untrained network",
