@@ -181,12 +181,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, monkeypatch: 
 
 
 def train_in_two(folder: str, recipe: dict[str, object]) -> list[float]:
-    """One of two processes; these variables tell Fabric, as torchrun would, that they are already running."""
-    import torch.distributed as dist
-
-    rank = str(dist.get_rank())
-    os.environ |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": rank, "LOCAL_RANK": rank}
-    os.environ |= {"TORCHELASTIC_RUN_ID": "test", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    """One of two processes."""
     os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
     run = start.run_request(Request("align", start.__name__, recipe, f"{folder}/two"))
     return [record["loss"] for record in run.metrics() if "loss" in record]
@@ -199,7 +194,7 @@ def test_two_processes_equal_one(tmp_path: Path, loss: str) -> None:
     expected = [record["loss"] for record in one.metrics() if "loss" in record]
     recipe = one.align_recipe.model_dump(mode="json")
     recipe["trainer"] |= {"devices": 2, "strategy": "ddp"}
-    together, _ = distributed.run(train_in_two, str(tmp_path), recipe)
+    together, _ = distributed.run(distributed.launched, train_in_two, str(tmp_path), recipe)
     assert len(expected) == 4
     assert together == pytest.approx(expected, rel=1e-5, abs=1e-5)
 

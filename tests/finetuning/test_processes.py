@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -31,22 +30,12 @@ def train_all(folder: str, data: str, strategy: str) -> dict[str, tuple[list[dic
     return found
 
 
-def as_one_of_two(folder: str, data: str, strategy: str) -> object:
-    """One of two processes; these variables tell Fabric, as torchrun would, that they are already running."""
-    import torch.distributed as dist
-
-    rank = str(dist.get_rank())
-    os.environ |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": rank, "LOCAL_RANK": rank}
-    os.environ |= {"TORCHELASTIC_RUN_ID": "test", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    return train_all(folder, data, strategy)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_two_processes_equal_one(tmp_path: Path, strategy: str) -> None:
     data = str(coloured_folder(tmp_path / "data"))
     alone = train_all(str(tmp_path / "alone"), data, "auto")
-    together = distributed.run(as_one_of_two, str(tmp_path / "together"), data, strategy)[0]
+    together = distributed.run(distributed.launched, train_all, str(tmp_path / "together"), data, strategy)[0]
     for name, (records, weights) in alone.items():
         assert len(together[name][0]) == len(records)
         for ours, expected in zip(together[name][0], records, strict=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -22,16 +21,6 @@ def train_all(folder: str, strategy: str, methods: list[str], steps: int) -> dic
     return losses
 
 
-def as_one_of_two(folder: str, strategy: str, methods: list[str], steps: int) -> dict[str, list[float]]:
-    """One of two processes; these variables tell Fabric, as torchrun would, that they are already running."""
-    import torch.distributed as dist
-
-    rank = str(dist.get_rank())
-    os.environ |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": rank, "LOCAL_RANK": rank}
-    os.environ |= {"TORCHELASTIC_RUN_ID": "test", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    return train_all(folder, strategy, methods, steps)
-
-
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
     return train_all(str(tmp_path_factory.mktemp("alone")), "auto", sorted(METHODS), 6)
@@ -39,13 +28,13 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
 
 @pytest.mark.slow
 def test_two_processes_equal_one(tmp_path: Path, alone: dict[str, list[float]]) -> None:
-    together, _ = distributed.run(as_one_of_two, str(tmp_path), "ddp", sorted(METHODS), 6)
+    together, _ = distributed.run(distributed.launched, train_all, str(tmp_path), "ddp", sorted(METHODS), 6)
     for method, expected in alone.items():
         assert together[method] == pytest.approx(expected, rel=1e-5, abs=1e-5), method
 
 
 @pytest.mark.slow
 def test_sharded_parameters_equal_whole_ones(tmp_path: Path, alone: dict[str, list[float]]) -> None:
-    together, _ = distributed.run(as_one_of_two, str(tmp_path), "fsdp", sorted(METHODS), 6)
+    together, _ = distributed.run(distributed.launched, train_all, str(tmp_path), "fsdp", sorted(METHODS), 6)
     for method, expected in alone.items():
         assert together[method] == pytest.approx(expected, rel=1e-5, abs=1e-5), method

@@ -130,9 +130,8 @@ class _List:
 
 def _from_lines(file: Path, split: str | None) -> Captioned:
     made = _List(file, file.parent, split)
-    for number, line in enumerate(
-        read_text(file, MAX_JSON).split("\n"), 1
-    ):  # Python has ends of lines that JSON has not
+    lines = read_text(file, MAX_JSON).split("\n")  # `splitlines` also splits at characters that JSON may contain
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         place = f"{file}, line {number}"

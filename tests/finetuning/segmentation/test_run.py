@@ -155,21 +155,11 @@ def train_all(folder: str, data: str, strategy: str) -> dict[str, tuple[list[flo
     return found
 
 
-def as_one_of_two(folder: str, data: str, strategy: str) -> object:
-    """One of two processes; these variables tell Fabric, as torchrun would, that they are already running."""
-    import torch.distributed as dist
-
-    rank = str(dist.get_rank())
-    os.environ |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": rank, "LOCAL_RANK": rank}
-    os.environ |= {"TORCHELASTIC_RUN_ID": "test", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    return train_all(folder, data, strategy)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_two_processes_equal_one(tmp_path: Path, data: Path, strategy: str) -> None:
     alone = train_all(str(tmp_path / "alone"), str(data), "auto")
-    together = distributed.run(as_one_of_two, str(tmp_path / "together"), str(data), strategy)[0]
+    together = distributed.run(distributed.launched, train_all, str(tmp_path / "together"), str(data), strategy)[0]
     for head, (values, weights) in alone.items():
         assert together[head][0] == pytest.approx(values, rel=1e-5, abs=1e-5), head
         for name, value in weights.items():
