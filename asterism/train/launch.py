@@ -21,7 +21,7 @@ from asterism.ops.sharding import shard
 from asterism.train.processes import Place
 from asterism.train.recipe import TrainerConfig
 
-_FOR_PROCESSES = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE")
+_FOR_PROCESSES = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE", "OMP_NUM_THREADS")
 
 
 def launch(config: TrainerConfig, place: Place | None = None) -> Fabric:
@@ -43,15 +43,16 @@ def launch(config: TrainerConfig, place: Place | None = None) -> Fabric:
         num_nodes=config.nodes,
         strategy=_strategy(config),
     )
-    before = dict(os.environ)
+    before, threads = dict(os.environ), torch.get_num_threads()
     fabric.launch()
     if fabric.world_size == 1:
-        _restore_environment(before)
+        _restore(before, threads)
     return fabric
 
 
-def _restore_environment(before: Mapping[str, str]) -> None:
-    """Remove what Fabric tells its other processes, since there are none: a later run would take it for torchrun's."""
+def _restore(before: Mapping[str, str], threads: int) -> None:
+    """Undo what Fabric sets for several processes, since there is one: a later run would take it for torchrun's."""
+    torch.set_num_threads(threads)
     for name in _FOR_PROCESSES:
         os.environ.pop(name, None)
         if name in before:
