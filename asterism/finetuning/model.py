@@ -107,7 +107,11 @@ def saved_step(folder: Path) -> int | None:
 
 
 def model_file(place: Path) -> Path | None:
-    """The file of a fine-tuned model: `place` itself, or one in this folder; None if there is none."""
+    """The file of a fine-tuned model: `place` itself, or one in this folder; None if there is none.
+
+    A damaged one counts where a model must be, next to the encoder that is written with it. Otherwise that encoder
+    would be taken for all that there is.
+    """
     path = place / MODEL_NAME if place.is_dir() else place
     if path.suffix != ".safetensors" or not path.is_file():
         return None
@@ -115,7 +119,7 @@ def model_file(place: Path) -> Path | None:
         with safe_open(path, framework="pt") as file:
             described = parse_json((file.metadata() or {}).get(METADATA_KEY, "{}"))
     except Exception:  # on damaged headers safetensors raises almost any exception; the loader explains them
-        return None
+        return path if path.with_name(FILE_NAME).is_file() else None
     return path if isinstance(described, dict) and described.get("kind") == _KIND else None
 
 

@@ -12,12 +12,14 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from asterism.ops.compilable import compilable
 from asterism.ops.losses import cross_entropy
 from asterism.ops.precision import at_least_float32
 
 Distance = Literal["cosine", "mse"]
 
 
+@compilable
 def token_distance(
     student: Float[Tensor, "*rows d"], teacher: Float[Tensor, "*rows d"], distance: Distance
 ) -> Float[Tensor, "*rows"]:

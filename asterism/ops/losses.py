@@ -11,9 +11,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from asterism.ops.compilable import compilable
 from asterism.ops.precision import at_least_float32
 
 
+@compilable
 @torch.no_grad()
 def soft_targets(
     logits: Float[Tensor, "*rows k"], center: Float[Tensor, " k"], temperature: float
@@ -22,6 +24,7 @@ def soft_targets(
     return ((at_least_float32(logits) - center) / temperature).softmax(dim=-1)
 
 
+@compilable
 def cross_entropy(
     targets: Float[Tensor, "*rows k"], logits: Float[Tensor, "*rows k"], temperature: float
 ) -> Float[Tensor, "*rows"]:
@@ -30,6 +33,7 @@ def cross_entropy(
     return targets.sum(dim=-1) * scaled.logsumexp(dim=-1) - (targets * scaled).sum(dim=-1)
 
 
+@compilable
 def cross_view_loss(
     targets: Float[Tensor, "t b k"], logits: Float[Tensor, "v b k"], temperature: float
 ) -> Float[Tensor, ""]:
@@ -53,6 +57,7 @@ def cross_view_loss(
     return per_image.mean() / (t * (v - 1))
 
 
+@compilable
 @torch.no_grad()
 def entropy(probabilities: Float[Tensor, "*rows k"]) -> Float[Tensor, ""]:
     """Mean entropy of the rows in nats, for monitoring."""

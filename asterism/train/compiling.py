@@ -1,5 +1,7 @@
 """Compilation of the parts of a network that take most of a step: transformer blocks and the MLPs of heads.
 
+Losses are functions, not parts of the network; `asterism.ops.compilable` compiles them.
+
 Each part is compiled as one graph; code that torch cannot compile is an error here, not a silent slow path. Blocks of
 the same shape share their compiled code. What depends on the data, such as the choice of masked patches, stays outside.
 Names of parameters and the contents of checkpoints do not change.

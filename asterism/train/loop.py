@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from asterism.errors import Interrupted, UserError
 from asterism.nn.learner import B, Learner, trained_parameters
 from asterism.ops import collectives
+from asterism.ops.compilable import compiled_functions
 from asterism.ops.random import fold
 from asterism.ops.sharding import whole
 from asterism.train import checkpoint
@@ -64,7 +65,7 @@ class Training(Generic[B]):
         """Median seconds per step, without the first steps."""
         monitor = Monitor(self.job.logging, None, 0, self.job.steps, self.learner.uniform_terms)
         seconds = []
-        with self._threads():
+        with self._threads(), self._compiled():
             batches = self.job.batches(0, self.fabric)
             for step in range(self.job.steps):
                 before, progress = time.perf_counter(), self._progress(step)
@@ -82,7 +83,7 @@ class Training(Generic[B]):
         monitor = Monitor(job.logging, path, start, job.steps, self.learner.uniform_terms)
         monitor.restore(self._unlogged)
         monitor.print(job.describe(self.fabric))
-        with self._threads(), monitor, StopRequest(monitor.print) as stop:
+        with self._threads(), self._compiled(), monitor, StopRequest(monitor.print) as stop:
             if measurement is not None and start == 0:
                 self._measure(monitor, 0, measurement)
             batches = job.batches(start, self.fabric)
@@ -208,6 +209,9 @@ class Training(Generic[B]):
             yield
         finally:
             torch.set_num_threads(before)
+
+    def _compiled(self) -> contextlib.AbstractContextManager[None]:
+        return compiled_functions() if self.job.trainer.compile == "on" else contextlib.nullcontext()
 
     def _save(self, step: int, monitor: Monitor) -> None:
         state = checkpoint.capture(self.learner, self.optimizer, step, self.job.facts(), monitor.state())

@@ -37,7 +37,7 @@ class TrainerConfig(Config):
     nodes: Few = 1
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
     precision: Literal["auto", "32", "bf16", "fp16"] = "auto"  # auto: bf16 autocast on GPUs that support it
-    compile: Literal["auto", "on", "off"] = "auto"  # blocks and heads, with torch.compile; auto: on CUDA devices
+    compile: Literal["auto", "on", "off"] = "auto"  # blocks, heads, losses; auto: on CUDA devices
     seed: Seed = 0
 
     @model_validator(mode="after")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -260,8 +261,12 @@ def test_test_images_of_an_unknown_class_are_refused(tmp_path: Path, data: Path)
         asterism.evaluate(run, strange)
 
 
-def test_a_damaged_model_is_named(tmp_path: Path, data: Path) -> None:
+def test_a_damaged_model_is_named_and_never_taken_for_an_encoder(tmp_path: Path, data: Path) -> None:
     run = finetune(tiny(data, "trainer.steps=1"), tmp_path / "run")
-    run.model.write_bytes(run.model.read_bytes()[:-40])
-    with pytest.raises(UserError, match=r"model\.safetensors"):
-        load_model(run.path)
+    whole = run.model.read_bytes()
+    for damaged in (whole[:-40], whole[:40], b""):
+        run.model.write_bytes(damaged)
+        for use in (load_model, asterism.load, partial(asterism.export, to="safetensors", out=tmp_path / "out")):
+            with pytest.raises(UserError, match=r"model\.safetensors"):
+                use(run.path)
+    assert not (tmp_path / "out").exists()

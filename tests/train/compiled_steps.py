@@ -7,6 +7,8 @@ import sys
 import torch
 
 from asterism.methods.base import Method
+from asterism.ops.compilable import compiled_functions
+from asterism.ops.losses import cross_entropy
 from asterism.train.building import build_method
 from asterism.train.compiling import compile_parts, compiled_parts
 from asterism.train.cost import noise
@@ -25,13 +27,27 @@ def main(names: list[str]) -> None:
         assert compile_parts(compiled, backend="aot_eager") == len(list(compiled_parts(eager))) > 0
         assert list(compiled.state_dict()) == parameters
         torch._dynamo.utils.counters.clear()
-        loss, gradients = loss_and_gradients(compiled)
+        with compiled_functions(backend="aot_eager"):
+            loss, gradients = loss_and_gradients(compiled)
         assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
         assert not torch._dynamo.utils.counters["graph_break"], torch._dynamo.utils.counters["graph_break"]
         expected, expected_gradients = loss_and_gradients(eager)
         torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(gradients, expected_gradients, rtol=1e-4, atol=1e-5)
         print("equal:", name)
+
+
+def changing_sizes() -> None:
+    """Masked patches and temperatures change in every step; code is compiled for the first two, then for any."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    with compiled_functions(backend="aot_eager"):
+        for step in range(6):
+            targets, logits = torch.rand(20 + step, 7), torch.rand(20 + step, 7)
+            found = cross_entropy(targets, logits, 0.04 + 0.01 * step)
+            expected = -(targets * (logits / (0.04 + 0.01 * step)).log_softmax(dim=-1)).sum(dim=-1)
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    print("graphs:", torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
 def loss_and_gradients(method: Method) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -43,3 +59,4 @@ def loss_and_gradients(method: Method) -> tuple[torch.Tensor, dict[str, torch.Te
 
 if __name__ == "__main__":
     main(sys.argv[1:])
+    changing_sizes()

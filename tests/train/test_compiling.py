@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-METHODS = ["dino", "ibot", "mae"]
+METHODS = ["dino", "ibot", "mae", "sop", "flsl", "cribo", "stellar"]
 
 
 @pytest.mark.slow
@@ -15,4 +15,6 @@ def test_compiled_is_eager_in_one_graph_per_part() -> None:
     run = subprocess.run(
         [sys.executable, "-m", "tests.train.compiled_steps", *METHODS], capture_output=True, text=True, check=False
     )
-    assert run.stdout.split("\n")[:-1] == [f"equal: {name}" for name in METHODS], run.stderr[-2000:]
+    *equal, graphs = run.stdout.splitlines() or [""]
+    assert equal == [f"equal: {name}" for name in METHODS], run.stderr[-2000:]
+    assert graphs == "graphs: 2", "every size or temperature was compiled anew"
