@@ -1,37 +1,43 @@
-"""The effect of the first steps on the features, on photographs. All methods, 200 steps: benchmarks/first_steps.py."""
+"""The first steps of a small network improve its features. `benchmarks/first_steps.py` measures all methods."""
+
+from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from asterism.train.recipe import load_recipe
-from asterism.train.start import pretrain
+import asterism
 
-SHORT = [
-    "backbone.patch_size=8",
-    "trainer.steps=40",
-    "trainer.accelerator=cpu",
-    "optim.warmup_epochs=0.01",
-    "data.workers=0",
-    "monitor.tensorboard=false",
-    "monitor.knn.every_epochs=100",
-    "monitor.knn.bank=1000",
-    "monitor.knn.queries=500",
-]
-
-
-def records(out: Path, data: Path, *changes: str) -> list[dict[str, Any]]:
-    return pretrain(load_recipe("dino-cifar10", [f"data.path={data / 'cifar10'}", *SHORT, *changes]), out).metrics()
+STEPS = 200
+# iBOT does not move in so few steps, and the two methods that reconstruct pixels (MAE, STELLAR) first fall:
+# docs/training.md has their numbers.
+METHODS = ("dino", "massl", "sove", "sop", "flsl", "cribo")
 
 
 @pytest.mark.slow
-def test_a_narrow_network_keeps_its_rank_and_does_not_get_worse(tmp_path: Path, real_data: Path) -> None:
-    own = records(tmp_path / "width", real_data)
-    fixed = records(tmp_path / "timm", real_data, "backbone.init=timm", "optim.lr=1e-3")
-    rank, fixed_rank = ([r["effective_rank"] for r in run if "effective_rank" in r][-1] for run in (own, fixed))
-    assert rank > 2 * fixed_rank
-    knn = [record["knn"] for record in own if "knn" in record]
-    assert len(knn) == 2
-    assert knn[1] > knn[0] - 1
-    assert not any("warning" in record for record in own)
+@pytest.mark.parametrize("method", METHODS)
+def test_200_steps_on_cifar10_raise_knn_and_keep_the_rank(method: str, real_data: Path, tmp_path: Path) -> None:
+    run = asterism.pretrain(
+        recipe=f"{method}-cifar10",
+        data=real_data / "cifar10",
+        out=tmp_path / "run",
+        overrides=[
+            "backbone.patch_size=8",
+            f"trainer.steps={STEPS}",
+            "trainer.devices=1",
+            "data.workers=0",
+            "optim.warmup_epochs=0.03",
+            # The encoder is the teacher, which with a momentum of 0.99 would still be close to the untrained network.
+            f"method.momentum={1 - 10 / STEPS}",
+            "monitor.knn.every_epochs=100",
+            "monitor.knn.bank=8000",
+            "monitor.knn.queries=2000",
+            "monitor.tensorboard=false",
+        ],
+    )
+    records = run.metrics()
+    before, *_, after = (record["knn"] for record in records if "knn" in record)
+    first, *_, last = (record["effective_rank"] for record in records if "effective_rank" in record)
+    assert after > before
+    assert last > 0.6 * first
+    assert not any("warning" in record for record in records)
