@@ -16,6 +16,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 
 _MARK = ".asterism-tmp"  # ends the name of everything temporary
@@ -37,6 +38,17 @@ def write_text(path: Path, text: str) -> None:
     """Write a file atomically: a reader sees the old file or the new one, never part of it."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def open_for_appending(path: Path) -> FileIO:
+    """The end of a file, unbuffered; the file is created if there is none. A link under its name is not followed."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _SAFE, 0o666)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise OSError(error.errno, "it is a link, which is not followed; remove it", str(path)) from None
+    return FileIO(handle, "ab")
 
 
 @contextmanager

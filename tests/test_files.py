@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from asterism.files import filling, locked, replacing, write_text
+from asterism.files import filling, locked, open_for_appending, replacing, write_text
 
 
 def test_the_new_file_replaces_the_old_one(tmp_path):
@@ -249,3 +249,16 @@ def test_errors_name_the_target_not_the_temporary_file(tmp_path):
     with pytest.raises(OSError, match="Not a directory") as caught, replacing(tmp_path / "a.txt") as temporary:
         (temporary / "below").write_text("no")
     assert caught.value.filename == str(tmp_path / "a.txt" / "below")
+
+
+def test_appending_goes_on_with_a_file_and_refuses_a_link(tmp_path):
+    for line in (b"one\n", b"two\n"):
+        with open_for_appending(tmp_path / "log") as file:
+            file.write(line)
+    assert (tmp_path / "log").read_bytes() == b"one\ntwo\n"
+    for target in ("log", "nothing"):
+        (tmp_path / "link").unlink(missing_ok=True)
+        (tmp_path / "link").symlink_to(tmp_path / target)
+        with pytest.raises(OSError, match="it is a link, which is not followed"):
+            open_for_appending(tmp_path / "link")
+    assert not (tmp_path / "nothing").exists()

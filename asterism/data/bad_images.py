@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from asterism.errors import UserError
+from asterism.files import open_for_appending
 from asterism.images.bad_image import BadImage
 
 _MIN_SEEN = 1000  # images; a share of fewer says little, since bad images come in clusters
@@ -51,7 +52,7 @@ class BadImageLog:
     def _append(self, lines: bytes) -> None:
         """Append in a single write, so that lines from several processes do not interleave."""
         try:
-            with self._path.open("ab", buffering=0) as file:
+            with open_for_appending(self._path) as file:
                 file.write(lines)
         except OSError as error:
             raise UserError(f"cannot write {self._path}: {error.strerror}") from None

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from io import BufferedWriter
 from pathlib import Path
 from typing import Any
 
 from asterism.errors import UserError
-from asterism.files import replacing
+from asterism.files import open_for_appending, replacing
 
 _LARGEST = 1e300  # of a logged number; infinities and NaN are not drawn
 
@@ -20,14 +21,13 @@ class MetricsLog:
     def __init__(self, run: Path, start_step: int) -> None:
         self._path = run / "metrics.jsonl"
         _keep_until(self._path, start_step)
-        self._file = self._path.open("a", encoding="utf-8")
+        self._file = BufferedWriter(open_for_appending(self._path))
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps({"step": step, **values}) + "\n")
+        self._file.write(f"{json.dumps({'step': step, **values})}\n".encode())
         self._file.flush()
 
     def close(self) -> None:
-        self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
 

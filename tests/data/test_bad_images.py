@@ -104,3 +104,12 @@ def test_keys_with_special_characters(tmp_path: Path) -> None:
 def test_an_unwritable_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot write"):
         BadImageLog(tmp_path / "missing" / "a.jsonl", 1.0, 10).record(bad(1))
+
+
+def test_a_planted_link_is_not_written_through(tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("no end of line")
+    (tmp_path / "bad_images.jsonl").symlink_to(precious)
+    with pytest.raises(UserError, match="it is a link"):
+        BadImageLog(tmp_path / "bad_images.jsonl", 0.1, 10)
+    assert precious.read_text() == "no end of line"
