@@ -11,6 +11,7 @@ Examples are images and masks as `asterism.data.sources.own_masks` reads them; v
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -40,6 +41,7 @@ from asterism.viz.mask_overlay import overlay
 
 _ROWS_AT_ONCE = 256
 _USUAL_BALANCE = 0.5  # where nothing can be estimated
+_MOST_DRAWN = 24_000_000  # pixels of an overlay
 _POOR = 0.25  # expected IoU below which a class gets a warning
 _DARKEST = 0.35  # brightness of a pixel without any certainty, in the pictures
 
@@ -97,8 +99,9 @@ class SegmentedFolder:
 def segment_images(encoder: Encoder, examples: Path, images: Path, out: Path, config: Segmenting) -> SegmentedFolder:
     """Segment one image or every image of a folder; writes all files or none.
 
-    masks/<name>.png, overlays/<name>.jpg, confidence/<name>.png (the probability of the class, 255 is certain), and
-    segmentation.json with the chosen settings, the expected IoU and the mean confidence of every image.
+    masks/<name>.png, overlays/<name>.jpg (at most 24 megapixels), confidence/<name>.png (the probability of the class,
+    255 is certain), and segmentation.json with the chosen settings, the expected IoU and the mean confidence of every
+    image.
     """
     pairs = find_pairs(examples)
     new = [images] if images.is_file() else list_frames(images)
@@ -120,8 +123,8 @@ def segment_images(encoder: Encoder, examples: Path, images: Path, out: Path, co
                 continue
             save_mask(found.mask, folder / "masks" / f"{name}.png")
             save_levels(found.confidence, folder / "confidence" / f"{name}.png")
-            save_picture(overlay(_darkened(image, found.confidence), found.mask), folder / "overlays" / f"{name}.jpg")
-            confidence[name] = round(float(found.confidence.float().mean()) / 255, 4)
+            save_picture(_drawn(image, found), folder / "overlays" / f"{name}.jpg")
+            confidence[name] = round(_mean(found.confidence) / 255, 4)
             bar.advance(1)
         if len(skipped) == len(new):
             raise UserError(f"none of the {len(new)} images in {images} can be read; the first error: {skipped[0]}")
@@ -156,6 +159,17 @@ def segment(
     for rows in torch.split(mask, _ROWS_AT_ONCE):
         rows.copy_(numbers[rows.long()])
     return Segmented(mask, largest_share(soft, pixels).cpu())
+
+
+def _drawn(image: UInt8[Tensor, "3 h w"], found: Segmented) -> UInt8[Tensor, "3 _ _"]:
+    """The overlay. Of an image that is larger than a picture need be, it shows every n-th row and column."""
+    n = max(1, math.ceil(math.sqrt(found.mask.numel() / _MOST_DRAWN)))
+    shown, mask, confidence = (part[..., ::n, ::n].contiguous() for part in (image, found.mask, found.confidence))
+    return overlay(_darkened(shown, confidence), mask)
+
+
+def _mean(levels: UInt8[Tensor, "h w"]) -> float:
+    return sum(int(rows.sum()) for rows in torch.split(levels, _ROWS_AT_ONCE)) / levels.numel()
 
 
 def _darkened(image: UInt8[Tensor, "3 h w"], confidence: UInt8[Tensor, "h w"]) -> UInt8[Tensor, "3 h w"]:

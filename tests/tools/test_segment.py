@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from asterism import api
 from asterism.errors import UserError
 from asterism.images.masks import read_mask, save_mask
+from asterism.images.pictures import read_picture
 from asterism.nn.encoder import Encoder
 from asterism.types import Features
 from tests.data.clips import frame_and_mask, write_frames
@@ -52,6 +53,15 @@ def test_new_images_get_the_labels_of_the_examples(examples: Path, tmp_path: Pat
     ours = read_mask(tmp_path / "out/masks/00003.png")
     assert (ours == torch.where(true == 2, 7, true)).float().mean() > 0.9
     assert (tmp_path / "out/overlays/00003.jpg").is_file()
+
+
+def test_overlays_of_large_images_are_smaller(examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = write_frames(tmp_path / "new", 1) / "00000.jpg"
+    size = read_picture(image).shape
+    monkeypatch.setattr("asterism.tools.segment._MOST_DRAWN", size[1] * size[2] // 3)
+    api.segment(ColourEncoder(), examples, image, tmp_path / "out", **SETTINGS)
+    assert read_picture(tmp_path / "out/overlays/00000.jpg").shape == (3, -(-size[1] // 2), -(-size[2] // 2))
+    assert read_mask(tmp_path / "out/masks/00000.png").shape == size[1:]
 
 
 def test_masks_next_to_images_and_white_masks(tmp_path: Path) -> None:
