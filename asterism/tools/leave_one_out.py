@@ -7,7 +7,8 @@ quarter of the examples, those that look most like the one that is tested, do no
 lower than for images that are exactly like the examples, and the choice better for those that are not.
 
 With few examples the best of many settings is often the best by chance. So the plain vote is kept unless another
-setting is better by more than one standard error of the difference between them (the jackknife's, over examples).
+setting is better by more than one standard error of the difference between them (the jackknife's, over examples). And
+the expected IoU of an example is that of the setting which the other examples choose.
 
 A class that occurs in one example only cannot be estimated: without that example, nothing is known about it.
 """
@@ -78,7 +79,7 @@ def estimate(
         (head, balance): _counts(memory, found, balance) for head, found in left_out.items() for balance in balances
     }
     head, balance = chosen(counts, estimable)
-    expected = counts[head, balance]
+    expected = unseen(counts, estimable)
     by_class = {
         int(number): float(value) if known else None
         for number, value, known in zip(memory.classes, scores(expected.sum(dim=0)).iou, estimable, strict=True)
@@ -112,6 +113,22 @@ def chosen(counts: _Counts, estimable: Bool[Tensor, " c"]) -> Setting:
         )
     ]
     return best if means[best] - means[plain] > _spread(gains) else plain
+
+
+def unseen(counts: _Counts, estimable: Bool[Tensor, " c"]) -> Int[Tensor, "n c c"]:
+    """Pixels of each example with the setting that the other examples choose.
+
+    The setting that is best on some examples is also the luckiest on them, and would promise too much.
+    """
+    tested = len(next(iter(counts.values())))
+    if tested == 1:
+        return counts[chosen(counts, estimable)]
+    rows = []
+    for number in range(tested):
+        others = [other for other in range(tested) if other != number]
+        setting = chosen({setting: each[others] for setting, each in counts.items()}, estimable)
+        rows.append(counts[setting][number])
+    return torch.stack(rows)
 
 
 def _mean(counts: Int[Tensor, "c c"], estimable: Bool[Tensor, " c"]) -> float:

@@ -14,8 +14,9 @@ from torch import Tensor
 from asterism import api
 from asterism.images.masks import VOID, save_mask
 from asterism.ops.propagation import largest_share, largest_upsampled
+from asterism.ops.segmentation_metrics import scores
 from asterism.tools.labelled_patches import Example, LabelledPatches
-from asterism.tools.leave_one_out import BALANCES, _spread, chosen, estimate, helpers
+from asterism.tools.leave_one_out import BALANCES, _spread, chosen, estimate, helpers, unseen
 from asterism.tools.patch_labellers import Vote, balanced, frequencies, labeller, trained_head
 from tests.data.clips import frame_and_mask, write_frames
 from tests.tools.test_segment import SETTINGS, ColourEncoder
@@ -101,7 +102,7 @@ def test_balance_finds_rare_classes_that_a_plain_vote_loses() -> None:
     assert plain.iou[9] == 0
     assert chosen.balance > 0
     assert chosen.iou[9] is not None
-    assert chosen.iou[9] > 0.4
+    assert chosen.iou[9] > 0.3
 
 
 def alike_pairs(count: int = 8) -> LabelledPatches:
@@ -143,6 +144,32 @@ def test_a_setting_that_is_better_by_chance_is_not_chosen() -> None:
     assert chosen({("vote", 0.0): plain, ("vote", 1.0): rows(13, 14, 13, 14)}, known) == ("vote", 1.0)
     assert chosen({("vote", 0.0): plain, ("vote", 1.0): rows(40, 8, 3, 4)}, known) == ("vote", 0.0)
     assert chosen({("vote", 0.0): plain, ("trained", 0.0): rows(9, 9, 9, 9)}, known) == ("vote", 0.0)
+
+
+def test_settings_that_differ_by_chance_promise_nothing() -> None:
+    """Eleven settings that are right in 70 % of the pixels, give or take: the best of them would promise more."""
+    draw, known = torch.Generator().manual_seed(0), torch.tensor([True, True])
+    promised, taken = [], []
+    for _ in range(60):
+        counts = {}
+        for number in range(11):
+            right = (70 + 8 * torch.randn(8, generator=draw)).round().long()
+            wrong = 100 - right
+            counts["vote", number / 10] = torch.stack([right, wrong, wrong, right], dim=1).reshape(8, 2, 2)
+        taken.append(float(scores(counts[chosen(counts, known)].sum(0)).iou.mean()))
+        promised.append(float(scores(unseen(counts, known).sum(0)).iou.mean()))
+    truth = 70 / 130
+    assert sum(taken) / 60 > truth + 0.02  # what the chosen setting has on the examples that chose it
+    assert sum(promised) / 60 == pytest.approx(truth, abs=0.01)
+
+
+def test_each_example_is_measured_with_the_choice_of_the_others() -> None:
+    draw, known = torch.Generator().manual_seed(1), torch.tensor([True, True, True])
+    counts = {("vote", balance): torch.randint(1, 50, (5, 3, 3), generator=draw) for balance in BALANCES}
+    for number, found in enumerate(unseen(counts, known)):
+        kept = [other for other in range(5) if other != number]
+        setting = chosen({setting: torch.stack([each[i] for i in kept]) for setting, each in counts.items()}, known)
+        assert torch.equal(found, counts[setting][number])
 
 
 def test_the_error_is_the_jackknife() -> None:
