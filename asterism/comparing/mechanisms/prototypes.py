@@ -15,7 +15,7 @@ from asterism.data.sources.subset import Subset
 from asterism.errors import UserError
 from asterism.methods.base import Method
 from asterism.methods.sop import Sop
-from asterism.nn.heads import PrototypeHead
+from asterism.nn.heads import LeveledPrototypeHead, ProjectionHead, PrototypeHead, WeightNormLinear
 from asterism.nn.teacher import Teacher
 from asterism.ops.prototypes import log_probabilities
 from asterism.ops.purity import effective_count, group_counts, largest_share, purity
@@ -73,13 +73,14 @@ def prototype_use(logits: Float[Tensor, "n k"], labels: Int[Tensor, " n"]) -> Pr
 @torch.no_grad()
 def preferences(method: Method, tokens: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
     """The teacher's logits of images over its prototypes; for SOP, those of one draw."""
-    head = getattr(method, "teacher_head", None)
     if isinstance(method, Sop) and method.images is not None:
         drawn = next(method.images.prototypes(method.images.draw(Progress(0, 1, 1), _IMAGE_ANCHORS)))
         return log_probabilities(method.teacher_head(tokens), drawn, method.config.student_temp)
-    if isinstance(head, Teacher) and isinstance(head.network, PrototypeHead):
-        return head(tokens)
-    raise UserError(f"{type(method).__name__} has no image prototypes; measure dino, ibot, sop or massl")
+    learned = _learned(method)
+    if learned is not None:
+        head, layer = learned
+        return layer(head.project(tokens))
+    raise UserError(f"{type(method).__name__} has no image prototypes; measure dino, ibot, cribo or sop")
 
 
 def measure_drift(run: Run) -> dict[str, float]:
@@ -92,11 +93,24 @@ def measure_drift(run: Run) -> dict[str, float]:
     for step in steps:
         method = build_method(recipe)
         method.load_state_dict(checkpoint.read(run.checkpoints / f"step-{step:08d}").method)
-        head = getattr(method, "teacher_head", None)
-        if not (isinstance(head, Teacher) and isinstance(head.network, PrototypeHead)):
+        learned = _learned(method)
+        if learned is None:
             raise UserError(f"{run.path} has no learned image prototypes")
-        found.append(head.network.last_layer.weight.detach())
+        found.append(learned[1].weight.detach())
     return {str(step): drift(a, b) for step, a, b in zip(steps[1:], found, found[1:], strict=False)}
+
+
+def _learned(method: Method) -> tuple[ProjectionHead, WeightNormLinear] | None:
+    """The teacher's head, and the last layer with its prototypes of images, if it has them."""
+    teacher = getattr(method, "teacher_head", None)
+    head = teacher.network if isinstance(teacher, Teacher) else None
+    if isinstance(head, PrototypeHead):
+        return head, head.last_layer
+    if isinstance(head, LeveledPrototypeHead) and "image" in head.last_layers:
+        layer = head.last_layers["image"]
+        assert isinstance(layer, WeightNormLinear)
+        return head, layer
+    return None
 
 
 def drift(before: Float[Tensor, "k d"], after: Float[Tensor, "k d"]) -> float:

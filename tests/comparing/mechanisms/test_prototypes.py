@@ -31,18 +31,19 @@ def test_fixed_prototypes_do_not_drift_and_rotated_ones_do() -> None:
     assert drift(rows, rows.roll(1, 0)) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("method", ["dino", "sop"])
+@pytest.mark.parametrize("method", ["dino", "ibot", "cribo", "sop"])
 def test_the_prototypes_of_a_run_are_measured(method: str, tmp_path: Path) -> None:
     run = start.pretrain(tiny_recipe(method, trainer={"steps": 2}), tmp_path / "run")
     use = measure_use(run, images=32)
-    assert use.prototypes == {"dino": 32, "sop": 12}[method]
+    assert use.prototypes == (12 if method == "sop" else run.recipe.method.out_dim)
     assert use.purity_of_one <= use.purity <= 100
 
 
 def test_drift_needs_learned_prototypes(tmp_path: Path) -> None:
     kept = {"every_steps": 1, "keep_last": 3}
-    learned = start.pretrain(tiny_recipe("dino", trainer={"steps": 3}, checkpoint=kept), tmp_path / "dino")
-    assert list(measure_drift(learned)) == ["2", "3"]
+    for name in ("dino", "ibot"):
+        learned = start.pretrain(tiny_recipe(name, trainer={"steps": 3}, checkpoint=kept), tmp_path / name)
+        assert list(measure_drift(learned)) == ["2", "3"]
     drawn = start.pretrain(tiny_recipe("sop", trainer={"steps": 1}), tmp_path / "sop")
     with pytest.raises(UserError, match="drawn anew"):
         measure_drift(drawn)
