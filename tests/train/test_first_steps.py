@@ -9,8 +9,8 @@ import pytest
 import asterism
 
 STEPS = 200
-# MaSSL, SOVE and CrIBo rise too, and are left out for the time they take. iBOT does not move in so few steps, and the two
-# methods that reconstruct pixels (MAE, STELLAR) first fall: docs/training.md has all numbers.
+# MaSSL, SOVE and CrIBo rise too, and are left out for the time they take. iBOT does not move in so few steps, and the
+# two methods that reconstruct pixels (MAE, STELLAR) first fall: docs/training.md has all numbers.
 METHODS = ("dino", "sop", "flsl")
 
 
