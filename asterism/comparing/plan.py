@@ -30,7 +30,7 @@ class Trial:
     recipe: str | None
     model: str | None  # instead of a recipe: a model that is only evaluated
     settings: tuple[str, ...]  # except the length
-    data: str | None
+    data: str | None  # to train on; of a model, for evaluations that name none
     init: str | None  # weights, or the folder of the trial `after`
     after: str | None  # the trial whose weights it starts from
     untrained: bool
@@ -99,7 +99,8 @@ def resume_command(trial: Trial, place: Place) -> Command:
 
 def evaluate_command(trial: Trial, place: Place, part: EvaluationConfig, more: Sequence[str] = ()) -> Command:
     model = trial.model or str(place.run(trial.name))
-    options = ["--data", part.data] if part.data else []
+    data = part.data or (trial.data if trial.model else None)  # a run knows its own
+    options = ["--data", data] if data else []
     options += _described(trial) if trial.model else []
     options += ["--out", str(place.results(trial.name, part))]
     return ["evaluate", model, "--protocols", ",".join(part.protocols), *options, *part.settings, *more]
@@ -138,6 +139,7 @@ def _trial(study: StudyConfig, place: Place, name: str, seed: int, budget: Budge
     row = name if len(study.lengths(name)) == 1 or budget is None else f"{name}-{budget.suffix}"
     after = None if run.after is None else _trial(study, place, run.after, seed, _start(study, run.after, budget), data)
     trained = run.recipe is not None
+    uses_data = trained or any(part.data is None for part in study.evaluations)
     return Trial(
         name=f"{row}-{seed}" if trained else row,
         row=row,
@@ -147,7 +149,7 @@ def _trial(study: StudyConfig, place: Place, name: str, seed: int, budget: Budge
         recipe=run.recipe,
         model=run.model,
         settings=tuple(study.changes(name, seed)) if trained else (),
-        data=(data or run.data or study.data) if trained else None,
+        data=(data or run.data or study.data) if uses_data else None,
         init=run.init if after is None else str(place.run(after.name)),
         after=None if after is None else after.name,
         untrained=run.untrained,

@@ -98,6 +98,15 @@ def test_a_plan_is_shown_and_nothing_is_done(study: Path) -> None:
     assert not Path("out").exists()
 
 
+def test_models_are_evaluated_on_the_data_of_the_study(study: Path) -> None:
+    """A run is evaluated on what it was trained on; raw pixels have nothing of their own."""
+    study.write_text(STUDY.replace('data: "scenes:size=16,count=40", ', ""), encoding="utf-8")
+    data = "scenes:size=16,count=50"
+    done = CliRunner().invoke(cli.app, ["compare", str(study), "--out", "out", "--dry-run", "--data", data])
+    assert f"asterism evaluate pixels --protocols knn --data {data}" in done.output
+    assert "asterism evaluate out/runs/mae-0 --protocols knn --out" in done.output
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -105,6 +114,7 @@ def test_a_plan_is_shown_and_nothing_is_done(study: Path) -> None:
         (("recipe: mae}", "recipe: mea}"), "did you mean 'mae'"),
         (("scenes:size=16,count=40'", "nowhere/'"), "nowhere"),
         (("steps: 4", "steps: 4\nepochs: 2"), "two budgets"),
+        (('data: "scenes:size=16,count=40", ', ""), "runs.pixels: a model has no data of its own; give --data"),
     ],
 )
 def test_mistakes_end_with_code_2_and_nothing_written(change: tuple[str, str], words: str, study: Path) -> None:
