@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 
 import torch
 
@@ -60,3 +62,15 @@ def thread_count(parameters: int, processes: int, workers: int, available: int |
     available = allowed_cores() if available is None else available
     share = available // processes
     return max(1, share - workers if parameters <= SMALL else share)
+
+
+@contextlib.contextmanager
+def training_threads(device: torch.device, parameters: int, processes: int, workers: int) -> Iterator[None]:
+    """On a CPU, work with the number of threads that `thread_count` gives each process, at most the present number."""
+    before = torch.get_num_threads()
+    if device.type == "cpu":
+        torch.set_num_threads(min(before, thread_count(parameters, processes, workers)))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +15,10 @@ from asterism.ops.random import fold_each
 from asterism.types import Batch, CropGeometry, Progress, View, ViewSpec
 
 _FEW, _MORE = 2, 4  # images of the two trial batches
+_TIMINGS, _PATIENCE = (
+    7,
+    2.0,
+)  # timings of each, of which the shortest counts, and seconds after which no other one starts
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,7 @@ class StepCost:
     """The cost of one optimiser step on one device."""
 
     flops: float  # forward and backward
-    seconds: float  # forward and backward, extrapolated from small batches
+    seconds: float  # without the optimiser, extrapolated from small batches
     memory: int  # bytes: weights (also frozen ones), gradients, moments of AdamW, tensors saved for the backward pass
     checkpoint: int  # bytes on disk
 
@@ -58,21 +62,37 @@ def _trial(method: Method, images: int) -> tuple[float, float, float]:
     device = next(method.parameters()).device
     batch = noise(method.views, images, device)
     progress = Progress(step=0, steps=1000, steps_per_epoch=10)
-    before = {name: value.clone() for name, value in method.named_buffers()}
+    before = {name: value.clone() for name, value in method.state_dict().items()}
     kept = _KeptBytes(method)
     with FlopCounterMode(display=False) as counter, kept:
-        torch.autograd.backward(method.loss(batch, progress).total)
-    method.zero_grad(set_to_none=True)
-    start = time.perf_counter()
-    torch.autograd.backward(method.loss(batch, progress).total)
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    seconds = time.perf_counter() - start
-    method.zero_grad(set_to_none=True)
+        _step(method, batch, progress)
+    seconds = _shortest(lambda: _step(method, batch, progress))
     with torch.no_grad():
-        for name, value in method.named_buffers():
+        for name, value in method.state_dict().items():
             value.copy_(before[name])
     return float(counter.get_total_flops()), seconds, float(kept.bytes)
+
+
+def _step(method: Method, batch: Batch, progress: Progress) -> None:
+    """A step without an optimiser; the method also forgets what it collected for its update."""
+    torch.autograd.backward(method.loss(batch, progress).total)
+    method.zero_grad(set_to_none=True)
+    method.after_update(progress)
+    if batch.index.device.type == "cuda":
+        torch.cuda.synchronize(batch.index.device)
+
+
+def _shortest(work: Callable[[], None]) -> float:
+    """Seconds of the fastest of several calls: other work on the machine only slows them down.
+
+    The difference of two trials is multiplied many times, so a single interruption would spoil the estimate.
+    """
+    taken: list[float] = []
+    while len(taken) < _TIMINGS and sum(taken) < _PATIENCE:
+        start = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - start)
+    return min(taken)
 
 
 class _KeptBytes(torch.autograd.graph.saved_tensors_hooks):

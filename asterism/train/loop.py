@@ -21,7 +21,7 @@ from asterism.ops.random import fold
 from asterism.ops.sharding import whole
 from asterism.train import checkpoint
 from asterism.train.compiling import compile_parts
-from asterism.train.cores import thread_count
+from asterism.train.cores import training_threads
 from asterism.train.job import Job, Measurement
 from asterism.train.loss_scale import LossScale
 from asterism.train.monitor import Monitor
@@ -198,17 +198,9 @@ class Training(Generic[B]):
             numbers=numbers,
         )
 
-    @contextlib.contextmanager
-    def _threads(self) -> Iterator[None]:
-        """On a CPU, use the number of threads that `train.cores` assigns to this process."""
-        before = torch.get_num_threads()
-        if self.fabric.device.type == "cpu":
-            count = thread_count(trained_parameters(self.learner), self.fabric.world_size, self.job.workers)
-            torch.set_num_threads(min(before, count))
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
+    def _threads(self) -> contextlib.AbstractContextManager[None]:
+        parameters = trained_parameters(self.learner)
+        return training_threads(self.fabric.device, parameters, self.fabric.world_size, self.job.workers)
 
     def _compiled(self) -> contextlib.AbstractContextManager[None]:
         return compiled_functions() if self.job.trainer.compile == "on" else contextlib.nullcontext()

@@ -16,7 +16,7 @@ from asterism.nn.weights.load import load_weights_into
 from asterism.ops import collectives
 from asterism.train import checkpoint
 from asterism.train.building import build_method
-from asterism.train.cores import process_count, starts_processes
+from asterism.train.cores import process_count, starts_processes, training_threads
 from asterism.train.cost import step_cost
 from asterism.train.exporting import export_if_stale
 from asterism.train.init_network import with_network_of
@@ -147,8 +147,10 @@ def plan(recipe: Recipe, init: Init | None = None) -> Plan:
     recipe = resolve(recipe, len(source), device, processes, method.backbone.architecture.init)
     trainer = recipe.trainer
     assert isinstance(trainer.batch_size, int)
+    assert isinstance(recipe.data.workers, int)
     stay = processes > 1 or trainer.accumulate > 1
-    cost = step_cost(method.to(device), trainer.batch_size // processes, trainer.accumulate, gradients_stay=stay)
+    with training_threads(device, trained, processes, recipe.data.workers):
+        cost = step_cost(method.to(device), trainer.batch_size // processes, trainer.accumulate, gradients_stay=stay)
     if trainer.minutes is not None:
         recipe = recipe.model_copy(update={"trainer": limited_to(trainer, cost.seconds)})
     memory = estimate_memory(recipe, trainer.batch_size // processes // trainer.accumulate, gradients_stay=stay)

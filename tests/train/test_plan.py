@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import itertools
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +15,7 @@ from asterism.train.pace import Pace
 from asterism.train.recipe import Recipe, load_recipe
 from asterism.train.units import duration, size
 from asterism.train.verdict import verdict
+from asterism.types import Losses
 from tests.train.tiny import METHODS, TEACHER, tiny_recipe
 
 
@@ -41,6 +45,19 @@ def test_flops_are_those_of_the_matrices() -> None:
     least = sum(3 * 2 * p.numel() * rows[name] for name, p in matrices.items()) * images
     flops = step_cost(method, images).flops
     assert 0.8 * least < flops < 1.5 * least  # attention adds a little, pixels need no gradient
+
+
+def test_an_interruption_does_not_spoil_the_estimated_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    method, calls, pause = building.build_method(tiny_recipe("mae")), itertools.count(), 0.5
+    loss = method.loss
+
+    def interrupted(*given: Any) -> Losses:
+        if next(calls) % 4 == 1:  # the first timing of both trials, and some later ones
+            time.sleep(pause)
+        return loss(*given)
+
+    monkeypatch.setattr(method, "loss", interrupted)
+    assert step_cost(method, 8).seconds < pause
 
 
 def test_memory_covers_weights_gradients_and_moments() -> None:
