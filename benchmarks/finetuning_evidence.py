@@ -49,8 +49,8 @@ TASKS = {
     "classify-photos": Task("classify-tinyimagenet", "top1", train="tinyimagenet20"),
     "segment-scenes": Task("segment-scenes", "miou", test="scenes:size=64,count=200"),
     "segment-camvid": Task("segment-camvid", "miou", train="camvid"),
-    "detect-scenes": Task("detect-scenes", "ap", test="scenes:size=64,count=100"),
-    "detect-coco128": Task("detect-coco128", "ap50", train="coco128", changes=("task.empty_classes=refuse",)),
+    "detect-scenes": Task("detect-scenes", "AP", test="scenes:size=64,count=100"),
+    "detect-coco128": Task("detect-coco128", "AP50", train="coco128", changes=("task.empty_classes=refuse",)),
 }
 
 

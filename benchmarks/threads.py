@@ -1,6 +1,7 @@
 """How training uses the cores of a CPU: images per second for processes × threads × data workers, per recipe.
 
     python benchmarks/threads.py --recipe dino-cifar10 mae-cifar10 --data cifar10/ --steps 60 --rounds 3
+    python benchmarks/threads.py --recipe demo --setting 0 3
 
 Every setting runs in its own processes. The settings run alternately in several rounds, and the best window of all
 rounds counts, so that other work on the machine, which only slows things down, hardly affects the comparison.
@@ -47,15 +48,18 @@ def main() -> None:
     parser.add_argument("--data", help="images to train on, instead of the recipe's own")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--setting", type=int, nargs="+", default=range(len(SETTINGS)), help="numbers of those to compare"
+    )
     parser.add_argument("overrides", nargs="*", help="settings for every run, after --")
     arguments = parser.parse_args()
     for recipe in arguments.recipe:
         common = [*arguments.overrides, *([f"data.path={arguments.data}"] if arguments.data else [])]
-        best = dict.fromkeys(SETTINGS, 0.0)
+        best = dict.fromkeys([SETTINGS[number] for number in arguments.setting], 0.0)
         for _ in range(arguments.rounds):
-            for setting in SETTINGS:
+            for setting in best:
                 best[setting] = max(best[setting], images_per_second(recipe, arguments.steps, setting, common))
-        first = best[SETTINGS[0]]
+        first = next(iter(best.values()))
         for setting, rate in best.items():
             print(f"{recipe:16} {setting!s:42} {rate:7.0f} images/s  {rate / first:.2f}×", flush=True)
 
@@ -67,6 +71,7 @@ def images_per_second(recipe: str, steps: int, setting: Setting, common: list[st
     settings = [
         *common,
         f"trainer.steps={steps}",
+        "monitor.log_every=5",
         f"trainer.devices={setting.processes}",
         f"data.workers={setting.workers}",
         "trainer.accelerator=cpu",
