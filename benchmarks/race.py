@@ -11,6 +11,8 @@ with all: `asterism, masked centre` computes what lightly does.
 
 Sides alternate (A B A B …) and the best round of each counts. Times are CPU time of one thread, so that other programs
 delay nothing that is counted. Memory is the peak of a fresh process above what it used before the side was built.
+GFLOP are those of the matrix products of a step, as torch counts them: the ratio of two sides is what one gains over
+the other with equally fast products.
 """
 
 from __future__ import annotations
@@ -26,10 +28,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 Step = Callable[[], object]
 
@@ -415,36 +418,48 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if not options.json:
-        print("| race | side | CPU ms | ours is × as fast | peak MB |\n|---|---|---:|---:|---:|")
+        print("| race | side | CPU ms | ours is × as fast | GFLOP | peak MB |\n|---|---|---:|---:|---:|---:|")
     for race in options.race:
         for size in options.size if race in STEPS else ["miniature"]:
             title = f"{race}, {size}" if race in STEPS else race
-            times = run(race, SIZES[size], options.rounds)
-            for side, seconds in times.items():
-                ratio = seconds / times["asterism"]
+            found = run(race, SIZES[size], options.rounds)
+            for side, (seconds, flops) in found.items():
+                ratio = seconds / found["asterism"].seconds
                 memory = peak_memory(race, side, size) if options.memory else None
                 if options.json:
-                    print(json.dumps({"race": title, "side": side, "seconds": seconds, "bytes": memory}), flush=True)
+                    values = {"race": title, "side": side, "seconds": seconds, "flops": flops, "bytes": memory}
+                    print(json.dumps(values), flush=True)
                 else:
                     peak = "" if memory is None else f"{memory / 1e6:.0f}"
-                    print(f"| {title} | {side} | {1e3 * seconds:.0f} | {ratio:.2f} | {peak} |", flush=True)
+                    work = f"{flops / 1e9:.1f}" if race in STEPS else ""
+                    print(f"| {title} | {side} | {1e3 * seconds:.0f} | {ratio:.2f} | {work} | {peak} |", flush=True)
 
 
-def run(race: str, size: Size, rounds: int) -> dict[str, float]:
-    """The best CPU seconds of every side, over alternating rounds after one that is not counted."""
+class Measured(NamedTuple):
+    """The cost of a step."""
+
+    seconds: float  # of the CPU, in the best round
+    flops: int
+
+
+def run(race: str, size: Size, rounds: int) -> dict[str, Measured]:
+    """The cost of every side. Rounds alternate; the first one, in which FLOPs are counted, is not timed."""
     steps = {}
     for side, make in RACES[race].items():
         torch.manual_seed(0)
         random.seed(0)
         steps[side] = make(size)
-    best = dict.fromkeys(steps, float("inf"))
-    for number in range(rounds + 1):
+    flops, best = {}, dict.fromkeys(steps, float("inf"))
+    for side, step in steps.items():
+        with FlopCounterMode(display=False) as counter:
+            step()
+        flops[side] = counter.get_total_flops()
+    for _ in range(rounds):
         for side, step in steps.items():
             start = time.process_time()
             step()
-            if number:
-                best[side] = min(best[side], time.process_time() - start)
-    return best
+            best[side] = min(best[side], time.process_time() - start)
+    return {side: Measured(best[side], flops[side]) for side in steps}
 
 
 def peak_memory(race: str, side: str, size: str) -> int:
