@@ -63,12 +63,17 @@ def plan_study(name: str, out: Path | None, data: str | None, only: Sequence[str
 
 
 def run_study(planned: Planned, jobs: int | None, report: Report) -> Comparison:
-    """Train and evaluate the trials that are not finished, and write the results."""
+    """Train and evaluate the trials that are not finished. The results so far are written whenever one changes."""
     study, place, trials = planned.study, planned.place, planned.trials
     check_data(study, trials, check_settings(study, trials))
     check_specifications(trials, place)
     write_text(place.study, write_yaml(study))
-    run_trials(study, trials, place, slots(jobs), report)
+
+    def told(sentence: str) -> None:
+        write_comparison(planned)
+        report(sentence)
+
+    run_trials(study, trials, place, slots(jobs), told)
     return write_comparison(planned)
 
 

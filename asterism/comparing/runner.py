@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import queue
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,42 +67,51 @@ class TrialFailed(Exception):
 def run_trials(
     study: StudyConfig, trials: Sequence[Trial], place: Place, slots: Sequence[Slot], report: Report
 ) -> None:
-    """Train and evaluate unfinished trials. The reason of a failure is recorded; other trials are not affected."""
-    workers = _Workers(study, place, slots, report)
+    """Train and evaluate unfinished trials. The reason of a failure is recorded; other trials are not affected.
+
+    report: gets a sentence when a trial starts training and when it is done, one at a time.
+    """
+    workers = _Workers(study, trials, place, report)
     with ThreadPoolExecutor(len(slots)) as pool, workers.stopped_on_signals(pool):
-        tasks: dict[str, Future[None]] = {}
-        for trial in trials:
-            before = tasks.get(trial.after) if trial.after else None
-            tasks[trial.name] = pool.submit(workers.trial, trial, before)
-        wait(tasks.values())
-    for task in tasks.values():
-        if not task.cancelled():
-            task.result()  # raises if a worker failed unexpectedly
+        tasks = [pool.submit(workers.work, slot) for slot in slots]
+        wait(tasks)
+    for task in tasks:
+        task.result()  # raises if a worker failed unexpectedly
 
 
 class _Workers:
-    """Threads that wait for the processes of their trial."""
+    """Threads, one per slot, that take the next trial and wait for its processes."""
 
-    def __init__(self, study: StudyConfig, place: Place, slots: Sequence[Slot], report: Report) -> None:
+    def __init__(self, study: StudyConfig, trials: Sequence[Trial], place: Place, report: Report) -> None:
         self._study, self._place, self._print = study, place, report
-        self._free: queue.SimpleQueue[Slot] = queue.SimpleQueue()
-        for slot in slots:
-            self._free.put(slot)
+        self._waiting = list(trials)
+        self._unfinished = {trial.name for trial in trials}
+        self._changed = threading.Condition()  # guards everything below and above, and wakes threads without a trial
         self._running: set[subprocess.Popen[bytes]] = set()
-        self._lock = threading.Lock()
         self._stopping = False
+        self._printing = threading.Lock()
 
-    def trial(self, trial: Trial, before: Future[None] | None) -> None:
-        if before is not None:
-            wait([before])
-        if self._stopping:
-            return
-        slot = self._free.get()
-        try:
-            with locked(self._place.record(trial.name).with_suffix(".lock")):
-                self._trial(trial, slot)
-        finally:
-            self._free.put(slot)
+    def work(self, slot: Slot) -> None:
+        while (trial := self._next()) is not None:
+            try:
+                with locked(self._place.record(trial.name).with_suffix(".lock")):
+                    self._trial(trial, slot)
+            finally:
+                with self._changed:
+                    self._unfinished.discard(trial.name)
+                    self._changed.notify_all()
+
+    def _next(self) -> Trial | None:
+        """The next trial that need not wait for the weights of another one; None if there is nothing left to do."""
+        with self._changed:
+            while self._waiting and not self._stopping:
+                ready = (trial for trial in self._waiting if trial.after not in self._unfinished)
+                trial = next(ready, None)
+                if trial is not None:
+                    self._waiting.remove(trial)
+                    return trial
+                self._changed.wait()
+        return None
 
     def _trial(self, trial: Trial, slot: Slot) -> None:
         failures: dict[str, str] = {}
@@ -129,12 +137,17 @@ class _Workers:
         if trial.after and not is_finished(self._place, trial.after):
             raise TrialFailed(f"not started: it needs the weights of {trial.after}, which is not finished")
         run = Run(self._place.run(trial.name))
-        if checkpoint.steps(run.checkpoints):
+        log = self._place.log(trial.name)
+        if done := checkpoint.steps(run.checkpoints):
+            self._say(f"{trial.name}: resuming at step {done[-1]:,}; its output: {log}")
             self._execute(trial, slot, resume_command(trial, self._place))
             return
         for stale in (run.path, self._place.folder / "evaluations" / trial.name):
             shutil.rmtree(stale, ignore_errors=True)
-        self._execute(trial, slot, pretrain_command(trial, self._place, self._length(trial, slot), slot.settings))
+        length = self._length(trial, slot)
+        if not trial.untrained:
+            self._say(f"{trial.name}: training{_steps(length)}; its output: {log}")
+        self._execute(trial, slot, pretrain_command(trial, self._place, length, slot.settings))
 
     def _length(self, trial: Trial, slot: Slot) -> list[str]:
         if trial.budget is None:
@@ -154,7 +167,7 @@ class _Workers:
             file.write(f"\n$ asterism {' '.join(command)}\n".encode())
             file.flush()
             start = file.tell()
-            with self._lock:
+            with self._changed:
                 if self._stopping:
                     raise TrialFailed("stopped")
                 process = subprocess.Popen(
@@ -167,7 +180,7 @@ class _Workers:
                 )
                 self._running.add(process)
             code = process.wait()
-            with self._lock:
+            with self._changed:
                 self._running.discard(process)
         if code:
             raise TrialFailed("stopped" if self._stopping else reason(log, start, code))
@@ -177,7 +190,11 @@ class _Workers:
             return
         write_record(self._place, trial, failures)
         problems = "; ".join(dict.fromkeys(failures.values()))
-        self._print(f"{trial.name}: {problems or 'done'}")
+        self._say(f"{trial.name}: {problems or 'done'}")
+
+    def _say(self, sentence: str) -> None:
+        with self._printing:
+            self._print(sentence)
 
     @contextmanager
     def stopped_on_signals(self, pool: ThreadPoolExecutor) -> Iterator[None]:
@@ -192,15 +209,22 @@ class _Workers:
         try:
             yield
         except BaseException:
-            with self._lock:
+            with self._changed:
                 self._stopping = True
                 for process in self._running:
                     process.terminate()
+                self._changed.notify_all()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _steps(length: Sequence[str]) -> str:
+    """The number of steps, if the budget says it: ` for 2,600 steps`."""
+    given = [int(setting.partition("=")[2]) for setting in length if setting.startswith("trainer.steps=")]
+    return f" for {given[0]:,} steps" if given else ""
 
 
 def reason(log: Path, start: int, code: int) -> str:
