@@ -1,15 +1,17 @@
 """k-NN accuracy on held-out training images against CPU time and images seen, of any runs, as one SVG.
 
     asterism compare methods-cifar10 --out studies/methods-cifar10 --data cifar10/
-    python benchmarks/learning_curves.py studies/methods-cifar10/runs/* runs/lightly --svg curves.svg
+    cd studies/methods-cifar10/runs
+    python benchmarks/learning_curves.py dino=dino-0 stellar=mae-start-0+stellar-0 --svg curves.svg
 
-Raw pixels and the untrained networks are dashed. `benchmarks/lightly_dino.py` makes the run of lightly's DINO.
+A run that starts from another one (`first+second`) is drawn after it. Raw pixels and the untrained networks are dashed.
+`benchmarks/lightly_dino.py` makes a run of lightly's DINO.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
@@ -19,17 +21,30 @@ from asterism.train.run import Run
 COLORS = ("#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#bf3989", "#0a7ea4", "#57606a", "#bc4c00", "#3d4f00")
 WIDTH, HEIGHT, GAP, LEGEND = 360, 360, 52, 190  # of a panel, the space before it, and the names at the right
 TOP, BOTTOM, LINE = 40, 40, 17
+TICKS = [digit * 10**power for power in range(7) for digit in (1, 2, 5)]
 
 Curve = list[tuple[float, float, float]]  # core-minutes, images seen, accuracy in percent
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("lines", nargs="+", metavar="NAME=RUN[+RUN]")
     parser.add_argument("--svg", type=Path, required=True)
     options = parser.parse_args()
-    curves = {path.name.removesuffix("-0"): curve(path) for path in options.runs}
-    options.svg.write_text(figure({name: line for name, line in curves.items() if len(line) > 1}, levels(options.runs)))
+    named = {
+        name: [Path(run) for run in runs.split("+")] for name, _, runs in (x.partition("=") for x in options.lines)
+    }
+    curves = {name: [point for part in continued(runs) for point in part] for name, runs in named.items()}
+    options.svg.write_text(figure(curves, levels([runs[0] for runs in named.values()])))
+
+
+def continued(runs: Sequence[Path]) -> Iterator[Curve]:
+    """The curves of runs of which each starts where the one before it ends."""
+    minutes = images = 0.0
+    for run in runs:
+        part = [(minutes + at, images + seen, value) for at, seen, value in curve(run)]
+        minutes, images, _ = part[-1]
+        yield part
 
 
 def curve(run: Path) -> Curve:
@@ -85,8 +100,9 @@ def panel_of(
     for value in range(low, high + 1, 5):
         parts.append(f'<path d="M0 {down(value):.0f}H{WIDTH}" stroke="#d0d7de"/>')
         parts.append(text(-8, down(value) + 4, f"{value}", "end"))
-    for share in (0, 0.25, 0.5, 0.75, 1):
-        parts.append(text(share * WIDTH, HEIGHT + 16, f"{share * longest:.3g}", "middle"))
+    step = next(size for size in TICKS if longest / size < 6)
+    for place in range(int(longest / step) + 1):
+        parts.append(text(place * step / longest * WIDTH, HEIGHT + 16, f"{place * step}", "middle"))
     parts.append(text(WIDTH / 2, HEIGHT + 34, title, "middle"))
     for value in dashed.values():
         parts.append(f'<path d="M0 {down(value):.0f}H{WIDTH}" stroke="#57606a" stroke-dasharray="5 4"/>')
