@@ -19,7 +19,7 @@ from asterism.train.metrics import read_metrics
 from asterism.train.run import Run
 
 COLORS = ("#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#bf3989", "#0a7ea4", "#57606a", "#bc4c00", "#3d4f00")
-WIDTH, HEIGHT, GAP, LEGEND = 360, 360, 52, 190  # of a panel, the space before it, and the names at the right
+WIDTH, HEIGHT, GAP, LEGEND = 360, 360, 52, 240  # of a panel, the space before it, and the names at the right
 TOP, BOTTOM, LINE = 40, 40, 17
 TICKS = [digit * 10**power for power in range(7) for digit in (1, 2, 5)]
 
