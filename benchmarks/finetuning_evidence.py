@@ -25,6 +25,7 @@ import torch
 
 import asterism
 from asterism.comparing.interval import interval
+from asterism.train.metrics import read_metrics
 
 STARTS = {"pretrained": "pretrained", "scratch": "fresh"}  # by their name in the table
 
@@ -132,8 +133,8 @@ def print_curves(name: str, options: argparse.Namespace) -> None:
 
 
 def curve(folder: Path, score: str) -> dict[int, float]:
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    return {record["step"]: record[f"held_out/{score}"] for record in records if f"held_out/{score}" in record}
+    held_out = f"held_out/{score}"
+    return {record["step"]: record[held_out] for record in read_metrics(folder) if held_out in record}
 
 
 if __name__ == "__main__":

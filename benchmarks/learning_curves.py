@@ -1,10 +1,9 @@
 """k-NN accuracy on held-out training images against CPU time and images seen, of any runs, as one SVG.
 
-    asterism compare methods-cifar10 --out studies/methods-cifar10 --data cifar10/
-    cd studies/methods-cifar10/runs
-    python benchmarks/learning_curves.py dino=dino-0 stellar=mae-start-0+stellar-0 --svg curves.svg
+    python benchmarks/learning_curves.py DINO=runs/dino STELLAR=runs/mae+runs/stellar --svg curves.svg
 
-A run that starts from another one (`first+second`) is drawn after it. Raw pixels and the untrained networks are dashed.
+A run that starts from another one (`first+second`) is drawn after it. Raw pixels and the mean of the untrained networks
+are dashed.
 `benchmarks/lightly_dino.py` makes a run of lightly's DINO.
 """
 
@@ -61,7 +60,7 @@ def levels(runs: Sequence[Path]) -> dict[str, float]:
     """Raw pixels and the untrained networks, as measured before the first step of the runs."""
     pixels = [record["knn_pixels"] for run in runs for record in read_metrics(run) if "knn_pixels" in record]
     untrained = [points[0][2] for run in runs if (points := curve(run)) and points[0][1] == 0]
-    found = {"raw pixels": pixels, "untrained": untrained}
+    found = {"raw pixels": pixels, "untrained, mean": untrained}
     return {name: sum(values) / len(values) for name, values in found.items() if values}
 
 

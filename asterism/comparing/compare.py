@@ -103,20 +103,11 @@ def describe_plan(planned: Planned) -> str:
     recipes = check_settings(study, planned.trials)
     lines = [f"{len(planned.trials)} trials in {place.folder}"]
     for trial in planned.trials:
-        lines += ["", f"{trial.name}: {_length(trial)}{f', after {trial.after}' if trial.after else ''}"]
+        later = ", converted to steps when it starts" if trial.budget is not None and trial.budget.is_measured else ""
+        lines += ["", f"{trial.name}: {trial.length}{later}{f', after {trial.after}' if trial.after else ''}"]
         if trial.is_trained:
             known = trial.budget is not None and not trial.budget.is_measured
             length = trial.budget.overrides(recipes[trial.run]) if known and trial.budget else []
             lines.append(f"  {as_text(pretrain_command(trial, place, length))}")
         lines += [f"  {as_text(evaluate_command(trial, place, part))}" for part in study.evaluations]
     return "\n".join(lines)
-
-
-def _length(trial: Trial) -> str:
-    if not trial.is_trained:
-        return "not trained"
-    if trial.untrained:
-        return "untrained"
-    if trial.budget is None:
-        return "length as in the recipe"
-    return trial.budget.label + (", converted to steps when it starts" if trial.budget.is_measured else "")

@@ -40,6 +40,15 @@ class Trial:
     def is_trained(self) -> bool:
         return self.recipe is not None
 
+    @property
+    def length(self) -> str:
+        """How long it trains, in words."""
+        if not self.is_trained:
+            return "not trained"
+        if self.untrained:
+            return "untrained"
+        return "length as in the recipe" if self.budget is None else self.budget.label
+
 
 @dataclass(frozen=True)
 class Place:

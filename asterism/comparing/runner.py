@@ -86,10 +86,10 @@ class _Workers:
         self._study, self._place, self._print = study, place, report
         self._waiting = list(trials)
         self._unfinished = {trial.name for trial in trials}
-        self._changed = threading.Condition()  # guards everything below and above, and wakes threads without a trial
         self._running: set[subprocess.Popen[bytes]] = set()
         self._stopping = False
-        self._printing = threading.Lock()
+        self._changed = threading.Condition()  # guards the four above, and wakes threads that have no trial
+        self._reporting = threading.Lock()  # a report reads all runs, so none is removed meanwhile
 
     def work(self, slot: Slot) -> None:
         while (trial := self._next()) is not None:
@@ -139,15 +139,14 @@ class _Workers:
         run = Run(self._place.run(trial.name))
         log = self._place.log(trial.name)
         if done := checkpoint.steps(run.checkpoints):
-            self._say(f"{trial.name}: resuming at step {done[-1]:,}; its output: {log}")
+            self._say(f"{trial.name}: resumed at step {done[-1]:,}; its output: {log}")
             self._execute(trial, slot, resume_command(trial, self._place))
             return
-        for stale in (run.path, self._place.folder / "evaluations" / trial.name):
-            shutil.rmtree(stale, ignore_errors=True)
-        length = self._length(trial, slot)
-        if not trial.untrained:
-            self._say(f"{trial.name}: training{_steps(length)}; its output: {log}")
-        self._execute(trial, slot, pretrain_command(trial, self._place, length, slot.settings))
+        with self._reporting:
+            for stale in (run.path, self._place.folder / "evaluations" / trial.name):
+                shutil.rmtree(stale, ignore_errors=True)
+        self._say(f"{trial.name}: started, {trial.length}; its output: {log}")
+        self._execute(trial, slot, pretrain_command(trial, self._place, self._length(trial, slot), slot.settings))
 
     def _length(self, trial: Trial, slot: Slot) -> list[str]:
         if trial.budget is None:
@@ -193,7 +192,7 @@ class _Workers:
         self._say(f"{trial.name}: {problems or 'done'}")
 
     def _say(self, sentence: str) -> None:
-        with self._printing:
+        with self._reporting:
             self._print(sentence)
 
     @contextmanager
@@ -219,12 +218,6 @@ class _Workers:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def _steps(length: Sequence[str]) -> str:
-    """The number of steps, if the budget says it: ` for 2,600 steps`."""
-    given = [int(setting.partition("=")[2]) for setting in length if setting.startswith("trainer.steps=")]
-    return f" for {given[0]:,} steps" if given else ""
 
 
 def reason(log: Path, start: int, code: int) -> str:

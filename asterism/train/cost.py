@@ -15,10 +15,8 @@ from asterism.ops.random import fold_each
 from asterism.types import Batch, CropGeometry, Progress, View, ViewSpec
 
 _FEW, _MORE = 2, 4  # images of the two trial batches
-_TIMINGS, _PATIENCE = (
-    7,
-    2.0,
-)  # timings of each, of which the shortest counts, and seconds after which no other one starts
+_TIMINGS = 7  # of each, of which the shortest counts
+_PATIENCE = 2.0  # seconds of timing after which no other one starts
 
 
 @dataclass(frozen=True)
