@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from asterism.data import Source, Subset, open_source
+from asterism.data.sources.folder import Folder
 from asterism.data.sources.source import same_images
 from asterism.data.sources.splits import UnknownSplit
 from asterism.errors import UserError
@@ -58,9 +59,11 @@ def labels_of(source: Source) -> list[int]:
     """The label of every image, without decoding any."""
     labels = [source.label(index) for index in range(len(source))]
     if source.classes is None or any(label is None for label in labels):
+        empty = source.empty_subfolders if isinstance(source, Folder) else []
+        cause = f", because its subfolder {empty[0]!r} has no image: remove it or fill it. Otherwise" if empty else ";"
         raise UserError(
-            f"{source.name} has no labels, which are needed here; give a folder with one subfolder per class, "
-            "none of them empty, shards with .cls entries, or a labelled set from `asterism list datasets`"
+            f"{source.name} has no labels, which are needed here{cause} give a folder with one subfolder per class, "
+            "shards with .cls entries, or a labelled set from `asterism list datasets`"
         )
     beyond = [label for label in labels if label is not None and not 0 <= label < len(source.classes)]
     if beyond:

@@ -54,6 +54,11 @@ class Folder:
         key = self.key(index)
         return Sample(decode(self._file(index), key), key, self.label(index))
 
+    @property
+    def empty_subfolders(self) -> list[str]:
+        """Direct subfolders without an image, which is why the others are not taken for classes."""
+        return sorted(map(_text, _direct_subfolders(self.listing) - _top_folders(self.listing)))
+
     def keys(self) -> list[str]:
         return [self.key(index) for index in range(len(self))]
 
@@ -129,9 +134,13 @@ def _split_folders(root: Path) -> list[str]:
 
 
 def _looks_labelled(listing: Listing) -> bool:
-    subfolders = {listing.visited[i] for i in range(len(listing.visited))} - {b""}
-    direct = {folder for folder in subfolders if b"/" not in folder}
+    direct = _direct_subfolders(listing)
     return len(direct) >= 2 and direct == _top_folders(listing)
+
+
+def _direct_subfolders(listing: Listing) -> set[bytes]:
+    visited = (listing.visited[i] for i in range(len(listing.visited)))
+    return {folder for folder in visited if folder and b"/" not in folder}
 
 
 def _top_folders(listing: Listing) -> set[bytes]:

@@ -58,6 +58,13 @@ def test_unlabelled_images_are_rejected(tmp_path: Path) -> None:
         open_labelled(DataChoice(str(tmp_path / "red")), 0.2, 0)
 
 
+def test_an_empty_class_is_named(tmp_path: Path) -> None:
+    write_colours(tmp_path, 2)
+    (tmp_path / "violet").mkdir()
+    with pytest.raises(UserError, match="because its subfolder 'violet' has no image: remove it or fill it"):
+        open_labelled(DataChoice(str(tmp_path)), 0.2, 0)
+
+
 def test_a_missing_split_is_reported(tmp_path: Path) -> None:
     write_colours(tmp_path, 3)
     with pytest.raises(UserError, match="no split 'test'"):
