@@ -1,4 +1,4 @@
-"""AdamW with the parameter groups, schedules and clipping that all methods share."""
+"""AdamW or Muon with the parameter groups, schedules and clipping that all methods share."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from asterism.config import Config
+from asterism.errors import UserError
 from asterism.ops.schedules import cosine, warmup_cosine
-from asterism.ops.sharding import whole
+from asterism.ops.sharding import is_sharded, whole
 from asterism.ranges import NonNegative, Share, ShareBelowOne
+from asterism.train.muon import Muon, hidden_matrices, muon_groups
 from asterism.types import Progress
 
 
 class OptimConfig(Config):
-    """AdamW: linear warm-up, then cosine, per step. The defaults are those of DINO and its successors."""
+    """Linear warm-up, then cosine, per step. The defaults are those of DINO and its successors."""
 
+    name: Literal["adamw", "muon"] = "adamw"  # muon: see train/muon.py; the papers use AdamW
     lr: NonNegative = 5e-4  # peak; for a global batch of 256 images if scaled
     lr_scaling: Literal["linear", "none"] = "linear"  # peak = lr · global batch / 256, or lr itself
     min_lr: NonNegative = 1e-6  # at the end, absolute
@@ -28,7 +31,7 @@ class OptimConfig(Config):
     decay: Literal["matrices", "all"] = "matrices"  # biases and 1-D parameters are not decayed, or (STELLAR) all are
     weight_decay: NonNegative = 0.04
     weight_decay_end: NonNegative = 0.4  # reached along a cosine
-    betas: tuple[ShareBelowOne, ShareBelowOne] = (0.9, 0.999)
+    betas: tuple[ShareBelowOne, ShareBelowOne] = (0.9, 0.999)  # of AdamW
     clip: NonNegative = 0.0  # largest gradient norm; 0: no clipping
     clip_by: Literal["tensor", "global"] = "tensor"  # norm of each parameter's gradient, or of all together
 
@@ -36,26 +39,33 @@ class OptimConfig(Config):
         return self.lr * batch_size / 256 if self.lr_scaling == "linear" else self.lr
 
 
-def build_optimizer(module: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
-    """AdamW with two parameter groups: with and without weight decay."""
+def build_optimizer(module: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
+    """The configured optimiser. Each of its parameter groups says whether its weights decay."""
+    if config.name == "muon" and is_sharded(module):
+        raise UserError(
+            "optim.name = muon needs whole matrices, but FSDP divides them; use trainer.strategy=ddp or adamw"
+        )
+    hidden = list(hidden_matrices(module)) if config.name == "muon" else []
+    taken = {id(weight) for weight, _ in hidden}
     decayed: list[nn.Parameter] = []
     free: list[nn.Parameter] = []
     for name, parameter in module.named_parameters():
-        if parameter.requires_grad:
+        if parameter.requires_grad and id(parameter) not in taken:
             is_matrix = parameter.ndim > 1 and not name.endswith(".bias")
             (decayed if is_matrix or config.decay == "all" else free).append(parameter)
-    groups: list[dict[str, Any]] = [{"params": decayed}, {"params": free, "weight_decay": 0.0}]
+    groups: list[dict[str, Any]] = [{"params": decayed, "decays": True}, {"params": free, "decays": False}]
     # Fused AdamW makes one pass over each tensor instead of one per operation: on a CPU it takes a third of the time.
     fused = all(parameter.device.type in ("cpu", "cuda") for parameter in (*decayed, *free))
-    return torch.optim.AdamW(groups, lr=0.0, betas=config.betas, weight_decay=config.weight_decay, fused=fused)
+    adamw = torch.optim.AdamW(groups, lr=0.0, betas=config.betas, fused=fused)
+    return Muon(adamw, [group | {"decays": True} for group in muon_groups(hidden)]) if hidden else adamw
 
 
 def set_schedules(optimizer: torch.optim.Optimizer, config: OptimConfig, progress: Progress, batch_size: int) -> float:
     """Set this step's learning rate and weight decay in the optimiser; returns the learning rate."""
     lr = learning_rate(config, progress, batch_size)
     decay = cosine(progress.step, progress.steps, config.weight_decay, config.weight_decay_end)
-    for group, weight_decay in zip(optimizer.param_groups, (decay, 0.0), strict=True):
-        group["lr"], group["weight_decay"] = lr, weight_decay
+    for group in optimizer.param_groups:
+        group["lr"], group["weight_decay"] = lr, decay if group["decays"] else 0.0
     return lr
 
 

@@ -62,7 +62,7 @@ def test_a_class_missing_from_training_is_never_predicted(tmp_path: Path) -> Non
 
 def test_an_empty_class(tmp_path: Path) -> None:
     (write_colours(tmp_path, 2) / "white").mkdir()
-    with pytest.raises(UserError, match="because its subfolder .* has no image: remove it or fill it"):
+    with pytest.raises(UserError, match="because its subfolder 'white' has no image: remove it or fill it"):
         _evaluation("knn", tmp_path)
 
 

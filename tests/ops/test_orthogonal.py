@@ -1,0 +1,39 @@
+import pytest
+import torch
+
+from asterism.ops.orthogonal import orthogonalize
+
+
+def drawn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 8), (2, 12, 5), (2, 5, 12)])
+def test_singular_vectors_are_kept_and_singular_values_become_about_one(shape: tuple[int, int, int]) -> None:
+    matrices = drawn(*shape)
+    u, _, v = torch.linalg.svd(matrices, full_matrices=False)
+    inner = u.mT @ orthogonalize(matrices) @ v.mT  # diagonal, if the singular vectors are the same
+    values = inner.diagonal(dim1=-2, dim2=-1)
+    torch.testing.assert_close(inner, torch.diag_embed(values))
+    assert values.min() > 0.6
+    assert values.max() < 1.3
+
+
+def test_each_round_applies_the_published_polynomial_to_the_singular_values() -> None:
+    values = torch.tensor([0.9, 0.3, 0.01], dtype=torch.float64)
+    values = values / values.norm()
+    expected = values.clone()
+    for _ in range(3):
+        expected = 3.4445 * expected - 4.7750 * expected**3 + 2.0315 * expected**5
+    torch.testing.assert_close(orthogonalize(torch.diag(values)[None], rounds=3)[0], torch.diag(expected))
+
+
+def test_scale_does_not_matter_and_zero_stays_zero() -> None:
+    matrices = drawn(2, 4, 6)
+    torch.testing.assert_close(orthogonalize(1e-6 * matrices), orthogonalize(matrices))
+    assert torch.equal(orthogonalize(torch.zeros(1, 3, 4)), torch.zeros(1, 3, 4))
+
+
+def test_matrices_of_a_batch_do_not_affect_each_other() -> None:
+    matrices = drawn(3, 4, 6)
+    torch.testing.assert_close(orthogonalize(matrices)[1:2], orthogonalize(matrices[1:2]))

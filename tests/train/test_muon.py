@@ -1,0 +1,113 @@
+import math
+
+import pytest
+import torch
+from timm.models.vision_transformer import Block
+from torch import nn
+
+from asterism.errors import UserError
+from asterism.ops.orthogonal import orthogonalize
+from asterism.train import optim
+from asterism.train.building import build_method
+from asterism.train.muon import hidden_matrices
+from asterism.train.optim import OptimConfig, build_optimizer, set_schedules
+from asterism.train.recipe import load_recipe
+from asterism.types import Progress
+
+MUON = OptimConfig(name="muon", lr=0.1, lr_scaling="none", warmup_epochs=0, weight_decay=0.5, weight_decay_end=0.5)
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Linear(5, 8)
+        self.blocks = nn.Sequential(Block(8, 2, qkv_bias=True))
+        self.frozen = nn.ModuleDict({"mlp": nn.Linear(8, 8)}).requires_grad_(False)
+
+
+def with_gradients(network: nn.Module, seed: int) -> None:
+    torch.manual_seed(seed)
+    for parameter in network.parameters():
+        parameter.grad = torch.randn_like(parameter)
+
+
+def steps(network: nn.Module, optimizer: torch.optim.Optimizer, config: OptimConfig, seeds: list[int]) -> None:
+    for seed in seeds:
+        with_gradients(network, seed)
+        set_schedules(optimizer, config, Progress(0, 100, 10), 64)
+        optimizer.step()
+
+
+def test_updates_follow_a_slow_loop() -> None:
+    network, expected = Network(), Network()
+    steps(network, build_optimizer(network, MUON), MUON, [1, 2, 3])
+    momenta = {name: torch.zeros_like(weight) for name, weight in expected.named_parameters()}
+    for seed in (1, 2, 3):
+        with_gradients(expected, seed)
+        for name, weight in expected.named_parameters():
+            if not (name.startswith("blocks.") and weight.ndim == 2):
+                continue
+            momenta[name] = 0.95 * momenta[name] + 0.05 * weight.grad
+            ahead = 0.05 * weight.grad + 0.95 * momenta[name]
+            for rows in ahead.chunk(3) if "qkv" in name else [ahead]:
+                rows.copy_(0.2 * math.sqrt(max(rows.shape)) * orthogonalize(rows[None].clone())[0])
+            weight.data = weight.data - 0.1 * 0.5 * weight.data - 0.1 * ahead
+    for name, weight in network.named_parameters():
+        if name.startswith("blocks.") and weight.ndim == 2:
+            torch.testing.assert_close(weight, dict(expected.named_parameters())[name], msg=name)
+
+
+def test_the_rest_is_updated_as_by_adamw() -> None:
+    network, expected = Network(), Network()
+    steps(network, build_optimizer(network, MUON), MUON, [1, 2])
+    adamw = MUON.model_copy(update={"name": "adamw"})
+    steps(expected, build_optimizer(expected, adamw), adamw, [1, 2])
+    hidden = {id(weight) for weight, _ in hidden_matrices(network)}
+    rest = [name for name, weight in network.named_parameters() if id(weight) not in hidden]
+    assert {"embed.weight", "blocks.0.norm1.weight", "blocks.0.attn.qkv.bias", "frozen.mlp.weight"} <= set(rest)
+    for name in rest:
+        assert torch.equal(network.get_parameter(name), expected.get_parameter(name)), name
+
+
+def test_torch_agrees_within_bfloat16() -> None:
+    """PyTorch's Muon computes in bfloat16 and does not divide a fused qkv, so a plain matrix is compared."""
+    network = Network()
+    own = network.get_parameter("blocks.0.mlp.fc1.weight")
+    copy = nn.Parameter(own.detach().clone())
+    peer = torch.optim.Muon([copy], lr=0.1, weight_decay=0.5, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+    optimizer = build_optimizer(network, MUON)
+    for seed in (1, 2):
+        with_gradients(network, seed)
+        copy.grad = own.grad.clone()
+        set_schedules(optimizer, MUON, Progress(0, 100, 10), 64)
+        optimizer.step()
+        peer.step()
+    torch.testing.assert_close(own, copy, rtol=0.05, atol=2e-3)
+
+
+@pytest.mark.parametrize("method", ["dino", "ibot", "mae", "sop", "flsl", "cribo", "stellar"])
+def test_every_method_has_hidden_matrices_and_keeps_prototypes_out(method: str) -> None:
+    recipe = load_recipe(f"{method}-cifar10", [])
+    learner = build_method(recipe)
+    names = {id(weight): name for name, weight in learner.named_parameters()}
+    hidden = [names[id(weight)] for weight, _ in hidden_matrices(learner)]
+    assert sum(name.startswith("backbone.network.blocks.") for name in hidden) == 4 * recipe.backbone.depth
+    assert not [name for name in hidden if "teacher" in name or "last_layer" in name or "prototypes" in name]
+
+
+def test_frozen_weights_stay() -> None:
+    network = Network()
+    optimizer = build_optimizer(network, MUON)
+    set_schedules(optimizer, MUON, Progress(0, 100, 10), 64)
+    before = network.get_parameter("blocks.0.mlp.fc1.weight").detach().clone()
+    with_gradients(network, 1)
+    network.get_parameter("blocks.0.mlp.fc1.weight").grad = None
+    optimizer.step()
+    assert torch.equal(before, network.get_parameter("blocks.0.mlp.fc1.weight"))
+
+
+def test_divided_matrices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optim, "is_sharded", lambda module: True)
+    with pytest.raises(UserError, match=r"optim.name = muon needs whole matrices.*trainer.strategy=ddp"):
+        build_optimizer(Network(), MUON)
