@@ -31,7 +31,7 @@ from asterism.ranges import Count, NonNegative, Positive
 class LinearSparseConfig(FewLabelsConfig, PooledConfig, GridConfig):
     """Constants of the protocol; the grid is that of the paper."""
 
-    feature: Feature = "sparse"  # sparse: mean concept token; cls: class token; patches: mean patch token
+    feature: Feature = "sparse"  # as of `PooledConfig`
     learning_rates: tuple[Positive, ...] = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2)
     head_batches: tuple[Count, ...] = (64, 128, 256, 512, 1024, 2048, 4096, 8192)  # images per step of the heads
     weight_decay: NonNegative = 0.01

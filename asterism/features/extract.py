@@ -9,6 +9,7 @@ from typing import Literal, Required, TypedDict, Unpack
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
 from asterism.data import EvaluationBatch, Source, Subset, evaluation_batches
 from asterism.data.sources.stamp import stamp
@@ -25,7 +26,7 @@ from asterism.viz.bar import Bar
 
 _WORTH_HELPERS = 2000  # images
 
-Feature = Literal["cls", "patches", "sparse"]
+Feature = Literal["cls", "patches", "quarters", "sparse"]
 Workers = FewFromZero | Literal["auto"]
 
 
@@ -138,13 +139,16 @@ def image_batches(
 
 
 def pooled(features: Features, kind: Feature) -> Float[Tensor, "b d"]:
-    """One vector per image: the class token, the mean patch, or the mean concept."""
+    """One vector per image: the class token, the mean patch, the mean patches of its four quarters, the mean concept."""
     if kind == "cls":
         return features.cls
     if kind == "patches":
         return features.patches.mean(1)
+    if kind == "quarters":
+        maps = features.patches.mT.reshape(len(features.patches), -1, *features.grid)
+        return F.adaptive_avg_pool2d(maps, 2).flatten(1)
     if features.sparse is None:
-        raise UserError("feature 'sparse' was requested, but this encoder has no concept tokens; choose cls or patches")
+        raise UserError("feature 'sparse' was requested, but this encoder has no concept tokens; choose cls, patches or quarters")
     return features.sparse.mean(1)
 
 

@@ -25,7 +25,7 @@ class CroppedConfig(ProtocolConfig):
 class PooledConfig(CroppedConfig):
     """Which vector represents an image."""
 
-    feature: Feature = "cls"  # cls: class token; patches: mean patch token; sparse: mean concept token
+    feature: Feature = "cls"  # class token; patches: mean patch; quarters: its four quarters; sparse: mean concept
     tokens: Count | None = None  # the encoder sees only so many patches, the same of every image; None: all
 
 
