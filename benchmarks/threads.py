@@ -2,10 +2,13 @@
 
     python benchmarks/threads.py --recipe dino-cifar10 mae-cifar10 --data cifar10/ --steps 60 --rounds 3
     python benchmarks/threads.py --recipe demo --setting 0 3
+    git worktree add ../earlier COMMIT
+    python benchmarks/threads.py --recipe ../earlier/asterism/recipes/dino-cifar10.yaml --setting 3 --earlier ../earlier
 
 Every setting runs in its own processes. The settings run alternately in several rounds, and the best window of all
 rounds counts, so that other work on the machine, which only slows things down, hardly affects the comparison.
-The first setting gives each data worker its own core; on two cores, one thread trains.
+The first setting gives each data worker its own core; on two cores, one thread trains. `--earlier` compares with the
+code of another checkout, which uses the cores as it does by default.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -26,11 +30,14 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 class Setting:
     """How the cores are used."""
 
-    processes: int
+    processes: int | Literal["auto"]
     threads: int | None  # None: chosen by the trainer
-    workers: int
+    workers: int | Literal["auto"]
+    checkout: Path | None = None  # whose code trains; None: this one's
 
     def __str__(self) -> str:
+        if self.checkout is not None:
+            return f"earlier code ({self.checkout.name})"
         return f"{self.processes} processes × {self.threads or 'auto'} threads, {self.workers} workers"
 
 
@@ -51,17 +58,21 @@ def main() -> None:
     parser.add_argument(
         "--setting", type=int, nargs="+", default=range(len(SETTINGS)), help="numbers of those to compare"
     )
+    parser.add_argument("--earlier", type=Path, help="a checkout to compare with")
     parser.add_argument("overrides", nargs="*", help="settings for every run, after --")
     arguments = parser.parse_args()
     for recipe in arguments.recipe:
         common = [*arguments.overrides, *([f"data.path={arguments.data}"] if arguments.data else [])]
-        best = dict.fromkeys([SETTINGS[number] for number in arguments.setting], 0.0)
+        settings = [SETTINGS[number] for number in arguments.setting]
+        if arguments.earlier is not None:
+            settings.insert(0, Setting("auto", None, "auto", arguments.earlier.resolve()))
+        best = dict.fromkeys(settings, 0.0)
         for _ in range(arguments.rounds):
             for setting in best:
                 best[setting] = max(best[setting], images_per_second(recipe, arguments.steps, setting, common))
         first = next(iter(best.values()))
         for setting, rate in best.items():
-            print(f"{recipe:16} {setting!s:42} {rate:7.0f} images/s  {rate / first:.2f}×", flush=True)
+            print(f"{Path(recipe).stem:16} {setting!s:42} {rate:7.0f} images/s  {rate / first:.2f}×", flush=True)
 
 
 def images_per_second(recipe: str, steps: int, setting: Setting, common: list[str]) -> float:
@@ -82,7 +93,8 @@ def images_per_second(recipe: str, steps: int, setting: Setting, common: list[st
         run = Path(folder) / "run"
         call = f"import asterism; asterism.pretrain(recipe={recipe!r}, out={str(run)!r}, overrides={settings!r})"
         script = (keep if threads is not None else "") + call
-        subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.DEVNULL)
+        code = os.environ | ({} if setting.checkout is None else {"PYTHONPATH": str(setting.checkout)})
+        subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.DEVNULL, env=code)
         records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return max(record["images_per_second"] for record in records)
 

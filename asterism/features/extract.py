@@ -139,7 +139,7 @@ def image_batches(
 
 
 def pooled(features: Features, kind: Feature) -> Float[Tensor, "b d"]:
-    """One vector per image: the class token, the mean patch, the mean patches of its four quarters, the mean concept."""
+    """One vector per image: the class token, the mean patch, mean patches of its quarters, or the mean concept."""
     if kind == "cls":
         return features.cls
     if kind == "patches":
@@ -148,7 +148,9 @@ def pooled(features: Features, kind: Feature) -> Float[Tensor, "b d"]:
         maps = features.patches.mT.reshape(len(features.patches), -1, *features.grid)
         return F.adaptive_avg_pool2d(maps, 2).flatten(1)
     if features.sparse is None:
-        raise UserError("feature 'sparse' was requested, but this encoder has no concept tokens; choose cls, patches or quarters")
+        raise UserError(
+            "feature 'sparse' was requested, but this encoder has no concept tokens; choose cls, patches or quarters"
+        )
     return features.sparse.mean(1)
 
 

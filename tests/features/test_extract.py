@@ -60,3 +60,13 @@ def test_pooling() -> None:
     assert pooled(features, "sparse").equal(torch.ones(1, 4))
     with pytest.raises(UserError, match="no concept tokens"):
         pooled(Features(cls=features.cls, patches=patches, grid=(1, 3)), "sparse")
+
+
+def test_quarters_keep_where_things_are() -> None:
+    cells = torch.arange(16.0).reshape(1, 16, 1)  # raster order, 4 × 4
+    features = Features(cls=torch.zeros(1, 2), patches=torch.cat([cells, -cells], dim=2), grid=(4, 4))
+    quarters = pooled(features, "quarters").reshape(2, 2, 2)  # channel, row, column
+    assert quarters[0].tolist() == [[2.5, 4.5], [10.5, 12.5]]
+    assert quarters[1].equal(-quarters[0])
+    whole = Features(cls=torch.zeros(1, 3), patches=torch.ones(1, 1, 3), grid=(1, 1))  # raw pixels are one token
+    assert pooled(whole, "quarters").equal(torch.ones(1, 12))

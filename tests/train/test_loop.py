@@ -64,10 +64,12 @@ class Killed(BaseException):
     """Simulates SIGKILL: our code does not catch it, so nothing is saved."""
 
 
-@pytest.mark.parametrize("method", ["dino", "distill", "stellar"])
-def test_resuming_equals_an_uninterrupted_run(tmp_path, method, monkeypatch):
+@pytest.mark.parametrize(
+    ("method", "optimizer"), [("dino", "adamw"), ("dino", "muon"), ("distill", "adamw"), ("stellar", "adamw")]
+)
+def test_resuming_equals_an_uninterrupted_run(tmp_path, method, optimizer, monkeypatch):
     """Stopped by a signal where STELLAR changes its phase, then killed between two checkpoints, then finished."""
-    recipe = tiny_recipe(method, checkpoint={"every_steps": 2, "keep_last": 5})
+    recipe = tiny_recipe(method, checkpoint={"every_steps": 2, "keep_last": 5}, optim={"name": optimizer})
     whole = pretrain(recipe, tmp_path / "whole")
 
     kind = method_class(method)
