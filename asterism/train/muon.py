@@ -4,6 +4,9 @@ AdamW scales every weight by itself, so a few dominant directions of the gradien
 Muon replaces the momentum U S Vᵀ of a matrix by U Vᵀ, which moves all directions equally far (Jordan et al., 2024).
 Small networks learn more from the same images this way (docs/results.md).
 
+On a CPU every process orthogonalises its share of the matrices and sends them to the others. On GPUs, where products
+take less time than sending their results, every process orthogonalises all.
+
 Updates are scaled to the root mean square of AdamW's, 0.2·√(longer side), so both share learning rate and weight decay
 (Liu et al., 2025). Patch embeddings, positions, tokens, norms, biases and prototypes stay with AdamW.
 """
@@ -11,12 +14,14 @@ Updates are scaled to the root mean square of AdamW's, 0.2·√(longer side), so
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
+from asterism.ops.collectives import all_reduce_sum, rank, world_size
 from asterism.ops.orthogonal import orthogonalize
 
 _MOMENTUM = 0.95
@@ -39,30 +44,50 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         loss = self._adamw.step(closure)
-        for group in self._muon_groups:
-            self._update(group)
+        groups = [(group, [w for w in group["params"] if w.grad is not None]) for group in self._muon_groups]
+        groups = [(group, weights) for group, weights in groups if weights]
+        directions = orthogonalize_all([self._ahead(group, weights) for group, weights in groups])
+        for (group, weights), direction in zip(groups, directions, strict=True):
+            scale = _ADAM_RMS * math.sqrt(max(direction.shape[1:]))
+            updates = direction.view(len(weights), *weights[0].shape).unbind()
+            torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
+            torch._foreach_add_(weights, updates, alpha=-group["lr"] * scale)
         return loss
 
-    def _update(self, group: dict[str, Any]) -> None:
-        weights = [weight for weight in group["params"] if weight.grad is not None]
-        if not weights:
-            return
-        gradients = [weight.grad for weight in weights]
+    def _ahead(self, group: dict[str, Any], weights: Sequence[Tensor]) -> Float[Tensor, "n r c"]:
+        """Update the momenta, and return them one step ahead (Nesterov's form), one matrix per part."""
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
         momenta = [self._momentum(weight) for weight in weights]
         torch._foreach_lerp_(momenta, gradients, 1 - _MOMENTUM)
-        ahead = torch.stack(torch._foreach_lerp(gradients, momenta, _MOMENTUM))  # Nesterov's form
-        count, (rows, columns) = len(weights) * group["parts"], weights[0].shape
-        directions = orthogonalize(_fast(ahead.view(count, rows // group["parts"], columns)))
-        scale = _ADAM_RMS * math.sqrt(max(directions.shape[1:]))
-        updates = directions.to(ahead.dtype).view_as(ahead).unbind()
-        torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
-        torch._foreach_add_(weights, updates, alpha=-group["lr"] * scale)
+        ahead = torch.stack(torch._foreach_lerp(gradients, momenta, _MOMENTUM))
+        parts, (rows, columns) = group["parts"], weights[0].shape
+        return ahead.view(len(weights) * parts, rows // parts, columns)
 
     def _momentum(self, weight: Tensor) -> Tensor:
         state = self.state[weight]
         if not state:
             state["momentum"] = torch.zeros_like(weight)
         return state["momentum"]
+
+
+def orthogonalize_all(stacks: Sequence[Float[Tensor, "_ _ _"]]) -> list[Float[Tensor, "_ _ _"]]:
+    """`orthogonalize` of every stack, which all processes hold, divided among them if that saves time."""
+    if world_size() == 1 or any(stack.device.type != "cpu" for stack in stacks):
+        return [orthogonalize(_fast(stack)).to(stack.dtype) for stack in stacks]
+    found = torch.zeros(sum(stack.numel() for stack in stacks))
+    before = 0  # matrices of earlier stacks; all are dealt in turn, so that nobody gets many more than another
+    for stack, result in zip(stacks, _like(stacks, found), strict=True):
+        own = slice((rank() - before) % world_size(), None, world_size())
+        if len(stack[own]):
+            result[own] = orthogonalize(stack[own])
+        before += len(stack)
+    return _like(stacks, all_reduce_sum(found))  # with zeros where others compute
+
+
+def _like(stacks: Sequence[Float[Tensor, "_ _ _"]], values: Float[Tensor, " n"]) -> list[Float[Tensor, "_ _ _"]]:
+    """Consecutive values in the shapes of the stacks."""
+    parts = torch.split(values, [stack.numel() for stack in stacks])
+    return [part.view_as(stack) for part, stack in zip(parts, stacks, strict=True)]
 
 
 def hidden_matrices(module: nn.Module) -> Iterator[tuple[Tensor, int]]:

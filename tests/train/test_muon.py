@@ -9,10 +9,11 @@ from asterism.errors import UserError
 from asterism.ops.orthogonal import orthogonalize
 from asterism.train import optim
 from asterism.train.building import build_method
-from asterism.train.muon import hidden_matrices
+from asterism.train.muon import hidden_matrices, orthogonalize_all
 from asterism.train.optim import OptimConfig, build_optimizer, set_schedules
 from asterism.train.recipe import load_recipe
 from asterism.types import Progress
+from tests import distributed
 
 MUON = OptimConfig(name="muon", lr=0.1, lr_scaling="none", warmup_epochs=0, weight_decay=0.5, weight_decay_end=0.5)
 
@@ -94,6 +95,19 @@ def test_every_method_has_hidden_matrices_and_keeps_prototypes_out(method: str) 
     hidden = [names[id(weight)] for weight, _ in hidden_matrices(learner)]
     assert sum(name.startswith("backbone.network.blocks.") for name in hidden) == 4 * recipe.backbone.depth
     assert not [name for name in hidden if "teacher" in name or "last_layer" in name or "prototypes" in name]
+
+
+def orthogonalized() -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return orthogonalize_all([torch.randn(3, 8, 8), torch.randn(1, 4, 6), torch.randn(4, 6, 4)])
+
+
+def test_processes_share_the_work_and_all_get_all() -> None:
+    """With four matrices dealt to five processes, one has nothing to do in some stacks."""
+    alone = orthogonalized()
+    for world in (2, 5):
+        for found in distributed.run(orthogonalized, world=world):
+            torch.testing.assert_close(found, alone)
 
 
 def test_frozen_weights_stay() -> None:
