@@ -103,7 +103,7 @@ def describe(recipe: Recipe, images: int, parameters: int, device: torch.device,
     table.add_row("parameters", f"{parameters / 1e6:.1f} M trained")
     table.add_row("data", f"{recipe.data.path}, {images:,} images")
     table.add_row("length", f"{trainer.steps:,} steps of {trainer.batch_size} images ({epochs:.1f} epochs)")
-    table.add_row("learning rate", f"{recipe.optim.peak_lr(trainer.batch_size):.3g} at its peak")
+    table.add_row("learning rate", f"{recipe.optim.peak_lr(trainer.batch_size):.3g} at its peak, {recipe.optim.name}")
     table.add_row(
         "device", f"{world} × {device.type}, precision {trainer.precision}, {recipe.data.workers} data workers"
     )
