@@ -41,14 +41,12 @@ def test_a_narrow_network_keeps_its_rank_and_does_not_get_worse(tmp_path: Path, 
     assert not any("warning" in record for record in own)
 
 
-WITH_TEACHER = ["dino", "ibot", "massl", "sove", "sop", "flsl", "cribo"]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [*WITH_TEACHER, "mae", "stellar"])
+@pytest.mark.parametrize("method", ["dino", "ibot", "mae", "stellar"])
 def test_200_steps_raise_knn_and_keep_the_rank(method: str, real_data: Path, tmp_path: Path) -> None:
+    """Of the nine methods, which all rise (docs/training.md), DINO and the three that rise only with Muon."""
     # With a momentum of 0.99 the teacher, which is the encoder, would still be close to its start.
-    following = ["method.momentum=0.95"] if method in WITH_TEACHER else []
+    following = ["method.momentum=0.95"] if method in ("dino", "ibot") else []
     found = records(
         f"{method}-cifar10",
         tmp_path / "run",
