@@ -4,8 +4,8 @@ AdamW scales every weight by itself, so a few dominant directions of the gradien
 Muon replaces the momentum U S Vᵀ of a matrix by U Vᵀ, which moves all directions equally far (Jordan et al., 2024).
 Small networks learn more from the same images this way (docs/results.md).
 
-On a CPU every process orthogonalises its share of the matrices and sends them to the others. On GPUs, where products
-take less time than sending their results, every process orthogonalises all.
+On a CPU every process orthogonalises its share of the matrices and sends them to the others; on GPUs, where products
+are cheap, every process orthogonalises all.
 
 Updates are scaled to the root mean square of AdamW's, 0.2·√(longer side), so both share learning rate and weight decay
 (Liu et al., 2025). Patch embeddings, positions, tokens, norms, biases and prototypes stay with AdamW.

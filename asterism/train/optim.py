@@ -46,6 +46,8 @@ def build_optimizer(module: nn.Module, config: OptimConfig) -> torch.optim.Optim
             "optim.name = muon needs whole matrices, but FSDP divides them; use trainer.strategy=ddp or adamw"
         )
     hidden = list(hidden_matrices(module)) if config.name == "muon" else []
+    if config.name == "muon" and not hidden:
+        raise UserError("optim.name = muon, but this network has no transformer blocks or MLPs; set optim.name=adamw")
     taken = {id(weight) for weight, _ in hidden}
     decayed: list[nn.Parameter] = []
     free: list[nn.Parameter] = []

@@ -121,6 +121,11 @@ def test_frozen_weights_stay() -> None:
     assert torch.equal(before, network.get_parameter("blocks.0.mlp.fc1.weight"))
 
 
+def test_a_network_without_hidden_matrices_is_refused() -> None:
+    with pytest.raises(UserError, match=r"no transformer blocks or MLPs; set optim.name=adamw"):
+        build_optimizer(nn.Linear(3, 4), MUON)
+
+
 def test_divided_matrices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optim, "is_sharded", lambda module: True)
     with pytest.raises(UserError, match=r"optim.name = muon needs whole matrices.*trainer.strategy=ddp"):
