@@ -1,6 +1,6 @@
 """Training steps, views, k-NN and COCO's evaluation next to public implementations of the same thing, in one run.
 
-    python benchmarks/race.py [--size miniature small] [--race dino ibot mae views knn coco] [--rounds 5] [--memory]
+    python -m benchmarks.race [--size miniature small] [--race dino ibot mae views knn coco] [--rounds 5] [--memory]
 
 Both sides get the same network size, the same number of views of the same random pixels, and one thread. A step is all
 that training does once the pixels are there: momentum encoder, student, loss, backward pass, clipping where the method

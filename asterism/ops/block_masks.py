@@ -2,12 +2,13 @@
 
 Every image draws from its own key, so its mask does not depend on the rest of the batch. Ratios are in double
 precision, so that int(ratio · patches) has its exact value. Masks are drawn on the CPU, because not every device
-supports double precision and because the loop over rectangles depends on its own result.
+supports double precision and because each rectangle depends on those before it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -16,11 +17,12 @@ from pydantic import model_validator
 from torch import Tensor
 
 from asterism.config import Config
-from asterism.ops.random import fold_each, uniform
+from asterism.ops.random import fold_each, fold_series, uniform
 from asterism.ranges import CountFromZero, Share
 
 _TRIES = 10  # consecutive rectangles that may fail before a mask is left as it is
-_ASPECT = (0.3, 1 / 0.3)  # height over width, uniform in the logarithm
+_LOG_ASPECT = math.log(1 / 0.3)  # of height over width, uniform between minus and plus this
+_DRAWN_AHEAD = 16  # rectangles for which random numbers are drawn at once; most masks need fewer
 
 
 class MaskConfig(Config):
@@ -93,33 +95,63 @@ def block_masks(keys: Int[Tensor, " b"], grid: tuple[int, int], ratios: Float64[
     the larger. A rectangle must be smaller than the grid in both directions, and add at least one patch but no more
     than are missing.
     """
-    device, keys = keys.device, keys.cpu()
-    height, width = grid
-    target = ratios * height * width
-    mask = torch.zeros(len(keys), height, width, dtype=torch.bool)
-    failures = torch.zeros(len(keys), dtype=torch.int64)
-    row, column = torch.arange(height)[:, None], torch.arange(width)
-    attempt = 0
-    while (active := (mask.sum(dim=(1, 2)) < target) & (failures < _TRIES)).any():
-        missing = target - mask.sum(dim=(1, 2))
-        top, left, bottom, right = _rectangles(fold_each(keys, attempt), grid, missing).T[..., None, None]
-        inside = (row >= top) & (row < bottom) & (column >= left) & (column < right)
-        fits = ((bottom - top < height) & (right - left < width)).flatten()
-        added = (inside & ~mask).sum(dim=(1, 2))
-        good = active & fits & (added > 0) & (added <= missing)
-        mask |= inside & good[:, None, None]
-        failures = torch.where(good, 0, failures + 1)
-        attempt += 1
-    return mask.flatten(1).to(device)
+    masks = [_Blocks(grid, ratio * grid[0] * grid[1]) for ratio in ratios.tolist()]
+    unfinished = [image for image, mask in enumerate(masks) if not mask.is_full]
+    device, keys, attempt = keys.device, keys.cpu(), 0
+    while unfinished:
+        series = fold_series(keys[unfinished], _DRAWN_AHEAD, first=attempt)
+        draws = uniform(series.flatten(), 4).view(len(unfinished), _DRAWN_AHEAD, 4).tolist()
+        unfinished = [
+            image for image, own in zip(unfinished, draws, strict=True) if not masks[image].try_rectangles(own)
+        ]
+        attempt += _DRAWN_AHEAD
+    return _bits([mask.patches for mask in masks], grid[0] * grid[1]).to(device)
 
 
-def _rectangles(keys: Int[Tensor, " b"], grid: tuple[int, int], missing: Float64[Tensor, " b"]) -> Int[Tensor, "b 4"]:
-    """Top, left, bottom, right of one rectangle per image; those larger than the grid start at its corner."""
-    area, aspect, down, across = uniform(keys, 4).unbind(dim=1)
-    smallest = (min(grid) // 3) ** 2
-    area = (smallest + (missing - smallest) * area).clamp_min(0)
-    aspect = torch.exp(math.log(_ASPECT[0]) + math.log(_ASPECT[1] / _ASPECT[0]) * aspect)
-    sides = torch.stack([(area * aspect).sqrt(), (area / aspect).sqrt()], dim=1).round().to(torch.int64)
-    room = (torch.tensor(grid) - sides + 1).clamp_min(1)
-    start = (torch.stack([down, across], dim=1) * room).to(torch.int64)
-    return torch.cat([start, start + sides], dim=1)
+class _Blocks:
+    """The mask of one image: bit i of `patches` is set if patch i, counted by rows, is masked.
+
+    Whole numbers, because a tensor operation takes longer than everything that happens to a rectangle.
+    """
+
+    def __init__(self, grid: tuple[int, int], target: float) -> None:
+        self.patches = 0
+        self._height, self._width = grid
+        self._target = target  # patches to mask
+        self._smallest = (min(grid) // 3) ** 2  # area of a rectangle
+        self._failures = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.patches.bit_count() >= self._target
+
+    def try_rectangles(self, draws: Sequence[Sequence[float]]) -> bool:
+        """Try a rectangle for each row of four uniform numbers. Returns whether the mask is finished."""
+        for area, aspect, down, across in draws:
+            missing = self._target - self.patches.bit_count()
+            area = max(0.0, self._smallest + (missing - self._smallest) * area)
+            ratio = math.exp(_LOG_ASPECT * (2 * aspect - 1))  # height over width
+            together = self.patches | self._rectangle(math.sqrt(area * ratio), math.sqrt(area / ratio), down, across)
+            if 0 < together.bit_count() - self.patches.bit_count() <= missing:
+                self.patches, self._failures = together, 0
+            else:
+                self._failures += 1
+            if self.is_full or self._failures == _TRIES:
+                return True
+        return False
+
+    def _rectangle(self, height: float, width: float, down: float, across: float) -> int:
+        """The patches of a rectangle with rounded sides, placed by two numbers in [0, 1); none if it is too large."""
+        rows, columns = round(height), round(width)
+        if rows >= self._height or columns >= self._width:
+            return 0
+        top, left = int(down * (self._height - rows + 1)), int(across * (self._width - columns + 1))
+        row = (1 << columns) - 1 << left
+        return sum(row << self._width * (top + below) for below in range(rows))
+
+
+def _bits(numbers: Sequence[int], count: int) -> Bool[Tensor, "b {count}"]:
+    """The lowest `count` bits of every number."""
+    size = math.ceil(count / 8)
+    packed = torch.tensor([list(number.to_bytes(size, "little")) for number in numbers], dtype=torch.uint8)
+    return (packed[..., None] >> torch.arange(8, dtype=torch.uint8) & 1).flatten(1)[:, :count].bool()

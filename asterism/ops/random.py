@@ -31,19 +31,20 @@ def fold_each(keys: Int[Tensor, " b"], *data: int) -> Int[Tensor, " b"]:
     return keys
 
 
+def fold_series(keys: Int[Tensor, " b"], count: int, first: int = 0) -> Int[Tensor, "b {count}"]:
+    """`fold` of every key with `first` and the next integers, `count` in all."""
+    steps = torch.arange(first + 1, first + count + 1, device=keys.device, dtype=torch.int64) * _signed(_GOLDEN)
+    return _mix(keys[:, None] + steps)
+
+
 def uniform(keys: Int[Tensor, " b"], count: int) -> Float[Tensor, "b {count}"]:
     """`count` numbers in [0, 1) for every key."""
-    return (_words(keys, count) >> 40 & 0xFFFFFF).to(torch.float32) * 2.0**-24
+    return (fold_series(keys, count) >> 40 & 0xFFFFFF).to(torch.float32) * 2.0**-24
 
 
 def generator(key: int) -> torch.Generator:
     """A CPU generator for draws that torch makes itself, such as permutations."""
     return torch.Generator().manual_seed(key & (1 << 63) - 1)
-
-
-def _words(keys: Int[Tensor, " b"], count: int) -> Int[Tensor, "b {count}"]:
-    steps = torch.arange(1, count + 1, device=keys.device, dtype=torch.int64) * _signed(_GOLDEN)
-    return _mix(keys[:, None] + steps)
 
 
 def _mix(x: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from asterism.ops.collectives import all_reduce_sum, rank, world_size
+from asterism.ops.collectives import all_gather_rows, rank, world_size
 from asterism.ops.orthogonal import orthogonalize
 
 _MOMENTUM = 0.95
@@ -74,20 +74,46 @@ def orthogonalize_all(stacks: Sequence[Float[Tensor, "_ _ _"]]) -> list[Float[Te
     """`orthogonalize` of every stack, which all processes hold, divided among them if that saves time."""
     if world_size() == 1 or any(stack.device.type != "cpu" for stack in stacks):
         return [orthogonalize(_fast(stack)).to(stack.dtype) for stack in stacks]
-    found = torch.zeros(sum(stack.numel() for stack in stacks))
-    before = 0  # matrices of earlier stacks; all are dealt in turn, so that nobody gets many more than another
-    for stack, result in zip(stacks, _like(stacks, found), strict=True):
-        own = slice((rank() - before) % world_size(), None, world_size())
-        if len(stack[own]):
-            result[own] = orthogonalize(stack[own])
-        before += len(stack)
-    return _like(stacks, all_reduce_sum(found))  # with zeros where others compute
+    shares = divide([(len(stack), _work(*stack.shape[1:])) for stack in stacks], world_size())
+    sizes = [sum(len(rows) * stacks[number][0].numel() for number, rows in share.items()) for share in shares]
+    sent = torch.zeros(max(sizes))
+    place = 0
+    for number, rows in shares[rank()].items():
+        own = orthogonalize(stacks[number][rows]).flatten()
+        sent[place : place + len(own)] = own
+        place += len(own)
+    found = [torch.empty_like(stack) for stack in stacks]
+    for values, share in zip(all_gather_rows(sent[None]), shares, strict=True):
+        place = 0
+        for number, rows in share.items():
+            size = len(rows) * found[number][0].numel()
+            found[number][rows] = values[place : place + size].view(len(rows), *found[number].shape[1:])
+            place += size
+    return found
 
 
-def _like(stacks: Sequence[Float[Tensor, "_ _ _"]], values: Float[Tensor, " n"]) -> list[Float[Tensor, "_ _ _"]]:
-    """Consecutive values in the shapes of the stacks."""
-    parts = torch.split(values, [stack.numel() for stack in stacks])
-    return [part.view_as(stack) for part, stack in zip(parts, stacks, strict=True)]
+def divide(stacks: Iterable[tuple[int, int]], processes: int) -> list[dict[int, list[int]]]:
+    """For each process, the matrices of each stack that it takes, so that all have about the same work.
+
+    stacks: the number of matrices, and the work for each. The largest are dealt first, always to whoever has least.
+
+    >>> divide([(3, 1), (1, 4)], processes=2)
+    [{1: [0]}, {0: [0, 1, 2]}]
+    """
+    shares: list[dict[int, list[int]]] = [{} for _ in range(processes)]
+    totals = [0] * processes
+    matrices = [(work, number, row) for number, (count, work) in enumerate(stacks) for row in range(count)]
+    for work, number, row in sorted(matrices, key=lambda matrix: -matrix[0]):
+        least = totals.index(min(totals))
+        totals[least] += work
+        shares[least].setdefault(number, []).append(row)
+    return shares
+
+
+def _work(rows: int, columns: int) -> int:
+    """Multiplications of a Newton–Schulz iteration."""
+    short, long = sorted((rows, columns))
+    return short**2 * (2 * long + short)
 
 
 def hidden_matrices(module: nn.Module) -> Iterator[tuple[Tensor, int]]:

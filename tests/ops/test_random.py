@@ -1,11 +1,16 @@
 import torch
 
-from asterism.ops.random import fold, fold_each, generator, uniform
+from asterism.ops.random import fold, fold_each, fold_series, generator, uniform
 
 
 def test_fold_of_an_integer_equals_fold_of_a_tensor():
     keys = [0, 1, -5, 2**62]
     assert fold_each(torch.tensor(keys), 3, 7).tolist() == [fold(key, 3, 7) for key in keys]
+
+
+def test_a_series_is_the_fold_of_consecutive_integers():
+    keys = [0, 1, -5, 2**62]
+    assert fold_series(torch.tensor(keys), 3, first=5).tolist() == [[fold(key, n) for n in (5, 6, 7)] for key in keys]
 
 
 def test_fold_depends_on_order_and_on_every_value():

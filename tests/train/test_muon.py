@@ -9,7 +9,7 @@ from asterism.errors import UserError
 from asterism.ops.orthogonal import orthogonalize
 from asterism.train import optim
 from asterism.train.building import build_method
-from asterism.train.muon import hidden_matrices, orthogonalize_all
+from asterism.train.muon import divide, hidden_matrices, orthogonalize_all
 from asterism.train.optim import OptimConfig, build_optimizer, set_schedules
 from asterism.train.recipe import load_recipe
 from asterism.types import Progress
@@ -108,6 +108,16 @@ def test_processes_share_the_work_and_all_get_all() -> None:
     for world in (2, 5):
         for found in distributed.run(orthogonalized, world=world):
             torch.testing.assert_close(found, alone)
+
+
+def test_no_process_has_much_more_work_than_another() -> None:
+    """As in a small ViT: many small matrices and a large one, which would take half of the time of one process."""
+    stacks = [(9, 27), (3, 27), (3, 80), (3, 80), (1, 56), (1, 500), (1, 23)]
+    shares = divide(stacks, processes=2)
+    taken = sorted((number, row) for share in shares for number, rows in share.items() for row in rows)
+    assert taken == [(number, row) for number, (count, _) in enumerate(stacks) for row in range(count)]
+    work = [sum(len(rows) * stacks[number][1] for number, rows in share.items()) for share in shares]
+    assert max(work) - min(work) <= 27
 
 
 def test_frozen_weights_stay() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from itertools import zip_longest
+from itertools import chain
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from asterism.data.views.blur import blur
-from asterism.data.views.sample import Colors
+from asterism.data.views.sample import Adjustment, Colors
 
 _LUMA = (0.2989, 0.587, 0.114)  # ITU-R 601, the digits torchvision uses
 _PEAKS = (0.0, 2.0, -2.0)  # hues of red, green and blue, in sixths of the circle
@@ -26,17 +26,47 @@ _PEAKS = (0.0, 2.0, -2.0)  # hues of red, green and blue, in sixths of the circl
 def recolor_(pixels: UInt8[Tensor, "n 3 h w"], colors: Sequence[Colors]) -> None:
     """Apply the drawn colour changes to the views, in place."""
     if any(view.adjustments or view.grayscale or view.blur_sigma is not None for view in colors):
-        levels = pixels.to(torch.float32)
-        for adjustments in zip_longest(*(view.adjustments for view in colors), fillvalue=(None, 0.0)):
-            for name in dict.fromkeys(name for name, _ in adjustments if name is not None):
-                factors = [factor if kind == name else None for kind, factor in adjustments]
-                levels = _change(levels, _ADJUST[name], factors)
+        levels = _adjust(pixels.to(torch.float32), [view.adjustments for view in colors])
         levels = _change(levels, _gray, [view.grayscale or None for view in colors])
         levels = _change(levels, blur, [view.blur_sigma for view in colors])
         pixels.copy_(to_uint8(levels))
     inverted = _change(pixels, solarize, [view.solarize_threshold for view in colors])
     if inverted is not pixels:
         pixels.copy_(inverted)
+
+
+def _adjust(
+    levels: Float[Tensor, "n 3 h w"], adjustments: Sequence[Sequence[tuple[Adjustment, float]]]
+) -> Float[Tensor, "n 3 h w"]:
+    """Apply each view's adjustments in its own order; `levels` is overwritten.
+
+    For every turn the views are sorted by what happens to them next: whole slices then change in place.
+    """
+    views = range(len(levels))
+    order: Sequence[int] = views  # of the views in `levels`
+    for turn in range(max(map(len, adjustments))):
+        due: dict[Adjustment, list[int]] = {name: [] for name in _ADJUST}
+        for view in views:
+            if turn < len(adjustments[view]):
+                due[adjustments[view][turn][0]].append(view)
+        rest = [view for view in views if turn >= len(adjustments[view])]
+        levels, order = _sort(levels, order, [*chain.from_iterable(due.values()), *rest])
+        first = 0
+        for name, some in due.items():
+            if some:
+                _ADJUST[name](levels[first : first + len(some)], [adjustments[view][turn][1] for view in some])
+                first += len(some)
+    return _sort(levels, order, views)[0]
+
+
+def _sort(
+    levels: Float[Tensor, "n 3 h w"], order: Sequence[int], wanted: Sequence[int]
+) -> tuple[Float[Tensor, "n 3 h w"], Sequence[int]]:
+    """Views that are in one order, in another."""
+    if list(order) == list(wanted):
+        return levels, wanted
+    place = {view: row for row, view in enumerate(order)}
+    return levels.index_select(0, torch.tensor([place[view] for view in wanted])), wanted
 
 
 def _change(views: Tensor, change: Callable[[Tensor, list[Any]], Tensor], settings: Sequence[float | None]) -> Tensor:
@@ -123,7 +153,7 @@ def _in_range(levels: Float[Tensor, "n 3 h w"], factors: Sequence[float]) -> Flo
     return levels.clamp_(0, 255) if max(factors) > 1 else levels
 
 
-_ADJUST = {
+_ADJUST: dict[Adjustment, Callable[[Tensor, Sequence[float]], Tensor]] = {  # each writes into its input
     "brightness": adjust_brightness,
     "contrast": adjust_contrast,
     "saturation": adjust_saturation,

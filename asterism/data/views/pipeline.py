@@ -13,7 +13,7 @@ from asterism.data.views.crop import cut, cut_labels, interleaved
 from asterism.data.views.sample import ViewParameters, check_specs, sample_views
 from asterism.types import ViewSpec
 
-_SMALL = 1 << 14  # levels of a view up to which the call overhead of an operation exceeds its work
+_SMALL = 1 << 15  # levels of a view up to which the call overhead of an operation exceeds its work
 _LEVELS_AT_ONCE = 1 << 18  # of small views processed together: a megabyte of float32 stays in the core's cache
 
 
@@ -27,6 +27,9 @@ class Views:
     def __init__(self, specs: Sequence[ViewSpec]) -> None:
         check_specs(specs)
         self.specs = tuple(specs)
+        self._by_size: dict[int, list[int]] = {}  # numbers of the views of each size, which are made together
+        for number, spec in enumerate(specs):
+            self._by_size.setdefault(spec.size, []).append(number)
 
     def sample(self, sizes: Sequence[tuple[int, int]], keys: Sequence[int]) -> list[tuple[ViewParameters, ...]]:
         """The parameters of every view of every image: a function of the view specs, (height, width) and key."""
@@ -37,17 +40,17 @@ class Views:
     ) -> list[UInt8[Tensor, "n 3 _ _"]]:
         """The pixels of every view. Fastest for images with the memory layout of the decoder, [h, w, 3] permuted."""
         images = [interleaved(image[None])[0] for image in images]
-        made = []
-        for spec, same in zip(self.specs, zip(*parameters, strict=True), strict=True):
-            levels = 3 * spec.size**2
-            together = _LEVELS_AT_ONCE // levels if levels <= _SMALL else 1
-            pixels = torch.empty(len(images), 3, spec.size, spec.size, dtype=torch.uint8)
-            for first in range(0, len(images), together):
-                few = slice(first, first + together)
-                cut(images[few], [view.crop for view in same[few]], out=pixels[few])
-                recolor_(pixels[few], [view.colors for view in same[few]])
-            made.append(pixels)
-        return made
+        made: dict[int, UInt8[Tensor, "n 3 _ _"]] = {}
+        for size, numbers in self._by_size.items():
+            pixels = torch.empty(len(numbers) * len(images), 3, size, size, dtype=torch.uint8)
+            same = [(image, own[number]) for number in numbers for image, own in zip(images, parameters, strict=True)]
+            together = _LEVELS_AT_ONCE // pixels[0].numel() if pixels[0].numel() <= _SMALL else 1
+            for first in range(0, len(same), together):
+                few, out = same[first : first + together], pixels[first : first + together]
+                cut([image for image, _ in few], [view.crop for _, view in few], out=out)
+                recolor_(out, [view.colors for _, view in few])
+            made |= zip(numbers, torch.split(pixels, len(images)), strict=True)
+        return [made[number] for number in range(len(self.specs))]
 
     @property
     def with_labels(self) -> tuple[int, ...]:
