@@ -63,7 +63,7 @@ def compare(recipes: list[str]) -> None:
         name, _, images = given.partition(":")
         recipe = load_recipe(name, ["data.path=scenes", "trainer.accelerator=cpu", *SMALL])
         memory = estimate_memory(recipe, int(images))
-        estimated = step_cost(build_method(recipe), int(images)).memory if memory is None else memory.peak
+        estimated = step_cost(build_method(recipe), recipe.optim, int(images)).memory if memory is None else memory.peak
         measured = measured_peak(recipe, int(images))
         sizes = f"{estimated / 1e6:.1f} MB | {measured / 1e6:.1f} MB | {estimated / measured:.2f}"
         print(f"| {name} | {images} | {sizes} |", flush=True)

@@ -7,9 +7,9 @@
 
 Every setting runs in its own processes. The settings run alternately in several rounds, and the best window of all
 rounds counts, so that other work on the machine, which only slows things down, hardly affects the comparison.
-The first setting gives each data worker its own core; on two cores, one thread trains. The last uses one core alone: as
-many times its rate as there are cores is what any other can reach at most. `--earlier` compares with the code of another
-checkout, which uses the cores as it does by default.
+The first setting gives each data worker its own core; on two cores, one thread trains. The last uses one core alone:
+as many times its rate as there are cores is what any other can reach at most. `--earlier` compares with the code of
+another checkout, which uses the cores as it does by default.
 """
 
 from __future__ import annotations

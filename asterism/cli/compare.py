@@ -22,7 +22,12 @@ def compare(
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option("--data", "-d", metavar="DATA", help="Train on these images instead of those in the recipes."),
+        typer.Option(
+            "--data",
+            "-d",
+            metavar="DATA",
+            help="Train on these images instead of those in the recipes, and evaluate models on them.",
+        ),
     ] = None,
     only: Annotated[list[str] | None, typer.Option(metavar="RUN", help="Only this run; may be repeated.")] = None,
     jobs: Annotated[

@@ -49,7 +49,10 @@ def check_data(study: StudyConfig, trials: Sequence[Trial], recipes: dict[str, R
             if weights is not None and _is_missing(weights):
                 raise UserError(f"runs.{trial.run}: no such file or folder: {weights}")
         if trial.model is not None and trial.data is None and any(part.data is None for part in study.evaluations):
-            raise UserError(f"runs.{trial.run}: a model has no data of its own; give --data, or data in the evaluation")
+            raise UserError(
+                f"runs.{trial.run}: a model has no data of its own; give --data, or data in the run, the study or the "
+                "evaluation"
+            )
     own = {path for path, _ in trained} | {trial.data for trial in trials if trial.model and trial.data}
     for part in study.evaluations:
         for path in [part.data] if part.data else sorted(own):

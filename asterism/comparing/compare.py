@@ -16,6 +16,7 @@ from asterism.comparing.runner import Report, run_trials, slots
 from asterism.comparing.study import StudyConfig, load_study
 from asterism.comparing.table import Row, comma_separated, markdown, rows_of
 from asterism.config import write_yaml
+from asterism.errors import UserError
 from asterism.files import write_text
 
 
@@ -70,7 +71,10 @@ def run_study(planned: Planned, jobs: int | None, report: Report) -> Comparison:
     write_text(place.study, write_yaml(study))
 
     def told(sentence: str) -> None:
-        write_comparison(planned)
+        try:
+            write_comparison(planned)
+        except (UserError, OSError) as error:  # the trials go on, and the last table is written after them
+            report(f"the results so far could not be written: {error}")
         report(sentence)
 
     run_trials(study, trials, place, slots(jobs), told)

@@ -52,7 +52,7 @@ class RunConfig(LengthConfig):
     def _trained_or_not(self) -> RunConfig:
         if (self.recipe is None) == (self.model is None):
             raise ValueError("give one of recipe, which is trained, and model, which is only evaluated")
-        idle = [name for name in (*_TRAINING_KEYS, "data") if getattr(self, name)]
+        idle = [name for name in _TRAINING_KEYS if getattr(self, name)]
         if self.model is not None and (idle or self.budgets):
             raise ValueError(f"a model is not trained, so {', '.join(idle) or 'a budget'} has no effect; leave it out")
         if self.untrained and (self.init or self.after or self.budgets):

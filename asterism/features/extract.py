@@ -145,7 +145,7 @@ def pooled(features: Features, kind: Feature) -> Float[Tensor, "b d"]:
     if kind == "patches":
         return features.patches.mean(1)
     if kind == "quarters":
-        maps = features.patches.mT.reshape(len(features.patches), -1, *features.grid)
+        maps = features.patches.mT.reshape(*features.patches.mT.shape[:2], *features.grid)
         return F.adaptive_avg_pool2d(maps, 2).flatten(1)
     if features.sparse is None:
         raise UserError(

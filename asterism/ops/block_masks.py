@@ -154,4 +154,5 @@ def _bits(numbers: Sequence[int], count: int) -> Bool[Tensor, "b {count}"]:
     """The lowest `count` bits of every number."""
     size = math.ceil(count / 8)
     packed = torch.tensor([list(number.to_bytes(size, "little")) for number in numbers], dtype=torch.uint8)
-    return (packed[..., None] >> torch.arange(8, dtype=torch.uint8) & 1).flatten(1)[:, :count].bool()
+    bits = packed.view(len(numbers), size, 1) >> torch.arange(8, dtype=torch.uint8) & 1
+    return bits.flatten(1)[:, :count].bool()

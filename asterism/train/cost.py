@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -12,11 +15,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from asterism.methods.base import Method
 from asterism.ops.random import fold_each
+from asterism.train.optim import OptimConfig, build_optimizer, moment_bytes
 from asterism.types import Batch, CropGeometry, Progress, View, ViewSpec
 
-_FEW, _MORE = 2, 4  # images of the two trial batches
-_TIMINGS = 7  # of each, of which the shortest counts
+_FEW, _MORE = 2, 4  # images of the two trial batches that determine arithmetic and memory
+_TIMINGS = 7  # of a batch, of which the shortest counts
 _PATIENCE = 2.0  # seconds of timing after which no other one starts
+_LONG_ENOUGH = 0.25  # seconds of a step that need not be timed with more images
 
 
 @dataclass(frozen=True)
@@ -24,27 +29,31 @@ class StepCost:
     """The cost of one optimiser step on one device."""
 
     flops: float  # forward and backward
-    seconds: float  # without the optimiser, extrapolated from small batches
-    memory: int  # bytes: weights (also frozen ones), gradients, moments of AdamW, tensors saved for the backward pass
+    seconds: float  # extrapolated from a smaller batch if a step is long
+    memory: int  # bytes: weights (also frozen ones), gradients, moments, tensors saved for the backward pass
     checkpoint: int  # bytes on disk
 
 
-def step_cost(method: Method, batch_size: int, accumulate: int = 1, *, gradients_stay: bool = False) -> StepCost:
+def step_cost(
+    method: Method, optim: OptimConfig, batch_size: int, accumulate: int = 1, *, gradients_stay: bool = False
+) -> StepCost:
     """The cost of `accumulate` micro-batches, together `batch_size` images, on the device that holds the method.
 
-    Costs are linear in the number of images plus a constant (prototypes, memory banks), so two small batches of noise
-    determine them. The method is left unchanged. gradients_stay: as of `estimate_memory`.
+    Arithmetic and memory are linear in the number of images plus a constant (prototypes, memory banks), so two small
+    batches of noise determine them. The method is left unchanged. gradients_stay: as of `estimate_memory`.
     """
     images = batch_size // accumulate
-    few, more = (_trial(method, count) for count in (_FEW, _MORE))
-    flops, seconds, kept = (_extrapolated(a, b, images) for a, b in zip(few, more, strict=True))
+    with _unchanged(method):
+        few, more = (_count(method, count) for count in (_FEW, _MORE))
+        seconds = accumulate * _seconds(method, images) + _optimizer_seconds(method, optim)
+    flops, kept = (_extrapolated(a, b, images) for a, b in zip(few, more, strict=True))
     trained = _bytes(parameter for parameter in method.parameters() if parameter.requires_grad)
     state = _bytes(method.state_dict().values())
-    moments = 2 * trained
+    moments = moment_bytes(method, optim)
     frozen = sum(encoder.bytes for encoder in method.frozen_encoders.values())
     return StepCost(
         flops=accumulate * flops,
-        seconds=accumulate * seconds,
+        seconds=seconds,
         memory=int(state + moments + frozen + (trained + kept if gradients_stay else max(trained, kept))),
         checkpoint=state + moments,
     )
@@ -55,36 +64,76 @@ def _extrapolated(few: float, more: float, images: int) -> float:
     return max(more * min(1.0, images / _MORE), more + slope * (images - _MORE))
 
 
-def _trial(method: Method, images: int) -> tuple[float, float, float]:
-    """FLOPs, seconds, and bytes saved for the backward pass."""
-    device = next(method.parameters()).device
-    batch = noise(method.views, images, device)
-    progress = Progress(step=0, steps=1000, steps_per_epoch=10)
-    before = {name: value.clone() for name, value in method.state_dict().items()}
+def _count(method: Method, images: int) -> tuple[float, float]:
+    """FLOPs, and bytes saved for the backward pass."""
     kept = _KeptBytes(method)
     with FlopCounterMode(display=False) as counter, kept:
-        _step(method, batch, progress)
-    seconds = _shortest(lambda: _step(method, batch, progress))
-    with torch.no_grad():
-        for name, value in method.state_dict().items():
-            value.copy_(before[name])
-    return float(counter.get_total_flops()), seconds, float(kept.bytes)
+        _step(method, noise(method.views, images, _device(method)))
+    return float(counter.get_total_flops()), float(kept.bytes)
 
 
-def _step(method: Method, batch: Batch, progress: Progress) -> None:
+def _seconds(method: Method, images: int) -> float:
+    """Seconds of forward and backward pass, with as many of the images as can be timed in reasonable time."""
+    tried, per_image = min(_MORE, images), math.inf
+    with contextlib.suppress(torch.OutOfMemoryError):  # a plan is also made to see whether a batch fits
+        while True:
+            seconds = _shortest(partial(_step, method, noise(method.views, tried, _device(method))))
+            per_image = seconds / tried
+            if tried == images or seconds > _LONG_ENOUGH:
+                break
+            tried = min(2 * tried, images)
+    return images * per_image
+
+
+def _optimizer_seconds(method: Method, optim: OptimConfig) -> float:
+    """Seconds of an update, which changes nothing at a learning rate of 0."""
+    trained = [parameter for parameter in method.parameters() if parameter.requires_grad]
+    optimizer = build_optimizer(method, optim)
+    for parameter in trained:
+        parameter.grad = torch.ones_like(parameter)
+    try:
+        return _shortest(lambda: _finished(optimizer.step, _device(method)))
+    finally:
+        for parameter in trained:
+            parameter.grad = None
+
+
+@contextlib.contextmanager
+def _unchanged(method: Method) -> Iterator[None]:
+    before = {name: value.clone() for name, value in method.state_dict().items()}
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for name, value in method.state_dict().items():
+                value.copy_(before[name])
+
+
+def _step(method: Method, batch: Batch) -> None:
     """A step without an optimiser; the method also forgets what it collected for its update."""
-    torch.autograd.backward(method.loss(batch, progress).total)
-    method.zero_grad(set_to_none=True)
-    method.after_update(progress)
-    if batch.index.device.type == "cuda":
-        torch.cuda.synchronize(batch.index.device)
+    progress = Progress(step=0, steps=1000, steps_per_epoch=10)
+
+    def work() -> None:
+        torch.autograd.backward(method.loss(batch, progress).total)
+        method.zero_grad(set_to_none=True)
+        method.after_update(progress)
+
+    _finished(work, batch.index.device)
+
+
+def _finished(work: Callable[[], object], device: torch.device) -> None:
+    """Do the work, and wait for a GPU."""
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _device(method: Method) -> torch.device:
+    return next(method.parameters()).device
 
 
 def _shortest(work: Callable[[], None]) -> float:
-    """Seconds of the fastest of several calls: other work on the machine only slows them down.
-
-    The difference of two trials is multiplied many times, so a single interruption would spoil the estimate.
-    """
+    """Seconds of the fastest of several calls: other work on the machine only slows them down."""
     taken: list[float] = []
     while len(taken) < _TIMINGS and sum(taken) < _PATIENCE:
         start = time.perf_counter()

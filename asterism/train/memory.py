@@ -1,9 +1,9 @@
 """Peak memory of a training step, computed without running it: on fake tensors, which have shapes but no data.
 
-Weights (also frozen ones), buffers and two moments of AdamW are always there. At the start of the backward pass, what
-autograd keeps comes on top. It is freed from the last layer to the first, while gradients fill up in the same order, so
-the larger of both counts; their sum where gradients outlive a backward pass. With checkpointing, autograd keeps the
-inputs of the blocks instead of what is inside, plus the inside of the one block that is being recomputed.
+Weights (also frozen ones), buffers and the optimiser's moments are always there. At the start of the backward pass,
+what autograd keeps comes on top. It is freed from the last layer to the first, while gradients fill up in the same
+order, so the larger of both counts; their sum where gradients outlive a backward pass. With checkpointing, autograd
+keeps the inputs of the blocks instead of what is inside, plus the inside of the one block that is being recomputed.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from asterism.methods.base import Method
 from asterism.nn.backbone import Backbone
 from asterism.train.building import build_method
 from asterism.train.cost import noise
+from asterism.train.optim import moment_bytes
 from asterism.train.recipe import Recipe
 from asterism.types import Progress
 
@@ -58,7 +59,9 @@ def estimate_memory(recipe: Recipe, images: int, gradients_stay: bool = False) -
     depth = max(1, method.backbone.depth)
     trained = _bytes(parameter for parameter in method.parameters() if parameter.requires_grad)
     state = _bytes(method.parameters()) + _bytes(method.buffers())
-    fixed = state + 2 * trained + sum(encoder.bytes for encoder in method.frozen_encoders.values())
+    fixed = (
+        state + moment_bytes(method, recipe.optim) + sum(encoder.bytes for encoder in method.frozen_encoders.values())
+    )
     return Memory(
         fixed=fixed + trained if gradients_stay else fixed,
         gradients=0 if gradients_stay else trained,

@@ -38,13 +38,15 @@ class Muon(torch.optim.Optimizer):
     def __init__(self, adamw: torch.optim.AdamW, groups: Iterable[dict[str, Any]]) -> None:
         super().__init__([*adamw.param_groups, *groups], defaults={"lr": 0.0, "weight_decay": 0.0})
         self._adamw = adamw
-        adamw.state = self.state  # one place for checkpoints
-        self._muon_groups = self.param_groups[len(adamw.param_groups) :]
+        self._first = len(adamw.param_groups)  # of Muon's groups
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        self._adamw.state = self.state  # one place for checkpoints; `load_state_dict` replaces both
+        self._adamw.param_groups = self.param_groups[: self._first]
         loss = self._adamw.step(closure)
-        groups = [(group, [w for w in group["params"] if w.grad is not None]) for group in self._muon_groups]
+        muon_groups = self.param_groups[self._first :]
+        groups = [(group, [w for w in group["params"] if w.grad is not None]) for group in muon_groups]
         groups = [(group, weights) for group, weights in groups if weights]
         directions = orthogonalize_all([self._ahead(group, weights) for group, weights in groups])
         for (group, weights), direction in zip(groups, directions, strict=True):
@@ -118,10 +120,13 @@ def _work(rows: int, columns: int) -> int:
 
 def hidden_matrices(module: nn.Module) -> Iterator[tuple[Tensor, int]]:
     """The trained matrices inside transformer blocks and heads' MLPs, and how many maps are stacked in each."""
+    seen: set[int] = set()  # weights may be shared
     for name, part in module.named_modules():
         path = name.split(".")
         if isinstance(part, nn.Linear) and part.weight.requires_grad and ("blocks" in path or "mlp" in path):
-            yield part.weight, 3 if path[-1] == "qkv" else 1
+            if id(part.weight) not in seen:
+                yield part.weight, 3 if path[-1] == "qkv" else 1
+            seen.add(id(part.weight))
 
 
 def muon_groups(matrices: Iterable[tuple[Tensor, int]]) -> list[dict[str, Any]]:

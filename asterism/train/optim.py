@@ -47,7 +47,10 @@ def build_optimizer(module: nn.Module, config: OptimConfig) -> torch.optim.Optim
         )
     hidden = list(hidden_matrices(module)) if config.name == "muon" else []
     if config.name == "muon" and not hidden:
-        raise UserError("optim.name = muon, but this network has no transformer blocks or MLPs; set optim.name=adamw")
+        raise UserError(
+            "optim.name = muon, but this network has no trained matrices in transformer blocks or MLPs; set "
+            "optim.name=adamw"
+        )
     taken = {id(weight) for weight, _ in hidden}
     decayed: list[nn.Parameter] = []
     free: list[nn.Parameter] = []
@@ -60,6 +63,13 @@ def build_optimizer(module: nn.Module, config: OptimConfig) -> torch.optim.Optim
     fused = all(parameter.device.type in ("cpu", "cuda") for parameter in (*decayed, *free))
     adamw = torch.optim.AdamW(groups, lr=0.0, betas=config.betas, fused=fused)
     return Muon(adamw, [group | {"decays": True} for group in muon_groups(hidden)]) if hidden else adamw
+
+
+def moment_bytes(module: nn.Module, config: OptimConfig) -> int:
+    """Bytes of what the optimiser remembers of gradients: two moments of AdamW, one of Muon's matrices."""
+    once = {id(weight) for weight, _ in hidden_matrices(module)} if config.name == "muon" else set[int]()
+    trained = (parameter for parameter in module.parameters() if parameter.requires_grad)
+    return sum((1 if id(weight) in once else 2) * weight.numel() * weight.element_size() for weight in trained)
 
 
 def set_schedules(optimizer: torch.optim.Optimizer, config: OptimConfig, progress: Progress, batch_size: int) -> float:

@@ -57,9 +57,7 @@ class Plan:
         table = Table.grid(padding=(0, 2))
         table.add_row("arithmetic", f"{self.cost.flops / 1e9:,.1f} GFLOP per step and process")
         table.add_row("memory", f"about {self.needed_memory} per process, without prefetched images")
-        table.add_row(
-            "step", f"about {duration(self.cost.seconds)} on this {self.device.type}, extrapolated from few images"
-        )
+        table.add_row("step", f"about {duration(self.cost.seconds)} on this {self.device.type}, without views")
         table.add_row("epoch", f"about {duration(self.cost.seconds * steps_per_epoch)}")
         table.add_row("whole run", f"about {duration(3600 * self.hours)}")
         table.add_row("disk", f"about {size(self.disk)}")

@@ -150,7 +150,8 @@ def plan(recipe: Recipe, init: Init | None = None) -> Plan:
     assert isinstance(recipe.data.workers, int)
     stay = processes > 1 or trainer.accumulate > 1
     with training_threads(device, trained, processes, recipe.data.workers):
-        cost = step_cost(method.to(device), trainer.batch_size // processes, trainer.accumulate, gradients_stay=stay)
+        own = trainer.batch_size // processes
+        cost = step_cost(method.to(device), recipe.optim, own, trainer.accumulate, gradients_stay=stay)
     if trainer.minutes is not None:
         recipe = recipe.model_copy(update={"trainer": limited_to(trainer, cost.seconds)})
     memory = estimate_memory(recipe, trainer.batch_size // processes // trainer.accumulate, gradients_stay=stay)

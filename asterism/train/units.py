@@ -8,7 +8,9 @@ _TIMES = (("days", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def duration(seconds: float) -> str:
-    """At most two units: 3 days 4 h, 5 h 10 min, 12 min, 8.0 s."""
+    """At most two units: 3 days 4 h, 5 h 10 min, 12 min, 8.0 s, 45 ms."""
+    if 0 < seconds < 0.1:
+        return f"{1e3 * seconds:.0f} ms"
     if seconds < 10:
         return f"{seconds:.1f} s"
     for (name, length), (smaller, part) in itertools.pairwise(_TIMES):

@@ -12,8 +12,8 @@ NAMES = {
 _NOISE = 2.0  # percentage points by which two measurements of the same features may differ
 
 _TRY = (
-    "Try more steps (trainer.steps), optim.name=muon if the network is small, half or twice the optim.lr, and check "
-    "effective_rank and the entropies in `asterism report`"
+    "Try more steps (trainer.steps), optim.name=muon if the network is small and has AdamW, half or twice the "
+    "optim.lr, and check effective_rank and the entropies in `asterism report`"
 )
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from asterism.comparing import runner
-from asterism.comparing.compare import Planned, plan_study, run_study
+from asterism.comparing import compare, runner
+from asterism.comparing.compare import Comparison, Planned, plan_study, run_study
 from asterism.comparing.plan import Trial
+from asterism.errors import UserError
 
 STUDY = """
 steps: 4
@@ -62,6 +63,23 @@ def test_the_table_is_there_from_the_first_result(planned: Planned, monkeypatch:
     seen: dict[str, bool] = {}
     run_study(planned, 1, lambda words: seen.update({words: (planned.place.folder / "table.md").is_file()}))
     assert seen == {f"{name}-0: done": True for name in ("long", "short", "after-long", "after-short")}
+
+
+def test_a_table_that_cannot_be_written_stops_no_trial(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+    replace_trials(monkeypatch, lambda trial: started.append(trial.run))
+    write, failures = compare.write_comparison, iter([UserError("a run is being replaced")])
+
+    def failing_once(planned: Planned) -> Comparison:
+        for error in failures:
+            raise error
+        return write(planned)
+
+    monkeypatch.setattr(compare, "write_comparison", failing_once)
+    said: list[str] = []
+    run_study(planned, 1, said.append)
+    assert started == ["long", "short", "after-long", "after-short"]
+    assert said[0] == "the results so far could not be written: a run is being replaced"
 
 
 def test_an_unexpected_error_leaves_no_thread_waiting(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:

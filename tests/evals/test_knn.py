@@ -84,6 +84,7 @@ def test_unreadable_images_are_counted(folder: Path) -> None:
         ({"k": []}, "one or several"),
         ({"temperature": 0}, "knn.temperature = 0"),
         ({"label_share": 1.5}, "knn.label_share = 1.5"),
+        ({"feature": "quarters", "tokens": 4}, "quarters needs every patch; leave out tokens"),
         ({"label_shar": 0.1}, "did you mean 'knn.label_share'"),
     ],
 )

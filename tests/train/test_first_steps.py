@@ -32,8 +32,8 @@ def ends(records: list[dict[str, Any]], name: str) -> tuple[float, float]:
 @pytest.mark.slow
 def test_a_narrow_network_keeps_its_rank_and_does_not_get_worse(tmp_path: Path, real_data: Path) -> None:
     few = ["trainer.steps=40", "optim.warmup_epochs=0.01", "monitor.knn.bank=1000", "monitor.knn.queries=500"]
-    own = records("dino-cifar10", tmp_path / "width", real_data, *few)
     adamw = ["optim.name=adamw", "optim.lr=1e-3"]
+    own = records("dino-cifar10", tmp_path / "width", real_data, *few, *adamw)
     fixed = records("dino-cifar10", tmp_path / "timm", real_data, *few, *adamw, "backbone.init=timm")
     assert ends(own, "effective_rank")[1] > 2 * ends(fixed, "effective_rank")[1]
     before, after = ends(own, "knn")

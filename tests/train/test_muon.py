@@ -1,3 +1,4 @@
+import copy
 import math
 
 import pytest
@@ -120,6 +121,28 @@ def test_no_process_has_much_more_work_than_another() -> None:
     assert max(work) - min(work) <= 27
 
 
+def test_a_loaded_state_continues_as_the_original() -> None:
+    original = Network()
+    optimizer = build_optimizer(original, MUON)
+    steps(original, optimizer, MUON, [1])
+    loaded = Network()
+    loaded.load_state_dict(original.state_dict())
+    other = build_optimizer(loaded, MUON)
+    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for network, own in ((original, optimizer), (loaded, other)):
+        steps(network, own, MUON, [2])
+    for expected, found in zip(original.parameters(), loaded.parameters(), strict=True):
+        assert torch.equal(expected, found)
+
+
+def test_a_shared_matrix_is_updated_once() -> None:
+    network = Network()
+    network.blocks.append(Block(8, 2, qkv_bias=True))
+    network.blocks[1].mlp.fc1.weight = network.blocks[0].mlp.fc1.weight
+    weights = [id(weight) for weight, _ in hidden_matrices(network)]
+    assert len(weights) == len(set(weights)) == 7
+
+
 def test_frozen_weights_stay() -> None:
     network = Network()
     optimizer = build_optimizer(network, MUON)
@@ -132,7 +155,7 @@ def test_frozen_weights_stay() -> None:
 
 
 def test_a_network_without_hidden_matrices_is_refused() -> None:
-    with pytest.raises(UserError, match=r"no transformer blocks or MLPs; set optim.name=adamw"):
+    with pytest.raises(UserError, match=r"no trained matrices in transformer blocks or MLPs; set optim.name=adamw"):
         build_optimizer(nn.Linear(3, 4), MUON)
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import itertools
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ import torch
 from asterism.errors import UserError
 from asterism.train import building, start
 from asterism.train.cost import step_cost
+from asterism.train.optim import OptimConfig, build_optimizer, moment_bytes
 from asterism.train.pace import Pace
 from asterism.train.recipe import Recipe, load_recipe
 from asterism.train.units import duration, size
@@ -24,7 +25,7 @@ def test_the_cost_of_a_step_grows_with_its_images_and_leaves_the_method_unchange
     assert name in METHODS
     method = building.build_method(tiny_recipe(name))
     before = {key: value.clone() for key, value in method.state_dict().items()}
-    small, large = step_cost(method, 8), step_cost(method, 80)
+    small, large = step_cost(method, OptimConfig(), 2), step_cost(method, OptimConfig(), 20)
     assert all(value.equal(before[key]) for key, value in method.state_dict().items())
     assert all(parameter.grad is None for parameter in method.parameters())
     assert large.checkpoint == small.checkpoint
@@ -43,7 +44,7 @@ def test_flops_are_those_of_the_matrices() -> None:
     visible, patches, images = 4 + 1, 16 + 1, 10
     rows = {name: visible if name.startswith("backbone") else patches for name in matrices}
     least = sum(3 * 2 * p.numel() * rows[name] for name, p in matrices.items()) * images
-    flops = step_cost(method, images).flops
+    flops = step_cost(method, recipe.optim, images).flops
     assert 0.8 * least < flops < 1.5 * least  # attention adds a little, pixels need no gradient
 
 
@@ -57,13 +58,30 @@ def test_an_interruption_does_not_spoil_the_estimated_time(monkeypatch: pytest.M
         return loss(*given)
 
     monkeypatch.setattr(method, "loss", interrupted)
-    assert step_cost(method, 8).seconds < pause
+    assert step_cost(method, OptimConfig(), 8).seconds < pause
 
 
 def test_memory_covers_weights_gradients_and_moments() -> None:
     method = building.build_method(tiny_recipe("dino"))
     weights = sum(p.numel() * p.element_size() for p in method.parameters() if p.requires_grad)
-    assert step_cost(method, 4).memory > 4 * weights  # weights, gradients, two moments, and a teacher
+    assert step_cost(method, OptimConfig(), 4).memory > 4 * weights  # weights, gradients, two moments, and a teacher
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_moments_have_the_bytes_of_the_optimizers_state(name: Literal["adamw", "muon"]) -> None:
+    method, config = building.build_method(tiny_recipe("dino")), OptimConfig(name=name)
+    optimizer = build_optimizer(method, config)
+    for parameter in method.parameters():
+        parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
+    optimizer.step()
+    moments = (value for state in optimizer.state.values() for key, value in state.items() if key != "step")
+    assert sum(value.nbytes for value in moments) == moment_bytes(method, config)
+
+
+def test_the_optimizers_time_is_part_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    method, pause = building.build_method(tiny_recipe("mae")), 0.5
+    monkeypatch.setattr(torch.optim.AdamW, "step", lambda optimizer: time.sleep(pause))
+    assert step_cost(method, OptimConfig(), 8).seconds > pause
 
 
 def test_a_plan_estimates_the_cost_of_a_run() -> None:
@@ -126,6 +144,7 @@ def test_every_method_has_a_small_version(name: str, monkeypatch: pytest.MonkeyP
 
 def test_readable_durations_and_sizes() -> None:
     said = {
+        0.0451: "45 ms",
         0.21: "0.2 s",
         42: "42 s",
         725: "12 min",

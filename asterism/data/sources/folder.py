@@ -56,8 +56,10 @@ class Folder:
 
     @property
     def empty_subfolders(self) -> list[str]:
-        """Direct subfolders without an image, which is why the others are not taken for classes."""
-        return sorted(map(_text, _direct_subfolders(self.listing) - _top_folders(self.listing)))
+        """Direct subfolders without an image, if they are why the others are not taken for classes."""
+        filled = _top_folders(self.listing)
+        others_are_classes = len(filled) >= 2 and b"" not in filled
+        return sorted(map(_text, _direct_subfolders(self.listing) - filled)) if others_are_classes else []
 
     def keys(self) -> list[str]:
         return [self.key(index) for index in range(len(self))]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import model_validator
+
 from asterism.data import Source
 from asterism.evals.base import ProtocolConfig
 from asterism.features.extract import Extracted, Feature, extract, pooled
@@ -27,6 +29,12 @@ class PooledConfig(CroppedConfig):
 
     feature: Feature = "cls"  # class token; patches: mean patch; quarters: its four quarters; sparse: mean concept
     tokens: Count | None = None  # the encoder sees only so many patches, the same of every image; None: all
+
+    @model_validator(mode="after")
+    def _quarters_need_all_patches(self) -> PooledConfig:
+        if self.feature == "quarters" and self.tokens is not None:
+            raise ValueError("feature quarters needs every patch; leave out tokens, or choose cls or patches")
+        return self
 
 
 def pooled_vectors(config: PooledConfig, encoder: Encoder, source: Source) -> Extracted:

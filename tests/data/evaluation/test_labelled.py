@@ -65,6 +65,13 @@ def test_an_empty_class_is_named(tmp_path: Path) -> None:
         open_labelled(DataChoice(str(tmp_path)), 0.2, 0)
 
 
+def test_an_empty_folder_next_to_images_is_not_the_cause(tmp_path: Path) -> None:
+    write_colours(tmp_path, 2)
+    (tmp_path / "red" / "empty").mkdir()
+    with pytest.raises(UserError, match="has no labels, which are needed here; give a folder"):
+        open_labelled(DataChoice(str(tmp_path / "red")), 0.2, 0)
+
+
 def test_a_missing_split_is_reported(tmp_path: Path) -> None:
     write_colours(tmp_path, 3)
     with pytest.raises(UserError, match="no split 'test'"):
