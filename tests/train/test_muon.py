@@ -72,6 +72,7 @@ def test_the_rest_is_updated_as_by_adamw() -> None:
         assert torch.equal(network.get_parameter(name), expected.get_parameter(name)), name
 
 
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this version of PyTorch has no Muon")
 def test_torch_agrees_within_bfloat16() -> None:
     """PyTorch's Muon computes in bfloat16 and does not divide a fused qkv, so a plain matrix is compared."""
     network = Network()
