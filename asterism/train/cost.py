@@ -86,13 +86,15 @@ def _seconds(method: Method, images: int) -> float:
 
 
 def _optimizer_seconds(method: Method, optim: OptimConfig) -> float:
-    """Seconds of an update, which changes nothing at a learning rate of 0."""
+    """Seconds of an update, which changes nothing at a learning rate of 0; 0 if moments and gradients do not fit."""
     trained = [parameter for parameter in method.parameters() if parameter.requires_grad]
     optimizer = build_optimizer(method, optim)
-    for parameter in trained:
-        parameter.grad = torch.ones_like(parameter)
     try:
+        for parameter in trained:
+            parameter.grad = torch.ones_like(parameter)
         return _shortest(lambda: _finished(optimizer.step, _device(method)))
+    except torch.OutOfMemoryError:
+        return 0.0
     finally:
         for parameter in trained:
             parameter.grad = None

@@ -16,7 +16,7 @@ from asterism.train.pace import Pace
 from asterism.train.recipe import Recipe, load_recipe
 from asterism.train.units import duration, size
 from asterism.train.verdict import verdict
-from asterism.types import Losses
+from asterism.types import Batch, Losses, Progress
 from tests.train.tiny import METHODS, TEACHER, tiny_recipe
 
 
@@ -82,6 +82,24 @@ def test_the_optimizers_time_is_part_of_a_step(monkeypatch: pytest.MonkeyPatch) 
     method, pause = building.build_method(tiny_recipe("mae")), 0.5
     monkeypatch.setattr(torch.optim.AdamW, "step", lambda optimizer: time.sleep(pause))
     assert step_cost(method, OptimConfig(), 8).seconds > pause
+
+
+def test_a_plan_is_made_even_if_the_batch_and_the_moments_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = building.build_method(tiny_recipe("mae"))
+    loss = method.loss
+
+    def small_batches(batch: Batch, progress: Progress) -> Losses:
+        if len(batch.index) > 4:
+            raise torch.OutOfMemoryError("of a GPU")
+        return loss(batch, progress)
+
+    def no_room(optimizer: torch.optim.Optimizer) -> None:
+        raise torch.OutOfMemoryError("of a GPU")
+
+    monkeypatch.setattr(method, "loss", small_batches)
+    monkeypatch.setattr(torch.optim.AdamW, "step", no_room)
+    assert 0 < step_cost(method, OptimConfig(), 64).seconds < 60
+    assert all(parameter.grad is None for parameter in method.parameters())
 
 
 def test_a_plan_estimates_the_cost_of_a_run() -> None:

@@ -44,7 +44,8 @@ class Views:
         for size, numbers in self._by_size.items():
             pixels = torch.empty(len(numbers) * len(images), 3, size, size, dtype=torch.uint8)
             same = [(image, own[number]) for number in numbers for image, own in zip(images, parameters, strict=True)]
-            together = _LEVELS_AT_ONCE // pixels[0].numel() if pixels[0].numel() <= _SMALL else 1
+            levels = 3 * size**2
+            together = _LEVELS_AT_ONCE // levels if levels <= _SMALL else 1
             for first in range(0, len(same), together):
                 few, out = same[first : first + together], pixels[first : first + together]
                 cut([image for image, _ in few], [view.crop for _, view in few], out=out)
