@@ -19,10 +19,12 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from asterism.errors import UserError, explain_system_error
+from asterism.ops.shared_memory import Ends, SharedMemory
 
 T = TypeVar("T")
 
 _counts: Counter[str] | None = None  # bytes by collective, while `counted_bytes` is open
+_shared: SharedMemory | None = None  # of processes on the CPU of one machine, which exchange tensors through it
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"  # the network interface that gloo listens on
 _MEETING = timedelta(seconds=60)  # for processes that have already started
@@ -89,6 +91,8 @@ def all_gather_rows(tensor: Shaped[Tensor, "rows ..."]) -> Shaped[Tensor, "all_r
     _count("all-gather", tensor)
     if world_size() == 1:
         return tensor.detach()
+    if _shared is not None:
+        return _shared.gather(tensor.detach()).flatten(0, 1)
     sent = tensor.contiguous().to(_reachable(tensor))
     gathered = sent.new_empty((world_size() * len(tensor), *tensor.shape[1:]))
     dist.all_gather_into_tensor(gathered, sent)
@@ -170,11 +174,13 @@ def join_processes() -> None:
         dist.init_process_group("gloo")
 
 
-def join_local_processes(rank: int, size: int, port: int, listener: int | None) -> None:
+def join_local_processes(rank: int, size: int, port: int, listener: int | None, ends: Ends) -> None:
     """Join `size` processes on this machine, which meet at `port` on the loopback interface and nowhere else.
 
     listener: in the first process, the descriptor of a socket that already listens at that port.
+    ends: of the memory through which tensors are exchanged from now on.
     """
+    global _shared
     store = dist.TCPStore(  # type: ignore[attr-defined]
         "127.0.0.1", port, size, rank == 0, timeout=_MEETING, wait_for_workers=False, master_listen_fd=listener
     )
@@ -189,6 +195,16 @@ def join_local_processes(rank: int, size: int, port: int, listener: int | None) 
         os.environ.pop(_INTERFACE)
         if before is not None:
             os.environ[_INTERFACE] = before
+    _shared = SharedMemory(rank, size, ends)
+
+
+def shared_mean(gradients: Float[Tensor, " n"]) -> torch.futures.Future[Tensor]:
+    """The mean over the processes of `join_local_processes`, written into the given tensor; for DDP's hook."""
+    assert _shared is not None
+    _shared.mean_(gradients)
+    ready: torch.futures.Future[Tensor] = torch.futures.Future()
+    ready.set_result(gradients)
+    return ready
 
 
 def lost_connection(error: BaseException) -> bool:
@@ -198,7 +214,11 @@ def lost_connection(error: BaseException) -> bool:
 
 def leave_processes() -> bool:
     """Leave the process group; no collective communicates afterwards. Returns whether there was a group to leave."""
+    global _shared
     joined = _distributed()
+    if _shared is not None:
+        _shared.close()
+        _shared = None
     if joined:
         dist.destroy_process_group()
     return joined
@@ -230,6 +250,9 @@ def _device() -> torch.device:
 
 def _reduced(tensor: Tensor, operation: str) -> Tensor:
     _count("all-reduce", tensor)
+    if _shared is not None:
+        gathered = _shared.gather(tensor.detach())
+        return gathered.sum(dim=0, dtype=tensor.dtype) if operation == "sum" else gathered.amax(dim=0)
     result = tensor.detach().clone(memory_format=torch.contiguous_format)
     if world_size() > 1:
         sent = result.to(_reachable(tensor))

@@ -13,6 +13,7 @@ from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
 from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 from lightning_fabric.strategies.strategy import Strategy
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from asterism.errors import UserError
@@ -21,6 +22,7 @@ from asterism.ops.sharding import shard
 from asterism.train.processes import Place
 from asterism.train.recipe import TrainerConfig
 
+_ALL = 1024  # megabytes of gradients that are averaged at once: there is nothing to gain from overlapping on a CPU
 _FOR_PROCESSES = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE", "OMP_NUM_THREADS")
 
 
@@ -32,8 +34,10 @@ def launch(config: TrainerConfig, place: Place | None = None) -> Fabric:
     _check_accelerator(config)
     if place is not None:
         logging.getLogger("lightning_fabric.utilities.distributed").setLevel(logging.WARNING)  # it logs each process
-        collectives.join_local_processes(place.rank, place.size, place.port, place.listener)
-        strategy = _data_parallel(cluster_environment=place, process_group_backend="gloo")
+        collectives.join_local_processes(place.rank, place.size, place.port, place.listener, place.ends)
+        strategy = _SharedMemoryStrategy(
+            cluster_environment=place, process_group_backend="gloo", bucket_cap_mb=_ALL, **_own_buffers()
+        )
         fabric = Fabric(accelerator="cpu", devices=place.size, strategy=strategy)
         fabric.launch()
         return fabric
@@ -67,15 +71,24 @@ def _strategy(config: TrainerConfig) -> Strategy | str:
             tensor_parallel_size=1,
         )
     if config.strategy == "ddp" or _world_size(config) > 1:
-        return _data_parallel()
+        return DDPStrategy(**_own_buffers())
     return "auto"
 
 
-def _data_parallel(**options: Any) -> DDPStrategy:
-    """DDP without copying buffers in each step: methods keep centres and memory banks equal on all processes."""
+class _SharedMemoryStrategy(DDPStrategy):
+    """DDP whose gradients are averaged through memory that the processes share."""
+
+    def setup_module(self, module: nn.Module) -> DistributedDataParallel:
+        wrapped = super().setup_module(module)
+        wrapped.register_comm_hook(None, lambda _, bucket: collectives.shared_mean(bucket.buffer()))
+        return wrapped
+
+
+def _own_buffers() -> dict[str, Any]:
+    """The option of DDP that leaves buffers alone: methods keep centres and memory banks equal on all processes."""
     known = inspect.signature(DistributedDataParallel).parameters
-    copying = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # torch renamed it
-    return DDPStrategy(**options | {copying: False})
+    renamed = "forward_sync_buffers" in known  # by later versions of torch
+    return {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
 
 
 def _world_size(config: TrainerConfig) -> int:

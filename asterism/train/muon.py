@@ -4,9 +4,6 @@ AdamW scales every weight by itself, so a few dominant directions of the gradien
 Muon replaces the momentum U S Vᵀ of a matrix by U Vᵀ, which moves all directions equally far (Jordan et al., 2024).
 Small networks learn more from the same images this way (docs/results.md).
 
-On a CPU every process orthogonalises its share of the matrices and sends them to the others; on GPUs, where products
-are cheap, every process orthogonalises all.
-
 Updates are scaled to the root mean square of AdamW's, 0.2·√(longer side), so both share learning rate and weight decay
 (Liu et al., 2025). Patch embeddings, positions, tokens, norms, biases and prototypes stay with AdamW.
 """
@@ -21,8 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from asterism.ops.collectives import all_gather_rows, rank, world_size
-from asterism.ops.orthogonal import orthogonalize
+from asterism.train.shared_orthogonalization import orthogonalize_all
 
 _MOMENTUM = 0.95
 _ADAM_RMS = 0.2  # root mean square of an update of AdamW, in units of the learning rate
@@ -51,7 +47,7 @@ class Muon(torch.optim.Optimizer):
         directions = orthogonalize_all([self._ahead(group, weights) for group, weights in groups])
         for (group, weights), direction in zip(groups, directions, strict=True):
             scale = _ADAM_RMS * math.sqrt(max(direction.shape[1:]))
-            updates = direction.view(len(weights), *weights[0].shape).unbind()
+            updates = direction.reshape(len(weights), *weights[0].shape).unbind()
             torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
             torch._foreach_add_(weights, updates, alpha=-group["lr"] * scale)
         return loss
@@ -72,52 +68,6 @@ class Muon(torch.optim.Optimizer):
         return state["momentum"]
 
 
-def orthogonalize_all(stacks: Sequence[Float[Tensor, "_ _ _"]]) -> list[Float[Tensor, "_ _ _"]]:
-    """`orthogonalize` of every stack, which all processes hold, divided among them if that saves time."""
-    if world_size() == 1 or any(stack.device.type != "cpu" for stack in stacks):
-        return [orthogonalize(_fast(stack)).to(stack.dtype) for stack in stacks]
-    shares = divide([(len(stack), _work(*stack.shape[1:])) for stack in stacks], world_size())
-    sizes = [sum(len(rows) * stacks[number][0].numel() for number, rows in share.items()) for share in shares]
-    sent = torch.zeros(max(sizes))
-    place = 0
-    for number, rows in shares[rank()].items():
-        own = orthogonalize(stacks[number][rows]).flatten()
-        sent[place : place + len(own)] = own
-        place += len(own)
-    found = [torch.empty_like(stack) for stack in stacks]
-    for values, share in zip(all_gather_rows(sent[None]), shares, strict=True):
-        place = 0
-        for number, rows in share.items():
-            size = len(rows) * found[number][0].numel()
-            found[number][rows] = values[place : place + size].view(len(rows), *found[number].shape[1:])
-            place += size
-    return found
-
-
-def divide(stacks: Iterable[tuple[int, int]], processes: int) -> list[dict[int, list[int]]]:
-    """For each process, the matrices of each stack that it takes, so that all have about the same work.
-
-    stacks: the number of matrices, and the work for each. The largest are dealt first, always to whoever has least.
-
-    >>> divide([(3, 1), (1, 4)], processes=2)
-    [{1: [0]}, {0: [0, 1, 2]}]
-    """
-    shares: list[dict[int, list[int]]] = [{} for _ in range(processes)]
-    totals = [0] * processes
-    matrices = [(work, number, row) for number, (count, work) in enumerate(stacks) for row in range(count)]
-    for work, number, row in sorted(matrices, key=lambda matrix: -matrix[0]):
-        least = totals.index(min(totals))
-        totals[least] += work
-        shares[least].setdefault(number, []).append(row)
-    return shares
-
-
-def _work(rows: int, columns: int) -> int:
-    """Multiplications of a Newton–Schulz iteration."""
-    short, long = sorted((rows, columns))
-    return short**2 * (2 * long + short)
-
-
 def hidden_matrices(module: nn.Module) -> Iterator[tuple[Tensor, int]]:
     """The trained matrices inside transformer blocks and heads' MLPs, and how many maps are stacked in each."""
     seen: set[int] = set()  # weights may be shared
@@ -135,8 +85,3 @@ def muon_groups(matrices: Iterable[tuple[Tensor, int]]) -> list[dict[str, Any]]:
     for weight, parts in matrices:
         groups.setdefault((weight.shape, parts), {"params": [], "parts": parts})["params"].append(weight)
     return list(groups.values())
-
-
-def _fast(matrices: Tensor) -> Tensor:
-    """In bfloat16 on a GPU, as published; CPUs rarely multiply it fast."""
-    return matrices.bfloat16() if matrices.device.type == "cuda" else matrices

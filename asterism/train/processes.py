@@ -32,6 +32,7 @@ from lightning_fabric.plugins.environments.cluster_environment import ClusterEnv
 
 from asterism.errors import Interrupted, UserError, explain_system_error
 from asterism.ops import collectives
+from asterism.ops.shared_memory import Ends, open_ends
 from asterism.train import checkpoint
 
 _PATIENCE = 20.0  # seconds that the other processes get to exit before they are killed
@@ -68,6 +69,7 @@ class Place(ClusterEnvironment):
     rank: int
     size: int
     port: int
+    ends: Ends  # of the memory that the processes share
     listener: int | None = None  # in the first process: the descriptor of the socket that listens at the port
 
     @property
@@ -123,12 +125,17 @@ def started_processes(request: Request, size: int) -> Iterator[Place]:
         meeting.bind(("127.0.0.1", 0))
         meeting.listen(size)
         port = int(meeting.getsockname()[1])
-        others = [_start(request, Place(rank, size, port)) for rank in range(1, size)]
+        first, *rest = open_ends(size)
+        try:
+            others = [_start(request, Place(rank, size, port, ends)) for rank, ends in enumerate(rest, start=1)]
+        finally:
+            for ends in rest:
+                ends.close()
         watch = _Watch(others)
         try:
             watch.wait_until_ready()
             watch.start()
-            yield Place(0, size, port, os.dup(meeting.fileno()))
+            yield Place(0, size, port, first, os.dup(meeting.fileno()))
         except RuntimeError as error:
             reason = _exit_reason(others)
             if reason is None:
@@ -136,6 +143,7 @@ def started_processes(request: Request, size: int) -> Iterator[Place]:
             raise UserError(f"{reason}. {_resumable(request)}") from error
         finally:
             had_joined = collectives.leave_processes()
+            first.close()
             watch.stop()
             _end(others, _PATIENCE if had_joined else 0.0)
 
@@ -171,7 +179,7 @@ def _start(request: Request, place: Place) -> _Other:
         [sys.executable, "-m", "asterism.train.processes"],
         stdin=subprocess.PIPE,
         env=environment,
-        pass_fds=(sender,),
+        pass_fds=(sender, place.ends.memory, *place.ends.wires),
     )
     os.close(sender)
     os.set_blocking(receiver, False)
@@ -295,7 +303,7 @@ class _Heart:
 def _main() -> None:
     """One of the other processes. It prints no errors, because the first process does, unless that one is gone."""
     values = json.load(sys.stdin)
-    request, place = Request(**values["request"]), Place(**values["place"])
+    request, place = Request(**values["request"]), Place(**values["place"] | {"ends": Ends(**values["place"]["ends"])})
     if isinstance(request.init, dict):
         request = replace(request, init=Init(**request.init))
     heart = _Heart(values["heartbeats"], request)

@@ -37,3 +37,18 @@ def test_scale_does_not_matter_and_zero_stays_zero() -> None:
 def test_matrices_of_a_batch_do_not_affect_each_other() -> None:
     matrices = drawn(3, 4, 6)
     torch.testing.assert_close(orthogonalize(matrices)[1:2], orthogonalize(matrices[1:2]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(3, 24, 96), (3, 96, 24), (2, 16, 25)])
+def test_long_matrices_agree_with_iterations_on_the_matrix(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
+    """Singular values over six orders of magnitude, as gradients have: the Gram matrix squares them."""
+    matrices = drawn(*shape)
+    u, values, v = torch.linalg.svd(matrices, full_matrices=False)
+    matrices = ((u * torch.logspace(0, -6, values.shape[-1], dtype=torch.float64)) @ v).to(dtype)
+    expected = matrices.double() / matrices.double().norm(dim=(-2, -1), keepdim=True)
+    for _ in range(5):
+        gram = expected @ expected.mT
+        expected = 3.4445 * expected - 4.7750 * gram @ expected + 2.0315 * gram @ gram @ expected
+    tolerance = 2e-3 if dtype == torch.float32 else 1e-9
+    torch.testing.assert_close(orthogonalize(matrices).double(), expected, rtol=0, atol=tolerance)

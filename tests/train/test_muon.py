@@ -10,9 +10,10 @@ from asterism.errors import UserError
 from asterism.ops.orthogonal import orthogonalize
 from asterism.train import optim
 from asterism.train.building import build_method
-from asterism.train.muon import divide, hidden_matrices, orthogonalize_all
+from asterism.train.muon import hidden_matrices
 from asterism.train.optim import OptimConfig, build_optimizer, set_schedules
 from asterism.train.recipe import load_recipe
+from asterism.train.shared_orthogonalization import divide, orthogonalize_all
 from asterism.types import Progress
 from tests import distributed
 
