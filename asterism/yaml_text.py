@@ -1,7 +1,6 @@
 """YAML as settings are written in it, with the traps of YAML 1.1 removed.
 
 - 3e-4 is a number and 2026-11-16 is text. YAML 1.1 reads them the other way round.
-- on, off, yes, no are text (`trainer.compile=on`, a class called no). YAML 1.1 reads them as true and false.
 - A key may occur once in a mapping; YAML 1.1 silently takes the last.
 - Nesting, the size after all aliases are replaced, and the digits of a number are limited, so that a short text cannot
   take minutes or gigabytes.
@@ -76,14 +75,10 @@ class _Loader(yaml.SafeLoader):
         return super().construct_yaml_int(node)
 
 
-_OTHERWISE = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:bool")
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _OTHERWISE]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"^(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)$"),

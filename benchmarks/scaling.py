@@ -1,4 +1,4 @@
-"""Training with 1, 2 and 4 gloo processes on this machine: images per second, and CPU time per image.
+"""Training with 1, 2 and 4 processes on this machine: images per second, and CPU time per image.
 
     python benchmarks/scaling.py [--recipe dino] [--processes 1 2 4] [--steps 30] [--images 32]
 

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import socket
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -32,7 +35,7 @@ def main() -> None:
     torch.set_num_threads(1)
     if arguments.as_process:
         rank, port, memory, wires = json.loads(arguments.as_process)
-        measure(rank, arguments.processes, port, Ends(memory, tuple(wires)), arguments.repeats)
+        measure(rank, arguments.processes, port, Ends(memory, wires), arguments.repeats)
         return
     store = dist.TCPStore("127.0.0.1", 0, arguments.processes, is_master=True, wait_for_workers=False)
     first, *rest = open_ends(arguments.processes)
@@ -52,6 +55,8 @@ def main() -> None:
 
 def measure(rank: int, processes: int, port: int, ends: Ends, repeats: int, store: dist.TCPStore | None = None) -> None:
     store = store or dist.TCPStore("127.0.0.1", port, processes, is_master=False)
+    loopback = next(name for _, name in socket.if_nameindex() if name in ("lo", "lo0"))
+    os.environ["GLOO_SOCKET_IFNAME"] = loopback
     dist.init_process_group("gloo", store=store, rank=rank, world_size=processes)
     shared = SharedMemory(rank, processes, ends)
     for size in SIZES:
@@ -68,9 +73,9 @@ def measure(rank: int, processes: int, port: int, ends: Ends, repeats: int, stor
     dist.destroy_process_group()
 
 
-def seconds(action: object) -> float:
+def seconds(action: Callable[[], object]) -> float:
     before = time.perf_counter()
-    action()  # type: ignore[operator]
+    action()
     return time.perf_counter() - before
 
 

@@ -19,7 +19,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from asterism.errors import UserError, explain_system_error
-from asterism.ops.shared_memory import Ends, SharedMemory
+from asterism.ops.shared_memory import Disconnected, Ends, SharedMemory
 
 T = TypeVar("T")
 
@@ -92,7 +92,7 @@ def all_gather_rows(tensor: Shaped[Tensor, "rows ..."]) -> Shaped[Tensor, "all_r
     if world_size() == 1:
         return tensor.detach()
     if _shared is not None:
-        return _shared.gather(tensor.detach()).flatten(0, 1)
+        return _shared.gather(tensor).flatten(0, 1)
     sent = tensor.contiguous().to(_reachable(tensor))
     gathered = sent.new_empty((world_size() * len(tensor), *tensor.shape[1:]))
     dist.all_gather_into_tensor(gathered, sent)
@@ -180,7 +180,6 @@ def join_local_processes(rank: int, size: int, port: int, listener: int | None, 
     listener: in the first process, the descriptor of a socket that already listens at that port.
     ends: of the memory through which tensors are exchanged from now on.
     """
-    global _shared
     store = dist.TCPStore(  # type: ignore[attr-defined]
         "127.0.0.1", port, size, rank == 0, timeout=_MEETING, wait_for_workers=False, master_listen_fd=listener
     )
@@ -195,11 +194,22 @@ def join_local_processes(rank: int, size: int, port: int, listener: int | None, 
         os.environ.pop(_INTERFACE)
         if before is not None:
             os.environ[_INTERFACE] = before
-    _shared = SharedMemory(rank, size, ends)
+    share_memory(ends)
+
+
+def share_memory(ends: Ends) -> None:
+    """From now on, tensors are exchanged through shared memory. All processes must be on the CPU of one machine."""
+    global _shared
+    _shared = SharedMemory(rank(), world_size(), ends)
+
+
+def shares_memory() -> bool:
+    """Whether the processes exchange tensors through shared memory."""
+    return _shared is not None
 
 
 def shared_mean(gradients: Float[Tensor, " n"]) -> torch.futures.Future[Tensor]:
-    """The mean over the processes of `join_local_processes`, written into the given tensor; for DDP's hook."""
+    """The mean over processes that share memory, written into the given tensor: a result for DDP's hook."""
     assert _shared is not None
     _shared.mean_(gradients)
     ready: torch.futures.Future[Tensor] = torch.futures.Future()
@@ -209,7 +219,7 @@ def shared_mean(gradients: Float[Tensor, " n"]) -> torch.futures.Future[Tensor]:
 
 def lost_connection(error: BaseException) -> bool:
     """Whether a collective failed because another process ended, or did not answer in time."""
-    return isinstance(error, dist.DistError) or any(word in str(error) for word in _LOST)
+    return isinstance(error, (dist.DistError, Disconnected)) or any(word in str(error) for word in _LOST)
 
 
 def leave_processes() -> bool:
@@ -251,7 +261,7 @@ def _device() -> torch.device:
 def _reduced(tensor: Tensor, operation: str) -> Tensor:
     _count("all-reduce", tensor)
     if _shared is not None:
-        gathered = _shared.gather(tensor.detach())
+        gathered = _shared.gather(tensor)
         return gathered.sum(dim=0, dtype=tensor.dtype) if operation == "sum" else gathered.amax(dim=0)
     result = tensor.detach().clone(memory_format=torch.contiguous_format)
     if world_size() > 1:

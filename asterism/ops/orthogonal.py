@@ -10,11 +10,11 @@ from torch import Tensor
 # steep: five rounds take values from 1e-2 … 1 to about 0.7 … 1.2, though never to exactly 1 (Jordan et al., 2024).
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 
-_LONG = 1.5  # ratio of the sides from which `_through_gram` needs fewer multiplications: 4 q + 34 < 20 q + 10
-_PRECISE = 1e-6  # machine epsilon that it needs; bfloat16 is too coarse for powers of the Gram matrix
+_PRECISE = 1e-6  # machine epsilon that `_through_gram` needs; bfloat16 is too coarse for powers of the Gram matrix
+_ROUNDS = 5  # up to which it is sound: rounding may leave eigenvalues just below zero, and they grow twelvefold a round
 
 
-def orthogonalize(matrices: Float[Tensor, "n r c"], rounds: int = 5) -> Float[Tensor, "n r c"]:
+def orthogonalize(matrices: Float[Tensor, "n r c"], rounds: int = _ROUNDS) -> Float[Tensor, "n r c"]:
     """U Vᵀ of each matrix U S Vᵀ, with singular values near 1 instead of exactly 1, by Newton–Schulz iterations.
 
     Only products are needed, no decomposition:
@@ -26,9 +26,24 @@ def orthogonalize(matrices: Float[Tensor, "n r c"], rounds: int = 5) -> Float[Te
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices  # the Gram matrix of the shorter side is the smaller one
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
-    long = x.shape[-1] > _LONG * x.shape[-2] and torch.finfo(x.dtype).eps <= _PRECISE
-    x = _through_gram(x, rounds) if long else _iterated(x, rounds)
+    sound = rounds <= _ROUNDS and torch.finfo(x.dtype).eps <= _PRECISE
+    cheaper = _gram_products(*x.shape[-2:]) < _iterated_products(*x.shape[-2:])
+    x = _through_gram(x, rounds) if sound and cheaper else _iterated(x, rounds)
     return x.mT if tall else x
+
+
+def multiplications(rows: int, columns: int) -> int:
+    """What `orthogonalize` needs for a matrix of this shape in float32."""
+    short, long = sorted((rows, columns))
+    return min(_iterated_products(short, long), _gram_products(short, long))
+
+
+def _iterated_products(short: int, long: int) -> int:
+    return _ROUNDS * short**2 * (2 * long + short)
+
+
+def _gram_products(short: int, long: int) -> int:
+    return short**2 * (2 * long + (4 * _ROUNDS - 3) * short)
 
 
 def _iterated(x: Float[Tensor, "n r c"], rounds: int) -> Float[Tensor, "n r c"]:
@@ -40,9 +55,9 @@ def _iterated(x: Float[Tensor, "n r c"], rounds: int) -> Float[Tensor, "n r c"]:
 
 
 def _through_gram(x: Float[Tensor, "n r c"], rounds: int) -> Float[Tensor, "n r c"]:
-    """The same with one product for each long side: P X has the Gram matrix P G P, so that all rounds happen there.
+    """The same with two long products in all: P X has the Gram matrix P G P, so that the rounds happen there.
 
-    What rounding does to small eigenvalues of G changes P, which is nearly a I for them, hardly at all.
+    Rounding changes small eigenvalues of G. In few rounds this hardly changes P, which is nearly a I for them.
     """
     gram, total = x @ x.mT, None
     for number in range(rounds):

@@ -5,16 +5,19 @@ that several processes of a CPU train, this takes a fraction of the time of a co
 (`benchmarks/shared_memory.py`).
 
 The slots exist twice, and exchanges use the two sets in turn. A process that returns to a set has finished the exchange
-in between, which every other process joined only after it had read its fill of this set.
+in between, which every other process joined only after it had read what it needs from this set.
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import socket
+import struct
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,45 +27,65 @@ from torch import Tensor
 _SLOT = 1 << 24  # bytes; pages that are never written take no memory. Larger tensors are exchanged piece by piece
 _SETS = 2
 _MOMENT = 2e-4  # seconds; waking a process that sleeps takes about as long
-_LOST = "Connection closed by peer: another process has ended"
+_WORD = struct.Struct("q")  # what processes tell each other: the bytes that each of them has written
+
+
+class Disconnected(RuntimeError):
+    """Another process has ended, or left."""
 
 
 @dataclass(frozen=True)
 class Ends:
-    """What a process needs to take part: descriptors of the memory and of its wires, to each other process or to the
-    first one. They can be inherited."""
+    """What a process needs to take part: descriptors of the memory and of its wires.
+
+    The first process has a wire to each of the others; they have one, to the first.
+    """
 
     memory: int
-    wires: tuple[int, ...]
+    wires: Sequence[int]
 
     def close(self) -> None:
         for descriptor in (self.memory, *self.wires):
             os.close(descriptor)
 
 
+def open_ends(size: int) -> list[Ends]:
+    """The ends for each of `size` processes. Whoever passes them on closes its own copies: a process that ends is only
+    noticed when nobody else holds its wire."""
+    memory = _memory_file(_SETS * size * _SLOT)
+    pairs = [[end.detach() for end in socket.socketpair()] for _ in range(size - 1)]
+    first = Ends(memory, [near for near, _ in pairs])
+    return [first, *(Ends(os.dup(memory), [far]) for _, far in pairs)]
+
+
 class SharedMemory:
     """The shared slots, as the process of this rank sees them."""
 
     def __init__(self, rank: int, size: int, ends: Ends) -> None:
+        """The descriptors are duplicated, and remain the caller's to close."""
         self._rank, self._size = rank, size
         self._wires = [socket.socket(fileno=os.dup(wire)) for wire in ends.wires]
+        for wire in self._wires:
+            wire.settimeout(None)  # whatever the program's default is
         slots = torch.frombuffer(mmap.mmap(ends.memory, _SETS * size * _SLOT), dtype=torch.uint8)
         self._sets = slots.view(_SETS, size, _SLOT)
         self._exchanges = 0
 
+    @torch.no_grad()
     def gather(self, tensor: Shaped[Tensor, ...]) -> Shaped[Tensor, "size ..."]:
         """The tensors of all processes in the order of ranks; their shapes have to be the same."""
         gathered = tensor.new_empty(self._size, *tensor.shape)
-        rows = gathered.view(self._size, tensor.numel())
+        rows, values = gathered.view(self._size, tensor.numel()), tensor.reshape(-1)
         at_once = _SLOT // tensor.element_size()
-        for first in range(0, tensor.numel(), at_once):
-            piece = rows[:, first : first + at_once]
-            slots = self._next_slots().view(tensor.dtype)[:, : piece.shape[1]]
-            slots[self._rank] = tensor.reshape(-1)[first : first + at_once]
-            self._wait()
-            piece.copy_(slots)
+        for first in range(0, len(values), at_once):
+            piece = values[first : first + at_once]
+            slots = self._next_slots().view(tensor.dtype)[:, : len(piece)]
+            slots[self._rank] = piece
+            self._wait(piece)
+            rows[:, first : first + at_once] = slots
         return gathered
 
+    @torch.no_grad()
     def mean_(self, values: Float[Tensor, " n"]) -> None:
         """Replace each value by its mean over the processes, equal to the bit on all of them.
 
@@ -71,71 +94,60 @@ class SharedMemory:
         for piece in torch.split(values, _SLOT // values.element_size()):
             slots = self._next_slots().view(values.dtype)[:, : len(piece)]
             slots[self._rank] = piece
-            self._wait()
+            self._wait(piece)
             parts = slots.tensor_split(self._size, dim=1)
             parts[self._rank][self._rank] = parts[self._rank].mean(dim=0)
-            self._wait()
+            self._wait(piece)
             torch.cat([part[rank] for rank, part in enumerate(parts)], out=piece)
 
     def close(self) -> None:
-        """Hang up: processes that still wait for this one get an error."""
+        """Hang up, also for copies of the wires in other processes, such as data workers."""
         for wire in self._wires:
+            with contextlib.suppress(OSError):  # the other side was faster
+                wire.shutdown(socket.SHUT_RDWR)
             wire.close()
 
     def _next_slots(self) -> UInt8[Tensor, "size slot"]:
         self._exchanges += 1
         return self._sets[self._exchanges % _SETS]
 
-    def _wait(self) -> None:
-        """Wait until every process has arrived here. The first one hears from all the others, then answers them."""
-        if self._rank > 0:
-            self._tell()
-        self._hear()
-        if self._rank == 0:
-            self._tell()
-
-    def _tell(self) -> None:
+    def _wait(self, written: Tensor) -> None:
+        """Wait until every process has written as much. The first one hears from all the others, then answers them."""
+        word = _WORD.pack(written.nbytes)
         try:
-            for wire in self._wires:
-                wire.sendall(b".")
+            if self._rank > 0:
+                self._tell(word)
+            heard = [_next_word(wire) for wire in self._wires]
+            if self._rank == 0:
+                self._tell(word)
         except OSError as error:
-            raise RuntimeError(_LOST) from error
+            raise Disconnected("another process has ended") from error
+        if not all(heard):
+            raise Disconnected("another process has ended")
+        assert heard == [word] * len(heard), "processes exchange tensors of different sizes"
 
-    def _hear(self) -> None:
+    def _tell(self, word: bytes) -> None:
         for wire in self._wires:
-            try:
-                heard = _ready(wire) or wire.recv(1)
-            except OSError as error:
-                raise RuntimeError(_LOST) from error
-            if not heard:
-                raise RuntimeError(_LOST)
+            wire.sendall(word)
 
 
-def _ready(wire: socket.socket) -> bytes:
-    """What arrives within a moment. Asking again and again is faster than being woken up."""
+def _next_word(wire: socket.socket) -> bytes:
+    """The next word that arrives, empty if the other side has hung up.
+
+    At first it asks again and again, which is faster than being woken up.
+    """
     end = time.perf_counter() + _MOMENT
     while time.perf_counter() < end:
-        try:
-            return wire.recv(1, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            continue
-    return b""
-
-
-def open_ends(size: int) -> list[Ends]:
-    """The ends for each of `size` processes. Whoever passes them on closes its own copies: a process that ends is only
-    noticed when nobody else holds its wire."""
-    memory = _memory_file(_SETS * size * _SLOT)
-    pairs = [[end.detach() for end in socket.socketpair()] for _ in range(size - 1)]
-    first = Ends(memory, tuple(near for near, _ in pairs))
-    return [first, *(Ends(os.dup(memory), (far,)) for _, far in pairs)]
+        with contextlib.suppress(BlockingIOError):
+            return wire.recv(_WORD.size, socket.MSG_DONTWAIT)
+    return wire.recv(_WORD.size, socket.MSG_WAITALL)
 
 
 def _memory_file(size: int) -> int:
     """The descriptor of a file without a name. Linux keeps it in memory, and no mount limits its size."""
-    if hasattr(os, "memfd_create"):
+    try:
         descriptor = os.memfd_create("asterism")
-    else:
+    except (AttributeError, OSError):  # another system, or one that forbids it
         with tempfile.TemporaryFile() as file:
             descriptor = os.dup(file.fileno())
     os.ftruncate(descriptor, size)

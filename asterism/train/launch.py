@@ -22,7 +22,7 @@ from asterism.ops.sharding import shard
 from asterism.train.processes import Place
 from asterism.train.recipe import TrainerConfig
 
-_ALL = 1024  # megabytes of gradients that are averaged at once: there is nothing to gain from overlapping on a CPU
+_BUCKET_MB = 1024  # gradients averaged at once in shared memory: there is nothing to gain from overlapping on a CPU
 _FOR_PROCESSES = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE", "OMP_NUM_THREADS")
 
 
@@ -35,9 +35,7 @@ def launch(config: TrainerConfig, place: Place | None = None) -> Fabric:
     if place is not None:
         logging.getLogger("lightning_fabric.utilities.distributed").setLevel(logging.WARNING)  # it logs each process
         collectives.join_local_processes(place.rank, place.size, place.port, place.listener, place.ends)
-        strategy = _SharedMemoryStrategy(
-            cluster_environment=place, process_group_backend="gloo", bucket_cap_mb=_ALL, **_own_buffers()
-        )
+        strategy = _data_parallel(cluster_environment=place, process_group_backend="gloo")
         fabric = Fabric(accelerator="cpu", devices=place.size, strategy=strategy)
         fabric.launch()
         return fabric
@@ -71,8 +69,17 @@ def _strategy(config: TrainerConfig) -> Strategy | str:
             tensor_parallel_size=1,
         )
     if config.strategy == "ddp" or _world_size(config) > 1:
-        return DDPStrategy(**_own_buffers())
+        return _data_parallel()
     return "auto"
+
+
+def _data_parallel(**options: Any) -> DDPStrategy:
+    """DDP without copying buffers in each step: methods keep centres and memory banks equal on all processes."""
+    known = inspect.signature(DistributedDataParallel).parameters
+    copying = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # torch renamed it
+    if collectives.shares_memory():
+        return _SharedMemoryStrategy(bucket_cap_mb=_BUCKET_MB, **options | {copying: False})
+    return DDPStrategy(**options | {copying: False})
 
 
 class _SharedMemoryStrategy(DDPStrategy):
@@ -82,13 +89,6 @@ class _SharedMemoryStrategy(DDPStrategy):
         wrapped = super().setup_module(module)
         wrapped.register_comm_hook(None, lambda _, bucket: collectives.shared_mean(bucket.buffer()))
         return wrapped
-
-
-def _own_buffers() -> dict[str, Any]:
-    """The option of DDP that leaves buffers alone: methods keep centres and memory banks equal on all processes."""
-    known = inspect.signature(DistributedDataParallel).parameters
-    renamed = "forward_sync_buffers" in known  # by later versions of torch
-    return {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
 
 
 def _world_size(config: TrainerConfig) -> int:

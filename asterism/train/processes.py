@@ -1,8 +1,9 @@
 """Training on a CPU with several processes on this machine.
 
 A small network has small matrices. Threads that share a matrix synchronise after every operation; processes that share
-a batch synchronise once per step, to average their gradients (`benchmarks/threads.py` measures both). The losses are
-those of a single process, up to the order of summation.
+a batch synchronise once per step, to average their gradients (`benchmarks/threads.py` measures both). They meet on the
+loopback interface and exchange tensors through memory that only they hold. The losses are those of a single process, up
+to the order of summation.
 
 The first process is the one that the user started: a command, a script or a notebook. The others run
 `python -m asterism.train.processes`, read the request from standard input, and end when the first one ends. Each sends
@@ -121,18 +122,18 @@ class _Other:
 @contextlib.contextmanager
 def started_processes(request: Request, size: int) -> Iterator[Place]:
     """Start the other `size - 1` processes, give the place of this one, and end the others on exit."""
-    with socket.socket() as meeting:
+    others: list[_Other] = []
+    watch = _Watch(others)
+    with socket.socket() as meeting, contextlib.ExitStack() as ends_held:
         meeting.bind(("127.0.0.1", 0))
         meeting.listen(size)
         port = int(meeting.getsockname()[1])
         first, *rest = open_ends(size)
+        ends_held.callback(first.close)
         try:
-            others = [_start(request, Place(rank, size, port, ends)) for rank, ends in enumerate(rest, start=1)]
-        finally:
-            for ends in rest:
-                ends.close()
-        watch = _Watch(others)
-        try:
+            for rank, ends in enumerate(rest, start=1):
+                with contextlib.closing(ends):
+                    others.append(_start(request, Place(rank, size, port, ends)))
             watch.wait_until_ready()
             watch.start()
             yield Place(0, size, port, first, os.dup(meeting.fileno()))
@@ -143,7 +144,6 @@ def started_processes(request: Request, size: int) -> Iterator[Place]:
             raise UserError(f"{reason}. {_resumable(request)}") from error
         finally:
             had_joined = collectives.leave_processes()
-            first.close()
             watch.stop()
             _end(others, _PATIENCE if had_joined else 0.0)
 

@@ -40,6 +40,14 @@ class TrainerConfig(Config):
     compile: Literal["auto", "on", "off"] = "auto"  # blocks, heads, losses; auto: on CUDA devices
     seed: Seed = 0
 
+    @field_validator("compile", "precision", mode="before")
+    @classmethod
+    def _words(cls, value: Any) -> Any:
+        """YAML reads on and off as truth values, and 32 as a number."""
+        if isinstance(value, bool):
+            return "on" if value else "off"
+        return str(value) if isinstance(value, int) else value
+
     @model_validator(mode="after")
     def _one_length(self) -> TrainerConfig:
         epochs = None if self.epochs == "auto" else self.epochs

@@ -13,29 +13,36 @@ from jaxtyping import Float
 from torch import Tensor
 
 from asterism.ops.collectives import all_gather_rows, rank, world_size
-from asterism.ops.orthogonal import orthogonalize
+from asterism.ops.orthogonal import multiplications, orthogonalize
 
 
 def orthogonalize_all(stacks: Sequence[Float[Tensor, "_ _ _"]]) -> list[Float[Tensor, "_ _ _"]]:
     """`orthogonalize` of every stack of matrices, which all processes hold."""
-    wide = [stack.mT if _is_tall(stack) else stack for stack in stacks]
-    shapes = dict.fromkeys(stack.shape[1:] for stack in wide)
-    same = [[stack for stack in wide if stack.shape[1:] == shape] for shape in shapes]
-    found = _orthogonalize_each([torch.cat(some) for some in same])
-    split = (torch.split(values, [len(stack) for stack in some]) for values, some in zip(found, same, strict=True))
-    parts = {shape: iter(some) for shape, some in zip(shapes, split, strict=True)}
-    wide = [next(parts[stack.shape[1:]]) for stack in wide]
-    return [values.mT if _is_tall(stack) else values for values, stack in zip(wide, stacks, strict=True)]
+    same: dict[torch.Size, list[int]] = {}  # numbers of the stacks of each shape, laid on its longer side
+    for number, stack in enumerate(stacks):
+        same.setdefault(_wide(stack).shape[1:], []).append(number)
+    joined = (torch.cat([_wide(stacks[number]) for number in numbers]) for numbers in same.values())
+    if world_size() > 1 and all(stack.device.type == "cpu" for stack in stacks):
+        results: Iterable[Tensor] = _divided(list(joined))
+    else:  # one shape at a time, to save memory
+        results = (orthogonalize(_fast(matrices)).to(matrices.dtype) for matrices in joined)
+    found: dict[int, Tensor] = {}
+    for numbers, values in zip(same.values(), results, strict=True):
+        for number, part in zip(numbers, torch.split(values, [len(stacks[n]) for n in numbers]), strict=True):
+            found[number] = part.mT if _is_tall(stacks[number]) else part
+    return [found[number] for number in range(len(stacks))]
 
 
 def _is_tall(stack: Tensor) -> bool:
     return stack.shape[1] > stack.shape[2]
 
 
-def _orthogonalize_each(stacks: Sequence[Float[Tensor, "_ _ _"]]) -> list[Float[Tensor, "_ _ _"]]:
-    """The work is divided among the processes if that saves time."""
-    if world_size() == 1 or any(stack.device.type != "cpu" for stack in stacks):
-        return [orthogonalize(_fast(stack)).to(stack.dtype) for stack in stacks]
+def _wide(stack: Tensor) -> Tensor:
+    return stack.mT if _is_tall(stack) else stack
+
+
+def _divided(stacks: Sequence[Float[Tensor, "_ _ _"]]) -> list[Float[Tensor, "_ _ _"]]:
+    """The same matrices, orthogonalised by whoever has least to do."""
     shares = divide([(len(stack), _work(*stack.shape[1:])) for stack in stacks], world_size())
     sizes = [sum(len(rows) * stacks[number][0].numel() for number, rows in share.items()) for share in shares]
     sent = torch.zeros(max(sizes))
@@ -73,9 +80,8 @@ def divide(stacks: Iterable[tuple[int, int]], processes: int) -> list[dict[int, 
 
 
 def _work(rows: int, columns: int) -> int:
-    """About the time that `orthogonalize` needs: multiplications, and more for small matrices, which waste some."""
-    short, long = sorted((rows, columns))
-    return short * (short + 64) * min(10 * long + 5 * short, 2 * long + 17 * short)
+    """About the time for a matrix: its multiplications, and more if it is small, since small products waste some."""
+    return multiplications(rows, columns) * (64 + min(rows, columns)) // min(rows, columns)
 
 
 def _fast(matrices: Tensor) -> Tensor:

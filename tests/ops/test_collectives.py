@@ -1,9 +1,17 @@
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
 from asterism.errors import UserError
 from asterism.ops import collectives
+from tests import distributed
 from tests.distributed import run
+
+both_ways = pytest.mark.parametrize(
+    "run", [distributed.run, distributed.run_sharing_memory], ids=["gloo", "shared memory"]
+)
 
 
 def test_a_single_process_changes_nothing() -> None:
@@ -47,7 +55,8 @@ def _everything() -> dict[str, object]:
     return result
 
 
-def test_two_processes_exchange_values() -> None:
+@both_ways
+def test_two_processes_exchange_values(run: Callable[..., list[Any]]) -> None:
     ones = torch.tensor([[1.0, 5.0], [2.0, -1.0]])
     for rank, got in enumerate(run(_everything)):
         assert got["rank"] == (rank, 2)
@@ -75,7 +84,8 @@ def _gradient(rows: torch.Tensor) -> torch.Tensor:
     return collectives.all_reduce_sum(weight.grad) / collectives.world_size()  # as data-parallel training does
 
 
-def test_the_mean_has_the_gradient_of_the_average_loss() -> None:
+@both_ways
+def test_the_mean_has_the_gradient_of_the_average_loss(run: Callable[..., list[Any]]) -> None:
     rows = torch.linspace(-1, 2, 24).reshape(2, 4, 3)
     weight = torch.tensor([0.3, -0.2, 0.9], requires_grad=True)
     mean = (rows * weight).softmax(dim=2).mean(dim=(0, 1))
@@ -96,7 +106,8 @@ def _mistake_on_rank_1() -> tuple[int, str]:
     return fine, str(error.value)
 
 
-def test_a_user_error_in_one_process_is_raised_in_all() -> None:
+@both_ways
+def test_a_user_error_in_one_process_is_raised_in_all(run: Callable[..., list[Any]]) -> None:
     assert run(_mistake_on_rank_1) == [(5, "the mask of 7.png is missing"), (6, "the mask of 7.png is missing")]
     assert collectives.on_every_process(lambda: 4) == 4
 

@@ -52,3 +52,13 @@ def test_long_matrices_agree_with_iterations_on_the_matrix(shape: tuple[int, int
         expected = 3.4445 * expected - 4.7750 * gram @ expected + 2.0315 * gram @ gram @ expected
     tolerance = 2e-3 if dtype == torch.float32 else 1e-9
     torch.testing.assert_close(orthogonalize(matrices).double(), expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("rounds", [5, 10])
+def test_a_matrix_of_low_rank_stays_bounded(rounds: int) -> None:
+    """Its Gram matrix has eigenvalues that rounding makes negative."""
+    matrices = (drawn(2, 24, 1) @ drawn(2, 1, 96)).float()
+    values = torch.linalg.svdvals(orthogonalize(matrices, rounds))
+    assert values.max() < 1.3
+    assert (values[:, 0] > 0.6).all()
+    assert (values[:, 1:] < 0.1).all()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +14,7 @@ import pytest
 import torch
 
 from asterism.ops import shared_memory
-from asterism.ops.shared_memory import SharedMemory, open_ends
+from asterism.ops.shared_memory import Disconnected, SharedMemory, open_ends
 
 
 def exchange(size: int, action: Callable[[SharedMemory, int], Any]) -> list[Any]:
@@ -101,8 +103,35 @@ def test_a_process_that_has_ended_is_an_error_for_the_others(leaver: int) -> Non
     def leave(member: SharedMemory, rank: int) -> str:
         if rank == leaver:
             return "left"
-        with pytest.raises(RuntimeError, match="Connection closed by peer"):
+        with pytest.raises(Disconnected):
             member.gather(torch.ones(2))
         return "noticed"
 
     assert exchange(2, leave) == ["left" if rank == leaver else "noticed" for rank in range(2)]
+
+
+def test_tensors_of_different_sizes_are_noticed() -> None:
+    def mismatched(member: SharedMemory, rank: int) -> None:
+        with pytest.raises(AssertionError, match="different sizes"):
+            member.gather(torch.ones(2 + rank))
+
+    exchange(2, mismatched)
+
+
+def test_the_default_timeout_of_sockets_does_not_matter() -> None:
+    socket.setdefaulttimeout(0.01)
+    try:
+        assert exchange(2, late_second) == [[0, 1], [0, 1]]
+    finally:
+        socket.setdefaulttimeout(None)
+
+
+def late_second(member: SharedMemory, rank: int) -> list[int]:
+    time.sleep(0.1 * rank)
+    return member.gather(torch.tensor(rank)).tolist()
+
+
+def test_without_memory_files_an_unnamed_file_is_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    monkeypatch.setattr(shared_memory, "_SLOT", 64)
+    assert exchange(2, late_second) == [[0, 1], [0, 1]]
