@@ -124,15 +124,17 @@ def started_processes(request: Request, size: int) -> Iterator[Place]:
     """Start the other `size - 1` processes, give the place of this one, and end the others on exit."""
     others: list[_Other] = []
     watch = _Watch(others)
-    with socket.socket() as meeting, contextlib.ExitStack() as ends_held:
+    with socket.socket() as meeting, contextlib.ExitStack() as held:
         meeting.bind(("127.0.0.1", 0))
         meeting.listen(size)
         port = int(meeting.getsockname()[1])
         first, *rest = open_ends(size)
-        ends_held.callback(first.close)
+        held.callback(first.close)
         try:
-            for rank, ends in enumerate(rest, start=1):
-                with contextlib.closing(ends):
+            with contextlib.ExitStack() as passed_on:
+                for ends in rest:
+                    passed_on.callback(ends.close)
+                for rank, ends in enumerate(rest, start=1):
                     others.append(_start(request, Place(rank, size, port, ends)))
             watch.wait_until_ready()
             watch.start()

@@ -98,6 +98,19 @@ def test_two_processes_train_and_resume_the_same_run(tmp_path: Path) -> None:
     assert all(value.equal(whole[name]) for name, value in load_file(again.weights).items())
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
+def test_a_process_that_cannot_start_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> processes._Other:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(processes, "_start", fail)
+    request = processes.Request("pretrain", "asterism.train.start", {}, str(tmp_path / "run"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(OSError, match="no more processes"), processes.started_processes(request, 3):
+        pass
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
 def _signalled(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
     """Send a signal to the other process before the first update."""
     started: list[processes._Other] = []
