@@ -164,8 +164,10 @@ def _new_file(path: Path) -> int:
 
 
 def _new_folder(path: Path) -> int:
-    path.mkdir(mode=0o700)
-    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | _SAFE)
+    while True:
+        path.mkdir(mode=0o700)
+        with contextlib.suppress(FileNotFoundError):  # another process saw it before it was opened, and deleted it
+            return os.open(path, os.O_RDONLY | os.O_DIRECTORY | _SAFE)
 
 
 def _prefix(target: Path) -> str:

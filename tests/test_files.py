@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from asterism.files import filling, locked, open_for_appending, replacing, write_text
+from asterism.files import filling, locked, open_for_appending, replacing, scratch_folder, write_text
 
 
 def test_the_new_file_replaces_the_old_one(tmp_path):
@@ -262,3 +262,20 @@ def test_appending_goes_on_with_a_file_and_refuses_a_link(tmp_path):
         with pytest.raises(OSError, match="it is a link, which is not followed"):
             open_for_appending(tmp_path / "link")
     assert not (tmp_path / "nothing").exists()
+
+
+def test_a_folder_that_another_process_deletes_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
+    """To the other process it looks like what a killed one has left."""
+    opened, deleted = os.open, []
+
+    def late(path, flags, *mode, **options):
+        if flags & os.O_DIRECTORY and not deleted:
+            deleted.append(path)
+            Path(path).rmdir()
+        return opened(path, flags, *mode, **options)
+
+    monkeypatch.setattr(os, "open", late)
+    with scratch_folder(tmp_path / "out") as folder:
+        assert folder.is_dir()
+    assert deleted
+    assert not folder.exists()
