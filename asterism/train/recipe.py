@@ -40,13 +40,17 @@ class TrainerConfig(Config):
     compile: Literal["auto", "on", "off"] = "auto"  # blocks, heads, losses; auto: on CUDA devices
     seed: Seed = 0
 
-    @field_validator("compile", "precision", mode="before")
+    @field_validator("compile", mode="before")
     @classmethod
-    def _words(cls, value: Any) -> Any:
-        """YAML reads on and off as truth values, and 32 as a number."""
-        if isinstance(value, bool):
-            return "on" if value else "off"
-        return str(value) if isinstance(value, int) else value
+    def _on_or_off(cls, value: Any) -> Any:
+        """YAML reads these words as truth values."""
+        return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+    @field_validator("precision", mode="before")
+    @classmethod
+    def _bits(cls, value: Any) -> Any:
+        """YAML reads 32 as a number."""
+        return "32" if value == 32 else value
 
     @model_validator(mode="after")
     def _one_length(self) -> TrainerConfig:
