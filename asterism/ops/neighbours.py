@@ -1,7 +1,8 @@
 """Nearest neighbours by cosine similarity, and the weighted vote among them (Wu et al., 2018).
 
 Both sides are processed in chunks, so memory is `_QUERIES × _BANK` similarities plus k neighbours per query for any
-number of rows. Votes are scattered directly into [queries, classes]; no one-hot tensor of k × classes is formed.
+number of rows. Where most similarities in a large bank can be bounded with less work, they are not computed. Votes are
+scattered directly into [queries, classes]; no one-hot tensor of k × classes is formed.
 
 >>> bank, labels = torch.tensor([[1.0, 0.0], [2.0, 0.2], [0.0, 1.0]]), torch.tensor([0, 0, 1])
 >>> similarity, rows = nearest(torch.tensor([[3.0, 0.0], [0.0, 3.0]]), bank, k=2)
@@ -20,9 +21,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from asterism.ops.bounded_search import nearest_by_bounds, strong_directions
+from asterism.ops.largest import largest
+
 _QUERIES = 1024  # rows per chunk; 1024 × 16384 similarities are 64 MB
 _BANK = 16384
-_GROUP, _WORTH_GROUPS = 16, 4  # rows per group at most; groups per neighbour above which grouping pays off
+_BOUNDED = 1 << 16  # rows of a part above which bounds can pay off
 
 Searched = Callable[[int], None]  # called with the number of additional rows of the bank searched
 
@@ -36,19 +40,40 @@ def nearest(
 ) -> tuple[Float[Tensor, "q {k}"], Int[Tensor, "q {k}"]]:
     """Cosine similarity and row of the k nearest rows of the bank, nearest first."""
     assert 1 <= k <= len(bank), f"k = {k} of {len(bank)} rows"
-    return nearest_in_parts(queries, bank, [[range(len(bank))]], k, searched)[0]
+    everything = [range(len(bank))]
+    basis = strong_directions(queries, bank, k) if len(bank) >= _BOUNDED else None
+    if basis is not None:
+        return nearest_by_bounds(queries, bank, everything, k, basis, searched)
+    return _nearest_directly(queries, bank, [everything], k, searched)[0]
+
+
+def nearest_in_parts(
+    queries: Float[Tensor, "q d"], bank: Float[Tensor, "n d"], parts: Sequence[Sequence[range]], k: int
+) -> list[tuple[Float[Tensor, "q _"], Int[Tensor, "q _"]]]:
+    """The result of `nearest` in each part of the bank, given as ascending runs of rows; the whole part if it has
+    fewer than k rows. Parts may overlap."""
+    large = [part for part, runs in enumerate(parts) if sum(map(len, runs)) >= _BOUNDED]
+    basis = strong_directions(queries, bank, k) if large else None
+    if basis is None:
+        return _nearest_directly(queries, bank, parts, k, _no_progress)
+    small = [part for part in range(len(parts)) if part not in large]
+    found = {part: nearest_by_bounds(queries, bank, parts[part], k, basis, _no_progress) for part in large}
+    if small:
+        found |= zip(
+            small, _nearest_directly(queries, bank, [parts[part] for part in small], k, _no_progress), strict=True
+        )
+    return [found[part] for part in range(len(parts))]
 
 
 @torch.no_grad()
-def nearest_in_parts(
+def _nearest_directly(
     queries: Float[Tensor, "q d"],
     bank: Float[Tensor, "n d"],
     parts: Sequence[Sequence[range]],
     k: int,
-    searched: Searched = _no_progress,
+    searched: Searched,
 ) -> list[tuple[Float[Tensor, "q _"], Int[Tensor, "q _"]]]:
-    """The result of `nearest` in each part of the bank, given as ascending runs of rows; the whole part if it has
-    fewer than k rows. Parts may overlap: every similarity is computed once."""
+    """The nearest rows in each part. Every similarity is computed once, whichever parts need it."""
     similarity = [queries.new_full((len(queries), 0), 0.0, dtype=torch.float32) for _ in parts]
     index = [torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device) for _ in parts]
     product = similarity[0].new_empty(min(len(queries), _QUERIES) * min(len(bank), _BANK))  # reused by all chunks
@@ -145,29 +170,3 @@ def _keeplargest(
     both, indices = torch.cat([values, found], 1), torch.cat([known, rows[place]], 1)
     values, place = both.topk(min(k, both.shape[1]))
     return values, indices.gather(1, place)
-
-
-def largest(
-    values: Float[Tensor, "q m"], k: int, above: Float[Tensor, "q 1"] | None = None
-) -> tuple[Float[Tensor, "q j"], Int[Tensor, "q j"]]:
-    """The k largest of every row and their columns; of those up to `above`, if given, any number may be missing.
-
-    The j largest are in the j groups of columns with the largest maxima. So one long search becomes two short ones and
-    a maximum, which runs at memory speed. Once the best so far are good, few groups exceed them.
-    """
-    size = min(_GROUP, values.shape[1] // (_WORTH_GROUPS * k))
-    if size < 2:
-        return values.topk(k)
-    width = values.shape[1] // size
-    tail = values[:, size * width :]
-    groups = values[:, : size * width].view(len(values), size, width)
-    maxima = groups.amax(1)
-    j = k if above is None else min(k, int((maxima > above).sum(1).max()))
-    column = maxima.topk(j).indices
-    among = groups.gather(2, column[:, None].expand(-1, size, -1)).flatten(1)
-    largest, place = torch.cat([among, tail], 1).topk(min(k, size * j + tail.shape[1]))
-    if not j:
-        return largest, place + size * width
-    inside = place.clamp(max=size * j - 1)
-    row = inside // j * width + column.gather(1, inside % j)
-    return largest, torch.where(place < size * j, row, place - size * j + size * width)

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int, Integer, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
-from asterism.ops.neighbours import largest
+from asterism.ops.largest import largest
 
 _SIMILARITIES = 1 << 24  # numbers held at a time; 64 MB
 

@@ -44,28 +44,6 @@ def test_chunks_do_not_change_the_neighbours(chunks: tuple[int, int], monkeypatc
         assert index.equal(cosine.argsort(descending=True)[:, :k])
 
 
-@pytest.mark.parametrize("k", [1, 4, 11])
-def test_groups_of_columns_do_not_change_the_largest(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = gaussian(3, 9, 16 * 47 + 5)  # 47 groups of 16 and a remainder
-    monkeypatch.setattr(neighbours, "_WORTH_GROUPS", 1)
-    expected = values.topk(k)
-    found, index = neighbours.largest(values, k)
-    assert found.equal(expected.values)
-    assert index.equal(expected.indices)
-
-
-@pytest.mark.parametrize("above", [-10.0, 2.0, 2.6, 10.0])
-def test_values_that_cannot_matter_may_be_missing(above: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = gaussian(3, 9, 16 * 47 + 5)
-    monkeypatch.setattr(neighbours, "_WORTH_GROUPS", 1)
-    expected, place = values.topk(11)
-    found, index = neighbours.largest(values, 11, torch.full((9, 1), above))
-    for row in range(9):
-        count = int((expected[row] > above).sum())
-        assert found[row, :count].equal(expected[row, :count])
-        assert index[row, :count].equal(place[row, :count])
-
-
 def test_many_chunks_with_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neighbours, "_BANK", 300)
     queries, bank = gaussian(1, 20, 6), gaussian(2, 2000, 6)

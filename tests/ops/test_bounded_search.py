@@ -1,0 +1,125 @@
+"""Nearest neighbours with bounds: the same as without, whatever the features and the basis."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from asterism.ops import bounded_search, neighbours
+from asterism.ops.bounded_search import nearest_by_bounds, strong_directions
+from asterism.ops.neighbours import nearest, nearest_in_parts
+from asterism.ops.random import generator
+
+
+def decaying(key: int, rows: int, channels: int, decay: float) -> Tensor:
+    """Features whose i-th direction has the standard deviation decay ** i, rotated."""
+    rotation = torch.linalg.qr(torch.randn(channels, channels, generator=generator(channels)))[0]
+    return torch.randn(rows, channels, generator=generator(key)) * decay ** torch.arange(channels) @ rotation
+
+
+def small_sizes(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
+    usual = {"_QUERIES": 7, "_COLUMNS": 21, "_BLOCK": 64, "_GROUP": 4, "_LEAST_WORK": 0}
+    for name, value in (usual | sizes).items():
+        monkeypatch.setattr(bounded_search, name, value)
+
+
+def cosines(queries: Tensor, bank: Tensor) -> Tensor:
+    return F.normalize(queries.double(), dim=1) @ F.normalize(bank.double(), dim=1).T
+
+
+def random_basis(channels: int, size: int) -> Tensor:
+    return torch.linalg.qr(torch.randn(channels, size, generator=generator(9)))[0]
+
+
+@pytest.mark.parametrize("decay", [1.0, 0.8, 0.3])  # without strong directions, with some, with one
+@pytest.mark.parametrize("basis", ["principal", "random"])
+@pytest.mark.parametrize("k", [1, 5, 60])
+def test_neighbours_are_those_of_all_similarities(
+    decay: float, basis: str, k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_sizes(monkeypatch)
+    queries, bank = decaying(1, 23, 24, decay), decaying(2, 301, 24, decay)
+    directions = bounded_search._principal_directions(F.normalize(bank), 6) if basis == "principal" else None
+    directions = random_basis(24, 6) if directions is None else directions
+    counted: list[int] = []
+    similarity, index = nearest_by_bounds(queries, bank, [range(301)], k, directions, counted.append)
+    expected = cosines(queries, bank)
+    torch.testing.assert_close(similarity.double(), expected.sort(descending=True).values[:, :k], atol=1e-6, rtol=0)
+    torch.testing.assert_close(similarity.double(), expected.gather(1, index), atol=1e-6, rtol=0)
+    assert all(len(set(rows)) == k for rows in index.tolist())
+    assert sum(counted) == 301
+
+
+def test_bounds_are_never_below_similarities() -> None:
+    queries, bank = decaying(1, 50, 32, 0.7), decaying(2, 400, 32, 0.7)
+    bank[3], bank[4] = 0.0, queries[0]  # a row without a direction, and an equal one
+    for basis in (bounded_search._principal_directions(F.normalize(bank), 31), random_basis(32, 8)):
+        left, right = (bounded_search._bounding(F.normalize(rows, dim=1), basis) for rows in (queries, bank))
+        assert (left.double() @ right.double().T >= cosines(queries, bank) - 1e-6).all()
+
+
+def test_few_pairs_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The point of the bounds: with strong directions, few more pairs than there are neighbours."""
+    computed: list[int] = []
+    direct = bounded_search._similarities
+
+    def counting(unit: Tensor, keys: Tensor, query: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
+        computed.append(len(query))
+        return direct(unit, keys, query, column)
+
+    monkeypatch.setattr(bounded_search, "_similarities", counting)
+    queries, bank = decaying(1, 64, 64, 0.8), decaying(2, 4000, 64, 0.8)
+    small_sizes(monkeypatch, _BLOCK=1000)
+    basis = bounded_search._principal_directions(F.normalize(bank), 16)
+    nearest_by_bounds(queries, bank, [range(4000)], 5, basis, lambda rows: None)
+    assert sum(computed) < 0.02 * 64 * 4000
+
+
+def test_equal_rows_are_all_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_sizes(monkeypatch)
+    bank = decaying(2, 10, 16, 0.8).repeat(20, 1)
+    similarity, index = nearest_by_bounds(bank[:3], bank, [range(200)], 20, random_basis(16, 4), lambda rows: None)
+    torch.testing.assert_close(similarity, torch.ones(3, 20))
+    assert [sorted(rows) for rows in index.tolist()] == [list(range(row, 200, 10)) for row in range(3)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_large_banks_are_searched_with_bounds(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_sizes(monkeypatch, _COMPARING=0, _PAIR=0)
+    queries, bank = (decaying(key, rows, 128, 0.7).to(dtype) for key, rows in ((1, 20), (2, 500)))
+    expected = nearest(queries, bank, 4)
+    parts = [[range(500)], [range(3, 9)], [range(10, 250), range(260, 400)]]
+    expected_parts = nearest_in_parts(queries, bank, parts, 9)
+
+    used: list[int] = []
+    bounded = neighbours.nearest_by_bounds
+
+    def recording(*arguments: object) -> tuple[Tensor, Tensor]:
+        used.append(1)
+        return bounded(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(neighbours, "nearest_by_bounds", recording)
+    monkeypatch.setattr(neighbours, "_BOUNDED", 300)
+    for ours, direct in zip(
+        [nearest(queries, bank, 4), *nearest_in_parts(queries, bank, parts, 9)],
+        [expected, *expected_parts],
+        strict=True,
+    ):
+        torch.testing.assert_close(ours[0], direct[0])
+        assert ours[1].equal(direct[1])
+    assert len(used) == 3  # the whole bank twice, and the large part
+
+
+def test_a_basis_is_given_only_where_it_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    queries, bank = decaying(1, 200, 256, 0.9), decaying(2, 5000, 256, 0.9)
+    assert strong_directions(queries, bank, 5) is None  # less work than the estimate
+    monkeypatch.setattr(bounded_search, "_LEAST_WORK", 0)
+    basis = strong_directions(queries, bank, 5)
+    assert basis is not None
+    torch.testing.assert_close(basis.T @ basis, torch.eye(basis.shape[1]), atol=1e-5, rtol=0)
+    assert strong_directions(queries, bank, 2500) is None  # half of all pairs would be computed one by one
+    assert strong_directions(decaying(1, 200, 256, 1.0), decaying(2, 5000, 256, 1.0), 5) is None
+    assert strong_directions(decaying(1, 200, 6, 0.5), decaying(2, 5000, 6, 0.5), 5) is None  # too few channels
+    assert strong_directions(queries * torch.nan, bank * torch.nan, 5) is None
