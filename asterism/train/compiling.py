@@ -20,13 +20,27 @@ from asterism.nn.heads import ProjectionHead
 _VARIANTS = 64
 
 
-def compile_parts(module: nn.Module, backend: str = "inductor") -> int:
-    """Compile the parts in place, and return how many there are."""
+def compile_parts(module: nn.Module, **options: str) -> int:
+    """Compile the parts in place, with options of `torch.compile`, and return how many there are."""
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _VARIANTS)
     parts = list(compiled_parts(module))
     for part in parts:
-        part.compile(fullgraph=True, dynamic=False, backend=backend)
+        part.compile(fullgraph=True, dynamic=False, **options)
     return len(parts)
+
+
+def replay_parts(module: nn.Module) -> int:
+    """Compile the parts, record their kernels as CUDA graphs, and replay these: one launch per part.
+
+    A replay writes to the same memory as the one before. So every step begins with `begin_replays`, and keeps no output
+    of a part, only what is computed from it.
+    """
+    return compile_parts(module, mode="reduce-overhead")
+
+
+def begin_replays() -> None:
+    """What the parts returned before may be overwritten from now on."""
+    torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
 
 def compiled_parts(module: nn.Module) -> Iterator[nn.Module]:

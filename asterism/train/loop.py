@@ -20,7 +20,7 @@ from asterism.ops.compilable import compiled_functions
 from asterism.ops.random import fold
 from asterism.ops.sharding import whole
 from asterism.train import checkpoint
-from asterism.train.compiling import compile_parts
+from asterism.train.compiling import begin_replays, compile_parts, replay_parts
 from asterism.train.cores import training_threads
 from asterism.train.job import Job, Measurement
 from asterism.train.loss_scale import LossScale
@@ -47,6 +47,8 @@ class Training(Generic[B]):
         self.fabric, self.job, self.learner = fabric, job, job.learner
         if job.trainer.compile == "on":
             compile_parts(job.learner)
+        elif job.trainer.compile == "graphs":
+            replay_parts(job.learner)
         self.loss_scale = LossScale() if job.trainer.precision == "fp16" else None
         self.objective = _Objective(job.learner, job.trainer.precision, fabric.device.type)
         self.forward = fabric.setup_module(self.objective)  # sharded parameters exist from here on
@@ -121,6 +123,8 @@ class Training(Generic[B]):
 
     def _gradients(self, progress: Progress, batches: Iterator[tuple[B, float]], monitor: Monitor) -> list[_MicroBatch]:
         """The micro-batches of a step, forward and backward."""
+        if self.job.trainer.compile == "graphs":
+            begin_replays()
         # Our own code never draws from the global generator; this is for dropout inside a custom backbone.
         torch.manual_seed(fold(progress.seed, progress.step, self.fabric.global_rank) & 0xFFFFFFFF)
         count, made = self.job.trainer.accumulate, []
@@ -203,7 +207,8 @@ class Training(Generic[B]):
         return training_threads(self.fabric.device, parameters, self.fabric.world_size, self.job.workers)
 
     def _compiled(self) -> contextlib.AbstractContextManager[None]:
-        return compiled_functions() if self.job.trainer.compile == "on" else contextlib.nullcontext()
+        compiled = self.job.trainer.compile in ("on", "graphs")
+        return compiled_functions() if compiled else contextlib.nullcontext()
 
     def _save(self, step: int, monitor: Monitor) -> None:
         state = checkpoint.capture(self.learner, self.optimizer, step, self.job.facts(), monitor.state())

@@ -1,4 +1,4 @@
-"""Compiled parts are single graphs and compute what eager code computes."""
+"""Compiled parts are single graphs and compute what eager code computes, also when they overwrite their outputs."""
 
 from __future__ import annotations
 
@@ -18,3 +18,11 @@ def test_compiled_is_eager_in_one_graph_per_part() -> None:
     *equal, graphs = run.stdout.splitlines() or [""]
     assert equal == [f"equal: {name}" for name in METHODS], run.stderr[-2000:]
     assert graphs == "graphs: 2", "every size or temperature was compiled anew"
+
+
+@pytest.mark.slow
+def test_nothing_that_a_part_returned_is_used_in_a_later_step() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.train.replayed_steps", *METHODS], capture_output=True, text=True, check=False
+    )
+    assert run.stdout.splitlines() == [f"equal: {name}" for name in METHODS], run.stderr[-2000:]
