@@ -1,32 +1,25 @@
-"""COCO's average precision, computed by pycocotools while predictions stream by.
+"""COCO's average precision while predictions stream by.
 
-Masks and boxes of an image are compared as soon as it is predicted. What is kept of it is what the averages need: for
-each detection its score, and at every overlap whether it found an object. So a set of any size needs a few bytes per
-detection, and processes exchange these bytes, not masks.
+Masks and boxes of an image are compared as soon as it is predicted. What is kept of it is what COCO's rules need: for
+each detection its score and area, and how much it overlaps the few objects that it may have found. So a set of any size
+needs a few bytes per detection, and processes exchange what their detections found, not masks.
 """
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import io
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from jaxtyping import Bool, Float, Int, Shaped, UInt8
 
-from asterism.data.sources.objects.run_lengths import quiet_coco
-from asterism.errors import MissingExtra
+from asterism.finetuning.detection.coco_rules import OVERLAPS, SIZES, right_and_wrong, sized
+from asterism.finetuning.detection.compared import Compare, Compared, compared_boxes, compared_masks, joined
 from asterism.finetuning.detection.objects import Detections, TrueObjects
+from asterism.finetuning.detection.precision_at_recalls import precision_at_recalls
 from asterism.ops import collectives
-
-# name of a value: its place in pycocotools' summary
-_VALUES = {"AP": 0, "AP50": 1, "AP75": 2, "AP_small": 3, "AP_medium": 4, "AP_large": 5}
 
 
 class AveragePrecision:
@@ -36,123 +29,87 @@ class AveragePrecision:
     """
 
     def __init__(self, classes: int, masks: bool) -> None:
-        kinds = {"": "bbox", "mask_": "segm"} if masks else {"": "bbox"}
-        self._kinds = {prefix: _Matches(classes, kind) for prefix, kind in kinds.items()}
+        self._classes = classes
+        self._compare: dict[str, Compare] = {"": compared_boxes}
+        if masks:
+            self._compare["mask_"] = compared_masks
+        self._images: dict[str, list[Compared]] = {prefix: [] for prefix in self._compare}
 
     def update(self, predictions: Sequence[Detections], truths: Sequence[TrueObjects]) -> None:
-        with quiet_coco():
-            for prediction, truth in zip(predictions, truths, strict=True):
-                for each in self._kinds.values():
-                    each.add(prediction, truth)
-
-    def gathered(self) -> dict[str, float]:
-        return {
-            f"{prefix}{name}": value for prefix, each in self._kinds.items() for name, value in each.gathered().items()
-        }
-
-
-class _Matches:
-    """The comparisons of one kind, boxes or masks."""
-
-    def __init__(self, classes: int, kind: str) -> None:
-        self._kind = kind
-        self._classes = classes
-        self._images = 0
-        parameters = self._evaluation().params
-        self._areas, self._overlaps = parameters.areaRng, parameters.iouThrs
-        self._most = parameters.maxDets[-1]
-        self._heads: list[tuple[int, int, int, int]] = []  # class, image, detections, objects
-        self._scores: list[NDArray[np.float64]] = []
-        self._matched: list[NDArray[np.uint8]] = []  # [detections, areas · overlaps]
-        self._ignored: list[NDArray[np.uint8]] = []
-        self._left_out: list[NDArray[np.uint8]] = []  # [objects, areas]: objects of another size, and crowds
-
-    def add(self, prediction: Detections, truth: TrueObjects) -> None:
-        number = self._images * collectives.world_size() + collectives.rank()
-        self._images += 1
-        evaluation = self._evaluation()
-        evaluation._gts.update(_by_class(truth.as_coco(number)))
-        found = replace(prediction, run_lengths=None) if self._kind == "bbox" else prediction
-        evaluation._dts.update(_by_class(found.as_coco(number)))
-        for label in sorted({key[1] for key in (*evaluation._gts, *evaluation._dts)}):
-            evaluation.ious[number, label] = evaluation.computeIoU(number, label)
-            by_area = [evaluation.evaluateImg(number, label, area, self._most) for area in self._areas]
-            detections, objects = len(by_area[0]["dtIds"]), len(by_area[0]["gtIds"])
-            self._heads.append((label, number, detections, objects))
-            self._scores.append(np.array(by_area[0]["dtScores"], dtype=np.float64))
-            self._matched.append(_rows([each["dtMatches"] != 0 for each in by_area], detections))
-            self._ignored.append(_rows([each["dtIgnore"] != 0 for each in by_area], detections))
-            self._left_out.append(np.stack([each["gtIgnore"] for each in by_area], axis=1).astype(np.uint8))
+        for prediction, truth in zip(predictions, truths, strict=True):
+            for prefix, compare in self._compare.items():
+                self._images[prefix].append(compare(prediction, truth))
 
     def gathered(self) -> dict[str, float]:
         """A collective: every process calls it."""
-        columns = len(self._areas) * len(self._overlaps)
-        heads = _everyone(torch.tensor(self._heads, dtype=torch.int64).view(-1, 4)).tolist()
-        scores = _everyone(_joined(self._scores, np.float64)).numpy()
-        matched = _everyone(_joined(self._matched, np.uint8, columns)).numpy()
-        ignored = _everyone(_joined(self._ignored, np.uint8, columns)).numpy()
-        left_out = _everyone(_joined(self._left_out, np.uint8, len(self._areas))).numpy()
-        images = sorted({image for _, image, _, _ in heads})
-        place = {image: number for number, image in enumerate(images)}
-        evaluation = self._evaluation()
-        evaluation.params.imgIds = list(range(len(images)))
-        evaluation.params.catIds = list(range(1, 1 + self._classes))
-        records: list[Any] = [None] * (self._classes * len(self._areas) * len(images))
-        first_detection = first_object = 0
-        for label, image, detections, objects in heads:
-            rows = slice(first_detection, first_detection + detections)
-            shape = (detections, len(self._areas), len(self._overlaps))
-            own_matched, own_ignored = matched[rows].reshape(shape), ignored[rows].reshape(shape)
-            outside = left_out[first_object : first_object + objects]
-            for area in range(len(self._areas)):
-                records[((label - 1) * len(self._areas) + area) * len(images) + place[image]] = {
-                    "dtScores": scores[rows].tolist(),
-                    "dtMatches": own_matched[:, area].T,
-                    "dtIgnore": own_ignored[:, area].T,
-                    "gtIgnore": outside[:, area],
-                }
-            first_detection, first_object = rows.stop, first_object + objects
-        evaluation.evalImgs, evaluation._paramsEval = records, evaluation.params
-        return _summarised(evaluation)
-
-    def _evaluation(self) -> Any:
-        """An evaluation of pycocotools without any image; objects are put in directly."""
-        try:
-            module = importlib.import_module("pycocotools.cocoeval")
-        except ModuleNotFoundError:
-            raise MissingExtra("pycocotools", "detect") from None
-        evaluation = module.COCOeval(iouType=self._kind)
-        evaluation._gts, evaluation._dts = defaultdict(list), defaultdict(list)
-        evaluation.ious = {}
-        return evaluation
+        return {
+            f"{prefix}{name}": value
+            for prefix, images in self._images.items()
+            for name, value in _values(images, self._classes).items()
+        }
 
 
-def _summarised(evaluation: Any) -> dict[str, float]:
-    with contextlib.redirect_stdout(io.StringIO()), quiet_coco():
-        evaluation.accumulate()
-        evaluation.summarize()
-    found = {name: float(evaluation.stats[place]) for name, place in _VALUES.items()}
-    values = {name: 100 * value for name, value in found.items() if value >= 0}
-    return {"AP": 0.0, "AP50": 0.0, "AP75": 0.0} | values
+def _values(images: Sequence[Compared], classes: int) -> dict[str, float]:
+    own = joined(images)
+    sizes = sized(own.object_areas)
+    right, wrong = right_and_wrong(own.pairs, sized(own.areas), sizes, own.crowd)
+    numbers = np.arange(len(images)) * collectives.world_size() + collectives.rank()
+    found = _Found(
+        images=np.repeat(numbers, np.array([len(image.labels) for image in images], dtype=int)),
+        labels=own.labels,
+        scores=own.scores,
+        right=_packed(right),
+        wrong=_packed(wrong),
+    )
+    counted = (sizes & ~own.crowd[:, None]).T
+    objects = np.stack([np.bincount(own.object_labels[each], minlength=classes) for each in counted])
+    return _averages(found.gathered(), collectives.all_reduce_sum(torch.from_numpy(objects)).numpy())
 
 
-def _by_class(records: Sequence[dict[str, Any]]) -> dict[tuple[int, int], list[dict[str, Any]]]:
-    found: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    for record in records:
-        found.setdefault((record["image_id"], record["category_id"]), []).append(record)
-    return found
+@dataclass(frozen=True)
+class _Found:
+    """What detections found."""
+
+    images: Int[np.ndarray, " n"]
+    labels: Int[np.ndarray, " n"]
+    scores: Float[np.ndarray, " n"]
+    right: UInt8[np.ndarray, "n bytes"]  # a bit for every size and overlap
+    wrong: UInt8[np.ndarray, "n bytes"]
+
+    def gathered(self) -> _Found:
+        """Of all processes."""
+        return _Found(*map(_everyone, (self.images, self.labels, self.scores, self.right, self.wrong)))
 
 
-def _rows(found: Sequence[NDArray[np.bool_]], detections: int) -> NDArray[np.uint8]:
-    """One row per detection from a table of overlaps × detections for every area."""
-    table = np.stack(found)
-    return table.transpose(2, 0, 1).reshape(detections, table.shape[0] * table.shape[1]).astype(np.uint8)
+def _averages(found: _Found, objects: Int[np.ndarray, "sizes classes"]) -> dict[str, float]:
+    """Means over overlaps and recalls, and over the classes that have objects of a size."""
+    order = np.lexsort((found.images, -found.scores, found.labels))
+    edges = np.searchsorted(found.labels[order], np.arange(objects.shape[1] + 1))
+    sums = np.zeros((len(SIZES), len(OVERLAPS)))
+    for label in np.flatnonzero(objects.any(axis=0)).tolist():
+        own, asked = order[edges[label] : edges[label + 1]], objects[:, label] > 0
+        right, wrong = (np.concatenate(_curves(bits[own])[asked]) for bits in (found.right, found.wrong))
+        precision = precision_at_recalls(right, wrong, objects[asked, label].repeat(len(OVERLAPS)))
+        sums[asked] += precision.mean(axis=1).reshape(-1, len(OVERLAPS))
+    classes = (objects > 0).sum(axis=1)
+    whole, *by_size = 100 * sums / np.maximum(classes, 1)[:, None]
+    values = {"AP": whole.mean(), "AP50": whole[0], "AP75": whole[5]}
+    values |= {
+        f"AP_{name}": mean
+        for name, mean, some in zip(list(SIZES)[1:], np.mean(by_size, axis=1), classes[1:] > 0, strict=True)
+        if some
+    }
+    return {name: float(value) for name, value in values.items()}
 
 
-def _joined(parts: Sequence[NDArray[Any]], kind: Any, columns: int | None = None) -> Tensor:
-    empty = np.empty((0,) if columns is None else (0, columns), dtype=kind)
-    return torch.from_numpy(np.concatenate([empty, *parts]))
+def _packed(found: Bool[np.ndarray, "n sizes overlaps"]) -> UInt8[np.ndarray, "n bytes"]:
+    return np.packbits(found.reshape(len(found), found.shape[1] * found.shape[2]), axis=1)
 
 
-def _everyone(rows: Tensor) -> Tensor:
-    return collectives.all_gather_ragged_rows(rows)
+def _curves(bits: UInt8[np.ndarray, "n bytes"]) -> Bool[np.ndarray, "sizes overlaps n"]:
+    shape = (len(SIZES), len(OVERLAPS), len(bits))
+    return np.unpackbits(bits, axis=1, count=shape[0] * shape[1]).T.reshape(shape).astype(bool)
+
+
+def _everyone(rows: Shaped[np.ndarray, "own ..."]) -> Any:
+    return collectives.all_gather_ragged_rows(torch.from_numpy(rows)).numpy()

@@ -109,7 +109,7 @@ class Detect(Task):
 
     @classmethod
     def open(cls, config: DetectConfig, path: str, split: str | None) -> Source:
-        coco_masks()  # without pycocotools nothing can be measured: say so before anything is trained
+        coco_masks()  # without pycocotools masks are neither read nor measured: say so before anything is trained
         source = open_objects(path, split, leave_out_flawed=config.flawed_boxes == "leave-out")
         if isinstance(config.head, MaskRcnnConfig) and not source.has_masks:
             raise UserError(

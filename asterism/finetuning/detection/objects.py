@@ -71,7 +71,7 @@ class TrueObjects(Truth):
         return None if self.run_lengths is None else decode(self.run_lengths, self.size)
 
     def as_coco(self, image: int) -> list[dict[str, Any]]:
-        """Annotations as pycocotools compares with."""
+        """Annotations in COCO's form."""
         records = []
         for place, (label, box, area, crowd) in enumerate(
             zip(self.labels.tolist(), self.boxes.tolist(), self.areas.tolist(), self.crowd.tolist(), strict=True)
