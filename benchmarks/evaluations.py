@@ -1,15 +1,19 @@
 """Searches of the evaluations next to their direct forms: dense nearest neighbours, k-NN, and masks in videos.
 
     python benchmarks/evaluations.py [--repeats 3]
+    python benchmarks/evaluations.py --model runs/mae --data camvid/ [--size 320] [--rows 262144] [--repeats 3]
 
-Features are random and of 384 channels. Both forms alternate in one process with one thread; the best CPU time of each
-counts, and their results must be equal. `product` is the matrix product that every exact search needs, alone. From the
-time per query and row, the searches of whole data sets are extrapolated, for one core.
+Features are random and of 384 channels, or those of the patches of images of `size` pixels: queries from the test
+images, the bank from the training images. Random features have no strong directions, so all similarities are computed.
+All forms alternate in one process with one thread; the best CPU time of each counts, and their results must be equal.
+`every similarity` is our search without bounds; `product` is the matrix product of all rows, alone. From the time per
+query and row, the searches of whole data sets are extrapolated, for one core.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,11 +22,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+import asterism
+from asterism.data import evaluation_batches, open_source
+from asterism.ops import neighbours
 from asterism.ops.neighbours import nearest, nearest_in_parts
 from asterism.ops.propagation import carry_mask
 
 _CHANNELS = 384
-_QUERIES, _ROWS = 1024, 65536  # of the measured search
+_QUERIES = 1024  # of the measured search
 _CHUNK = 16384
 # patches of the test images, patches of the training images; images of 480 × 360 and of 512 × 683, patches of 16
 CAMVID, ADE20K = (233 * 660, 367 * 660), (2000 * 1376, 20_210 * 1376)
@@ -31,45 +38,82 @@ IMAGENET = (50_000, 1_281_167)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help="a run or anything else that asterism.load takes")
+    parser.add_argument("--data", help="images with a train and a test split")
+    parser.add_argument("--size", type=int, default=320, help="pixels of a side of the images")
+    parser.add_argument("--rows", type=int, default=65536, help="of the bank")
     parser.add_argument("--repeats", type=int, default=3)
-    repeats = parser.parse_args().repeats
+    options = parser.parse_args()
     torch.set_num_threads(1)
     draw = torch.Generator().manual_seed(0)
-    queries, bank = (F.normalize(torch.randn(count, _CHANNELS, generator=draw), dim=1) for count in (_QUERIES, _ROWS))
-    product = {"product": lambda: [queries @ rows.T for rows in bank.split(_CHUNK)][-1]}
+    if options.model:
+        queries = patches(options, "test", _QUERIES)
+        bank = patches(options, "train", options.rows)
+    else:
+        queries, bank = (
+            F.normalize(torch.randn(count, _CHANNELS, generator=draw), dim=1) for count in (_QUERIES, options.rows)
+        )
+    product = {"product": lambda: [queries @ rows.T for rows in torch.split(bank, _CHUNK)][-1]}
+    print(f"{len(queries):,} queries, {len(bank):,} rows, {bank.shape[1]} channels")
 
-    parts = shares(draw)
+    parts = shares(len(bank), draw)
     times = race(
-        "dense nearest neighbours: 50 of 65,536 rows in all 16 parts",
+        "dense nearest neighbours: 50 rows in all 16 parts",
         {
             "asterism": lambda: nearest_in_parts(queries, bank, parts, 50),
+            "every similarity": lambda: without_bounds(lambda: nearest_in_parts(queries, bank, parts, 50)),
             "direct": lambda: direct_parts(queries, bank, parts, 50),
             **product,
         },
-        repeats,
+        options.repeats,
     )
-    extrapolate(times, {"CamVid": CAMVID, "ADE20K": ADE20K})
-    times = race(
-        "k-NN: 200 of 65,536 rows",
-        {
-            "asterism": lambda: [nearest(queries, bank, 200)],
-            "direct": lambda: direct_parts(queries, bank, [[range(_ROWS)]], 200),
-            **product,
-        },
-        repeats,
-    )
-    extrapolate(times, {"ImageNet": IMAGENET})
-    video(draw, repeats)
+    extrapolate(times, queries, bank, {"CamVid": CAMVID, "ADE20K": ADE20K})
+    everything = [[range(len(bank))]]
+    for k in (20, 200):
+        times = race(
+            f"k-NN: {k} rows",
+            {
+                "asterism": lambda k=k: [nearest(queries, bank, k)],  # type: ignore[misc]
+                "every similarity": lambda k=k: [without_bounds(lambda: nearest(queries, bank, k))],  # type: ignore[misc]
+                "direct": lambda k=k: direct_parts(queries, bank, everything, k),  # type: ignore[misc]
+                **product,
+            },
+            options.repeats,
+        )
+        extrapolate(times, queries, bank, {"ImageNet": IMAGENET})
+    video(draw, options.repeats)
 
 
-def shares(draw: torch.Generator) -> list[list[range]]:
+@torch.no_grad()
+def patches(options: argparse.Namespace, split: str, rows: int) -> Tensor:
+    """Unit features of patches, evenly from the images."""
+    encoder = asterism.load(options.model)
+    source = open_source(options.data, split)
+    per_image = -(-rows // len(source))
+    found = []
+    for batch in evaluation_batches(source, options.size, batch_size=8):
+        tokens = encoder.encode(batch.images).patches.float()
+        assert per_image <= tokens.shape[1], f"{len(source)} images have {len(source) * tokens.shape[1]:,} patches"
+        found.append(tokens[:, torch.linspace(0, tokens.shape[1] - 1, per_image).long()].flatten(0, 1))
+    return F.normalize(torch.cat(found)[:rows], dim=1)
+
+
+def without_bounds(search: Callable[[], Any]) -> Any:
+    before, neighbours._BOUNDED = neighbours._BOUNDED, sys.maxsize
+    try:
+        return search()
+    finally:
+        neighbours._BOUNDED = before
+
+
+def shares(rows: int, draw: torch.Generator) -> list[list[range]]:
     """All rows, and five draws each of 1/8, 1/64 and 1/128 of 128 images."""
-    rows = _ROWS // 128
-    parts = [[range(_ROWS)]]
+    per_image = rows // 128
+    parts = [[range(rows)]]
     for count in (16, 2, 1):
         for _ in range(5):
             images = sorted(torch.randperm(128, generator=draw)[:count].tolist())
-            parts.append([range(rows * image, rows * (image + 1)) for image in images])
+            parts.append([range(per_image * image, per_image * (image + 1)) for image in images])
     return parts
 
 
@@ -132,14 +176,14 @@ def race(title: str, forms: dict[str, Callable[[], Any]], repeats: int) -> dict[
         torch.testing.assert_close(ours[0], direct[0])
     print(f"\n{title}")
     for name, seconds in best.items():
-        print(f"  {name:<10} {1e3 * seconds:7.0f} ms  {seconds / best['asterism']:5.2f}")
+        print(f"  {name:<16} {1e3 * seconds:7.0f} ms  {seconds / best['asterism']:5.2f}")
     return best
 
 
-def extrapolate(times: dict[str, float], sets: dict[str, tuple[int, int]]) -> None:
-    for name, (queries, rows) in sets.items():
-        hours = times["asterism"] / (_QUERIES * _ROWS) * queries * rows / 3600
-        print(f"  {name}, {queries:,} × {rows:,}: {hours:.2g} core hours", flush=True)
+def extrapolate(times: dict[str, float], queries: Tensor, bank: Tensor, sets: dict[str, tuple[int, int]]) -> None:
+    for name, (asked, rows) in sets.items():
+        hours = times["asterism"] / (len(queries) * len(bank)) * asked * rows / 3600
+        print(f"  {name}, {asked:,} × {rows:,}: {hours:.2g} core hours", flush=True)
 
 
 if __name__ == "__main__":

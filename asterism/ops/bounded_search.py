@@ -31,8 +31,9 @@ _ROUNDING = 1e-5  # above the errors of products and lengths in float32
 _SAMPLE_QUERIES, _SAMPLE_ROWS = 64, 4096
 _SHARES = (16, 8, 4)  # d / m of the bases that are considered
 _LEAST_WORK = 1 << 34  # multiplications of the direct product, below which an estimate is not worth its time
-_COMPARING, _RANKING = 45, 90  # per pair: comparing its bound; finding the largest of all similarities
-_PAIR = 18_000  # a pair whose bound is too high: its similarity and its merging
+_COMPARING, _RANKING = 100, 90  # per pair: comparing its bound; finding the largest of all similarities
+_PAIR = 35_000  # a pair whose bound is too high: its similarity and its merging
+_EARLIER = 3  # neighbours in the sample per expected one: the best so far are worse than the best in the end
 _ADVANTAGE = 1.3  # of the estimated time over that of the direct product
 
 Pairs = tuple[Int[Tensor, " _"], Int[Tensor, " _"]]  # queries in ascending order, and columns
@@ -53,7 +54,8 @@ def strong_directions(queries: Float[Tensor, "q d"], bank: Float[Tensor, "n d"],
     if not sizes:
         return None
     basis = _principal_directions(rows, sizes[-1])
-    least = (asked @ rows.T).topk(-(-k * len(rows) // len(bank))).values[:, -1:]
+    expected = -(-_EARLIER * k * len(rows) // len(bank))
+    least = (asked @ rows.T).topk(min(expected, len(rows))).values[:, -1:]
     costs = {}
     for size in sizes:
         bounds = _bounding(asked, basis[:, :size]) @ _bounding(rows, basis[:, :size]).T

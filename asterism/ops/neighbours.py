@@ -26,7 +26,7 @@ from asterism.ops.largest import largest
 
 _QUERIES = 1024  # rows per chunk; 1024 × 16384 similarities are 64 MB
 _BANK = 16384
-_BOUNDED = 1 << 16  # rows of a part above which bounds can pay off
+_BOUNDED = 1 << 17  # rows of a part from which on bounds can pay off
 
 Searched = Callable[[int], None]  # called with the number of additional rows of the bank searched
 
@@ -52,17 +52,19 @@ def nearest_in_parts(
 ) -> list[tuple[Float[Tensor, "q _"], Int[Tensor, "q _"]]]:
     """The result of `nearest` in each part of the bank, given as ascending runs of rows; the whole part if it has
     fewer than k rows. Parts may overlap."""
-    large = [part for part, runs in enumerate(parts) if sum(map(len, runs)) >= _BOUNDED]
-    basis = strong_directions(queries, bank, k) if large else None
+    sizes = [sum(map(len, runs)) for runs in parts]
+    basis = strong_directions(queries, bank, k) if max(sizes) >= _BOUNDED else None
     if basis is None:
         return _nearest_directly(queries, bank, parts, k, _no_progress)
-    small = [part for part in range(len(parts)) if part not in large]
-    found = {part: nearest_by_bounds(queries, bank, parts[part], k, basis, _no_progress) for part in large}
-    if small:
-        found |= zip(
-            small, _nearest_directly(queries, bank, [parts[part] for part in small], k, _no_progress), strict=True
-        )
-    return [found[part] for part in range(len(parts))]
+    found = []
+    for runs, size in zip(parts, sizes, strict=True):
+        if size >= _BOUNDED:
+            found.append(nearest_by_bounds(queries, bank, runs, k, basis, _no_progress))
+        else:
+            rows = torch.cat([torch.arange(run.start, run.stop, device=bank.device) for run in runs])
+            similarity, place = _nearest_directly(queries, bank[rows], [[range(size)]], k, _no_progress)[0]
+            found.append((similarity, rows[place]))
+    return found
 
 
 @torch.no_grad()
