@@ -7,16 +7,17 @@ length of what P leaves out of the unit row x. Then, by Cauchy and Schwarz,
 
 a product of m + 1 columns. Only a pair whose bound exceeds the k-th best similarity so far can be a neighbour, and only
 its similarity is computed. The result does not depend on P, but the time does. `strong_directions` estimates it from a
-sample and gives no basis where the direct product would be about as fast.
+sample and gives no basis where the direct product would be about as fast. Similarities differ from those of one large
+product by rounding alone, so only neighbours that are equally similar can be others.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -25,6 +26,7 @@ from asterism.ops.largest import largest
 _QUERIES, _COLUMNS = 1024, 2048  # of one product of bounds: 8 MB, which stays in the cache
 _BLOCK = 16384  # rows of the bank between two updates of the best
 _GROUP = 8  # columns whose largest bound is compared first
+_CROWDED = 4  # a query with a possible neighbour in one of so many groups is compared with the whole block
 _ROUNDING = 1e-5  # above the errors of products and lengths in float32
 
 # The estimate of strong_directions. Times are in units of one column of a product.
@@ -44,10 +46,12 @@ Found = tuple[Float[Tensor, "q _"], Int[Tensor, "q _"]]  # similarities, and row
 def strong_directions(queries: Float[Tensor, "q d"], bank: Float[Tensor, "n d"], k: int) -> Float[Tensor, "d m"] | None:
     """An orthonormal basis with which the search is expected to be clearly faster than without, if there is one.
 
-    Only on a CPU: the bounds save multiplications, of which a GPU has plenty.
+    Only on a CPU: the bounds save multiplications, of which a GPU has plenty. Only for finite features.
     """
     width = bank.shape[1]
-    if bank.device.type != "cpu" or len(queries) * len(bank) * width < _LEAST_WORK:
+    if bank.device.type != "cpu" or k > _BLOCK or len(queries) * len(bank) * width < _LEAST_WORK:
+        return None
+    if not all(rows.sum(dtype=torch.float64).isfinite() for rows in (queries, bank)):
         return None
     rows, asked = _unit(_evenly(bank, _SAMPLE_ROWS)), _unit(_evenly(queries, _SAMPLE_QUERIES))
     sizes = [8 * (width // share // 8) - 1 for share in _SHARES if width // share >= 8]  # one column is added
@@ -59,7 +63,7 @@ def strong_directions(queries: Float[Tensor, "q d"], bank: Float[Tensor, "n d"],
     costs = {}
     for size in sizes:
         bounds = _bounding(asked, basis[:, :size]) @ _bounding(rows, basis[:, :size]).T
-        costs[size] = size + _COMPARING + _PAIR * (~(bounds <= least)).float().mean().item()  # NaN: computed
+        costs[size] = size + _COMPARING + _PAIR * (bounds > least).float().mean().item()
     cheapest = min(sizes, key=costs.__getitem__)
     return basis[:, :cheapest].contiguous() if _ADVANTAGE * costs[cheapest] < width + _RANKING else None
 
@@ -77,22 +81,26 @@ def nearest_by_bounds(
 
     `searched` is called with numbers of additional rows.
     """
-    assert 1 <= k <= min(_BLOCK, sum(map(len, runs))), f"k = {k}"
+    rows = torch.cat([torch.arange(run.start, run.stop) for run in runs])
+    assert 1 <= k <= min(_BLOCK, len(rows)), f"k = {k} of {len(rows)} rows"
     best: dict[int, Found] = {}  # of every chunk of queries, in any order
-    products = torch.empty(_QUERIES * _BLOCK)  # memory that all of them use
-    for block in _blocks(runs):
-        keys = _unit(torch.cat([bank[run.start : run.stop] for run in block]))
-        rows = torch.cat([torch.arange(run.start, run.stop) for run in block])
-        bounding = _bounding(keys, basis)
-        for number, chunk in enumerate(torch.split(queries, _QUERIES)):
-            unit = _unit(chunk)
-            asked = _bounding(unit, basis)
-            known = [best[number]] if number in best else []
-            candidates = known or [_candidates(unit, asked, keys, bounding, min(k, len(keys)), products)]
-            pairs = _possible(asked, bounding, candidates[0][0], products)
-            similarity, column = _similarities(unit, keys, *pairs)
-            best[number] = _best(*known, (similarity, rows[column]), k=k)
-        searched(len(keys))
+    products = torch.empty(_QUERIES * _BLOCK, dtype=torch.float32)  # memory that all of them use
+    blocks = -(-len(rows) // _BLOCK)
+    with warnings.catch_warnings():  # torch calls the format a beta; it is used for nothing but one kind of product
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+        for first in range(blocks):
+            own = rows[first::blocks]  # from everywhere: rows in the order of their classes would find the nearest late
+            keys = _unit(bank[own])
+            bounding = _bounding(keys, basis)
+            for number, chunk in enumerate(torch.split(queries, _QUERIES)):
+                unit = _unit(chunk)
+                asked = _bounding(unit, basis)
+                known = [best[number]] if number in best else []
+                near = known or [_candidates(unit, asked, keys, bounding, min(k, len(keys)), products)]
+                least = _least(near[0][0], k)
+                similarity, column = _nearest_possible(unit, keys, *_possible(asked, bounding, least, products), k)
+                best[number] = _best(*known, (similarity, own[column]), k=k)
+            searched(len(keys))
     similarity, index = (torch.cat(side) for side in zip(*best.values(), strict=True))
     similarity, order = similarity.sort(1, descending=True)
     return similarity, index.gather(1, order)
@@ -123,22 +131,6 @@ def _bounding(unit: Float[Tensor, "n d"], basis: Float[Tensor, "d m"]) -> Float[
     return torch.cat([inside, (outside + _ROUNDING).sqrt()], 1)
 
 
-def _blocks(runs: Sequence[range]) -> Iterator[list[range]]:
-    """The rows of the runs in order, `_BLOCK` at a time."""
-    block: list[range] = []
-    for run in runs:
-        rest = run
-        while rest:
-            room = _BLOCK - sum(map(len, block))
-            block.append(rest[:room])
-            rest = rest[room:]
-            if len(block[-1]) == room:
-                yield block
-                block = []
-    if block:
-        yield block
-
-
 def _candidates(
     unit: Float[Tensor, "q d"],
     asked: Float[Tensor, "q m"],
@@ -153,21 +145,31 @@ def _candidates(
     return _similarities(unit, keys, query, column.flatten())
 
 
+def _least(known: Float[Tensor, "q _"], k: int) -> Float[Tensor, "q 1"]:
+    """What a further neighbour has to exceed; with fewer than k known ones, nothing."""
+    if known.shape[1] < k:
+        return known.new_full((len(known), 1), -torch.inf)
+    return known.amin(1, keepdim=True) - _ROUNDING
+
+
 def _possible(
     asked: Float[Tensor, "q m"],
     bounding: Float[Tensor, "n m"],
-    known: Float[Tensor, "q j"],
+    least: Float[Tensor, "q 1"],
     memory: Float[Tensor, " b"],
-) -> Pairs:
-    """The pairs that may be as similar as the least similar known neighbour."""
-    least = known.amin(1, keepdim=True) - _ROUNDING
+) -> tuple[Int[Tensor, " _"], Int[Tensor, " _"], Bool[Tensor, " q"]]:
+    """Pairs with a bound above `least`, as queries in ascending order and columns; and the queries with so many such
+    columns that they are left out."""
     found: list[Pairs] = []
+    crowded = torch.zeros(len(asked), dtype=torch.bool)
     for start in range(0, len(bounding), _COLUMNS):
-        query, column = _exceeding(_product(asked, bounding[start : start + _COLUMNS], memory), least)
+        bounds = _product(asked, bounding[start : start + _COLUMNS], memory)
+        query, column = _exceeding(bounds, least, crowded)
         found.append((query, column + start))
     query, column = (torch.cat(side) for side in zip(*found, strict=True))
-    order = query.argsort(stable=True)
-    return query[order], column[order]
+    kept = (~crowded[query]).nonzero()[:, 0]
+    order = kept[query[kept].argsort(stable=True)]
+    return query[order], column[order], crowded
 
 
 def _product(
@@ -176,16 +178,38 @@ def _product(
     return torch.mm(left, right.T, out=memory[: len(left) * len(right)].view(len(left), len(right)))
 
 
-def _exceeding(bounds: Float[Tensor, "q n"], least: Float[Tensor, "q 1"]) -> Pairs:
+def _exceeding(bounds: Float[Tensor, "q n"], least: Float[Tensor, "q 1"], crowded: Bool[Tensor, " q"]) -> Pairs:
     """Where bounds exceed `least`, in any order. A group of columns is compared by its maximum first, since most groups
-    have nothing above."""
+    have nothing above. Queries with many such groups are marked as crowded, and theirs may be missing."""
     width = bounds.shape[1] // _GROUP
     groups = bounds[:, : _GROUP * width].view(len(bounds), _GROUP, width)
     tail = bounds[:, _GROUP * width :]
-    query, place = (groups.amax(1) > least).nonzero(as_tuple=True)
+    above = groups.amax(1) > least
+    crowded |= above.sum(1) > width // _CROWDED
+    query, place = above.logical_and_(~crowded[:, None]).nonzero(as_tuple=True)
     hit, member = (groups[query, :, place] > least[query]).nonzero(as_tuple=True)
     last, column = (tail > least).nonzero(as_tuple=True)
     return torch.cat([query[hit], last]), torch.cat([member * width + place[hit], column + _GROUP * width])
+
+
+def _nearest_possible(
+    unit: Float[Tensor, "q d"],
+    keys: Float[Tensor, "n d"],
+    query: Int[Tensor, " p"],
+    column: Int[Tensor, " p"],
+    crowded: Bool[Tensor, " q"],
+    k: int,
+) -> Found:
+    """Similarities and columns of the pairs, and for crowded queries the k nearest of all columns."""
+    similarity, columns = _similarities(unit, keys, query, column)
+    if not crowded.any():
+        return similarity, columns
+    nearest, place = largest(unit[crowded] @ keys.T, min(k, len(keys)))
+    width = max(similarity.shape[1], nearest.shape[1])
+    similarity = F.pad(similarity, (0, width - similarity.shape[1]), value=-torch.inf)
+    columns = F.pad(columns, (0, width - columns.shape[1]))
+    similarity[crowded, : nearest.shape[1]], columns[crowded, : nearest.shape[1]] = nearest, place
+    return similarity, columns
 
 
 def _similarities(
@@ -194,10 +218,8 @@ def _similarities(
     """Similarities of the pairs and their columns, in the rows of their queries, which are filled up with -∞."""
     counts = query.bincount(minlength=len(unit))
     starts = F.pad(counts.cumsum(0), (1, 0))
-    with warnings.catch_warnings():  # torch calls the format a beta; it is used for nothing but this product
-        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
-        size = (len(unit), len(keys))
-        pattern = torch.sparse_csr_tensor(starts, column, unit.new_zeros(len(column)), size, check_invariants=False)
+    size = (len(unit), len(keys))
+    pattern = torch.sparse_csr_tensor(starts, column, unit.new_zeros(len(column)), size, check_invariants=False)
     computed = torch.sparse.sampled_addmm(pattern, unit, keys.T, beta=0.0).values()
     place = torch.arange(len(query)) - starts[query]
     similarity = unit.new_full((len(unit), int(counts.max())), -torch.inf)

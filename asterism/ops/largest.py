@@ -27,9 +27,9 @@ def largest(
     j = k if above is None else min(k, int((maxima > above).sum(1).max()))
     column = maxima.topk(j).indices
     among = groups.gather(2, column[:, None].expand(-1, size, -1)).flatten(1)
-    largest, place = torch.cat([among, tail], 1).topk(min(k, size * j + tail.shape[1]))
+    found, place = torch.cat([among, tail], 1).topk(min(k, size * j + tail.shape[1]))
     if not j:
-        return largest, place + size * width
+        return found, place + size * width
     inside = place.clamp(max=size * j - 1)
     row = inside // j * width + column.gather(1, inside % j)
-    return largest, torch.where(place < size * j, row, place - size * j + size * width)
+    return found, torch.where(place < size * j, row, place - size * j + size * width)

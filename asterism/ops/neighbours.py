@@ -53,7 +53,9 @@ def nearest_in_parts(
     """The result of `nearest` in each part of the bank, given as ascending runs of rows; the whole part if it has
     fewer than k rows. Parts may overlap."""
     sizes = [sum(map(len, runs)) for runs in parts]
-    basis = strong_directions(queries, bank, k) if max(sizes) >= _BOUNDED else None
+    small = sum(size for size in sizes if size < _BOUNDED)
+    worth = max(sizes, default=0) >= max(_BOUNDED, 4 * small)  # small parts, searched one by one, must not cost as much
+    basis = strong_directions(queries, bank, k) if worth else None
     if basis is None:
         return _nearest_directly(queries, bank, parts, k, _no_progress)
     found = []
@@ -61,7 +63,7 @@ def nearest_in_parts(
         if size >= _BOUNDED:
             found.append(nearest_by_bounds(queries, bank, runs, k, basis, _no_progress))
         else:
-            rows = torch.cat([torch.arange(run.start, run.stop, device=bank.device) for run in runs])
+            rows = torch.cat([torch.arange(0), *(torch.arange(run.start, run.stop) for run in runs)])
             similarity, place = _nearest_directly(queries, bank[rows], [[range(size)]], k, _no_progress)[0]
             found.append((similarity, rows[place]))
     return found
@@ -89,7 +91,7 @@ def _nearest_directly(
             own = slice(first, first + len(unit))
             for part in searched_parts:
                 best = (similarity[part][own], index[part][own])
-                merged[part].append(_keeplargest(candidates, inside[part], start, best, k))
+                merged[part].append(_keep_largest(candidates, inside[part], start, best, k))
         for part, found_by_chunk in merged.items():
             similarity[part] = torch.cat([values for values, _ in found_by_chunk])
             index[part] = torch.cat([rows for _, rows in found_by_chunk])
@@ -153,7 +155,7 @@ def _inside(runs: Sequence[range], start: int, end: int) -> list[range]:
     return [run for run in cut if run]
 
 
-def _keeplargest(
+def _keep_largest(
     candidates: Float[Tensor, "q m"],
     runs: Sequence[range],
     start: int,

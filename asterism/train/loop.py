@@ -20,7 +20,7 @@ from asterism.ops.compilable import compiled_functions
 from asterism.ops.random import fold
 from asterism.ops.sharding import whole
 from asterism.train import checkpoint
-from asterism.train.compiling import begin_replays, compile_parts, replay_parts
+from asterism.train.compiling import begin_replays, compile_parts, replay_blocks, without_compiled_parts
 from asterism.train.cores import training_threads
 from asterism.train.job import Job, Measurement
 from asterism.train.loss_scale import LossScale
@@ -48,7 +48,7 @@ class Training(Generic[B]):
         if job.trainer.compile == "on":
             compile_parts(job.learner)
         elif job.trainer.compile == "graphs":
-            replay_parts(job.learner)
+            replay_blocks(job.learner)
         self.loss_scale = LossScale() if job.trainer.precision == "fp16" else None
         self.objective = _Objective(job.learner, job.trainer.precision, fabric.device.type)
         self.forward = fabric.setup_module(self.objective)  # sharded parameters exist from here on
@@ -111,13 +111,14 @@ class Training(Generic[B]):
                         f"asterism {job.verb} --resume {job.run.path}",
                         signal_number,
                     )
-            monitor.examples(job.steps, job.examples)
+            with self._between_steps():
+                monitor.examples(job.steps, job.examples)
         if first and (summary := job.verdict(job.run.metrics())) is not None:
             monitor.print(summary)
         return job.run
 
     def _measure(self, monitor: Monitor, step: int, measurement: Measurement) -> None:
-        with monitor.paused():
+        with monitor.paused(), self._between_steps():
             record = measurement.measure(step)
         monitor.measured(step, record)
 
@@ -209,6 +210,10 @@ class Training(Generic[B]):
     def _compiled(self) -> contextlib.AbstractContextManager[None]:
         compiled = self.job.trainer.compile in ("on", "graphs")
         return compiled_functions() if compiled else contextlib.nullcontext()
+
+    def _between_steps(self) -> contextlib.AbstractContextManager[None]:
+        replayed = self.job.trainer.compile == "graphs"
+        return without_compiled_parts() if replayed else contextlib.nullcontext()
 
     def _save(self, step: int, monitor: Monitor) -> None:
         state = checkpoint.capture(self.learner, self.optimizer, step, self.job.facts(), monitor.state())

@@ -37,7 +37,7 @@ class TrainerConfig(Config):
     nodes: Few = 1
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
     precision: Literal["auto", "32", "bf16", "fp16"] = "auto"  # auto: bf16 autocast on GPUs that support it
-    # blocks, heads and losses; auto: on CUDA devices; graphs: blocks and heads are replayed as CUDA graphs
+    # blocks, heads and losses; auto: on CUDA devices; graphs: on, and blocks are replayed as CUDA graphs
     compile: Literal["auto", "on", "off", "graphs"] = "auto"
     seed: Seed = 0
 

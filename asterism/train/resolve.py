@@ -64,7 +64,10 @@ def _compiled(trainer: TrainerConfig, device: torch.device) -> str:
     if trainer.compile == "auto":
         return "on" if device.type == "cuda" else "off"
     if trainer.compile == "graphs" and device.type != "cuda":
-        raise UserError(f"trainer.compile = graphs needs a CUDA device, and this is {device.type}; use on or off")
+        raise UserError(
+            f"trainer.compile = graphs needs a CUDA device, and this is {device.type}; "
+            "use trainer.compile=on or trainer.compile=off"
+        )
     if trainer.compile == "graphs" and trainer.strategy == "fsdp":
         raise UserError(
             "trainer.compile = graphs needs weights that stay in place, which fsdp's do not; use trainer.compile=on"

@@ -7,6 +7,7 @@ import sys
 import torch
 
 from asterism.methods.base import Method
+from asterism.nn.heads import ProjectionHead
 from asterism.ops.compilable import compiled_functions
 from asterism.ops.losses import cross_entropy
 from asterism.train.building import build_method
@@ -50,6 +51,19 @@ def changing_sizes() -> None:
     print("graphs:", torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
+def changing_rows() -> None:
+    """A head gets as many rows as there are masked patches, more different numbers than code is kept for."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    method = build_method(tiny_recipe("ibot"))
+    heads = [part for part in method.modules() if isinstance(part, ProjectionHead)]
+    compile_parts(method, backend="aot_eager")
+    for rows in range(2, 102):
+        x = torch.rand(rows, heads[0].mlp[0].in_features)
+        torch.testing.assert_close(heads[0].mlp(x), heads[0].mlp.forward(x), rtol=1e-5, atol=1e-5)
+    print("head graphs:", torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+
 def loss_and_gradients(method: Method) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     method.train()
     total = method.loss(noise(method.views, 4, torch.device("cpu")), PROGRESS).total
@@ -60,3 +74,4 @@ def loss_and_gradients(method: Method) -> tuple[torch.Tensor, dict[str, torch.Te
 if __name__ == "__main__":
     main(sys.argv[1:])
     changing_sizes()
+    changing_rows()
