@@ -22,7 +22,7 @@ demo: setup
 	PYTHONPATH=$(CURDIR) $(BIN)/python -m asterism demo --out demo --overwrite
 
 test: setup
-	PYTHONPATH=$(CURDIR) $(BIN)/python -m pytest --numprocesses $(JOBS)
+	PYTHONPATH=$(CURDIR) $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
 # Every generated bad input, failing disk and attack; `make test` runs a few of each kind. CAMPAIGN=outputs runs one campaign.
 campaign: setup

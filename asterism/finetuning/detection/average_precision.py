@@ -78,7 +78,7 @@ class _Found:
 
     def gathered(self) -> _Found:
         """Of all processes."""
-        return _Found(*map(_everyone, (self.images, self.labels, self.scores, self.right, self.wrong)))
+        return _Found(*map(_from_all_processes, (self.images, self.labels, self.scores, self.right, self.wrong)))
 
 
 def _averages(found: _Found, objects: Int[np.ndarray, "sizes classes"]) -> dict[str, float]:
@@ -87,10 +87,11 @@ def _averages(found: _Found, objects: Int[np.ndarray, "sizes classes"]) -> dict[
     edges = np.searchsorted(found.labels[order], np.arange(objects.shape[1] + 1))
     sums = np.zeros((len(SIZES), len(OVERLAPS)))
     for label in np.flatnonzero(objects.any(axis=0)).tolist():
-        own, asked = order[edges[label] : edges[label + 1]], objects[:, label] > 0
-        right, wrong = (np.concatenate(_curves(bits[own])[asked]) for bits in (found.right, found.wrong))
-        precision = precision_at_recalls(right, wrong, objects[asked, label].repeat(len(OVERLAPS)))
-        sums[asked] += precision.mean(axis=1).reshape(-1, len(OVERLAPS))
+        own = order[edges[label] : edges[label + 1]]
+        right, wrong = (_curves(bits[own]) for bits in (found.right, found.wrong))
+        for size in np.flatnonzero(objects[:, label]).tolist():  # one at a time: a class can have a million detections
+            count = objects[size, label].repeat(len(OVERLAPS))
+            sums[size] += precision_at_recalls(right[size], wrong[size], count).mean(axis=1)
     classes = (objects > 0).sum(axis=1)
     whole, *by_size = 100 * sums / np.maximum(classes, 1)[:, None]
     values = {"AP": whole.mean(), "AP50": whole[0], "AP75": whole[5]}
@@ -111,5 +112,5 @@ def _curves(bits: UInt8[np.ndarray, "n bytes"]) -> Bool[np.ndarray, "sizes overl
     return np.unpackbits(bits, axis=1, count=shape[0] * shape[1]).T.reshape(shape).astype(bool)
 
 
-def _everyone(rows: Shaped[np.ndarray, "own ..."]) -> Any:
+def _from_all_processes(rows: Shaped[np.ndarray, "own ..."]) -> Any:
     return collectives.all_gather_ragged_rows(torch.from_numpy(rows)).numpy()

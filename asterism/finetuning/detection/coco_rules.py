@@ -1,6 +1,6 @@
 """COCO's rules: which detections count as right and which as wrong, for every overlap and size asked for.
 
-In an image, the detections of a class choose by falling score. Each takes the object that it overlaps most, of those
+In an image, the detections of a class choose by descending score. Each takes the object that it overlaps most, of those
 that are still free and that it overlaps enough. Objects of another size and crowds are chosen only if nothing else can
 be, and then the detection counts as neither right nor wrong. A crowd stays free. Without an object, a detection is
 wrong, unless it is itself of another size.
@@ -25,7 +25,7 @@ class Pairs:
 
     detections: Int[np.ndarray, " p"]
     objects: Int[np.ndarray, " p"]
-    ranks: Int[np.ndarray, " p"]  # of the detection, by falling score among those of its image and class
+    ranks: Int[np.ndarray, " p"]  # of the detection, by descending score among those of its image and class
     overlaps: Float[np.ndarray, " p"]
 
 
@@ -48,8 +48,8 @@ def right_and_wrong(
     order = np.lexsort((pairs.objects, pairs.overlaps, pairs.detections, pairs.ranks))
     chosen, choosing, ranks = pairs.objects[order], pairs.detections[order], pairs.ranks[order]
     enough = (pairs.overlaps[order, None] >= OVERLAPS)[:, None]
-    # The best-liked has the largest number: objects that count first, then the larger overlap, then the later object.
-    liking = 1 + np.arange(len(order))[:, None] + len(order) * (objects & ~crowd[:, None])[chosen]
+    # The preferred object has the largest number: those that count first, then the larger overlap, then the later one.
+    priority = 1 + np.arange(len(order))[:, None] + len(order) * (objects & ~crowd[:, None])[chosen]
     free = np.ones((*objects.shape, len(OVERLAPS)), dtype=bool)
     right = np.zeros((*detections.shape, len(OVERLAPS)), dtype=bool)
     wrong = np.repeat(detections[..., None], len(OVERLAPS), axis=2)
@@ -58,10 +58,10 @@ def right_and_wrong(
         if first == last:
             continue
         among, by = chosen[first:last], choosing[first:last]
-        wishes = liking[first:last, :, None] * (enough[first:last] & free[among])
+        candidates = priority[first:last, :, None] * (enough[first:last] & free[among])
         starts = np.flatnonzero(np.diff(by, prepend=-1))
-        best = np.maximum.reduceat(wishes, starts)
-        taken = (wishes == np.repeat(best, np.diff(starts, append=len(by)), axis=0)) & (wishes > 0)
+        best = np.maximum.reduceat(candidates, starts)
+        taken = (candidates == np.repeat(best, np.diff(starts, append=len(by)), axis=0)) & (candidates > 0)
         free[among] &= ~taken | crowd[among, None, None]
         right[by[starts]] = best > len(order)
         wrong[by[starts]] &= best == 0

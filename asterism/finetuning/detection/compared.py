@@ -56,17 +56,19 @@ def joined(images: Sequence[Compared]) -> Compared:
     detections_before = accumulate((len(image.labels) for image in images), initial=0)
     objects_before = accumulate((len(image.object_labels) for image in images), initial=0)
     return Compared(
-        labels=_in_a_row(int, (image.labels for image in images)),
-        scores=_in_a_row(float, (image.scores for image in images)),
-        areas=_in_a_row(float, (image.areas for image in images)),
-        object_labels=_in_a_row(int, (image.object_labels for image in images)),
-        object_areas=_in_a_row(float, (image.object_areas for image in images)),
-        crowd=_in_a_row(bool, (image.crowd for image in images)),
+        labels=_concatenated(int, (image.labels for image in images)),
+        scores=_concatenated(float, (image.scores for image in images)),
+        areas=_concatenated(float, (image.areas for image in images)),
+        object_labels=_concatenated(int, (image.object_labels for image in images)),
+        object_areas=_concatenated(float, (image.object_areas for image in images)),
+        crowd=_concatenated(bool, (image.crowd for image in images)),
         pairs=Pairs(
-            detections=_in_a_row(int, (each.detections + n for each, n in zip(pairs, detections_before, strict=False))),
-            objects=_in_a_row(int, (each.objects + m for each, m in zip(pairs, objects_before, strict=False))),
-            ranks=_in_a_row(int, (each.ranks for each in pairs)),
-            overlaps=_in_a_row(float, (each.overlaps for each in pairs)),
+            detections=_concatenated(
+                int, (each.detections + n for each, n in zip(pairs, detections_before, strict=False))
+            ),
+            objects=_concatenated(int, (each.objects + m for each, m in zip(pairs, objects_before, strict=False))),
+            ranks=_concatenated(int, (each.ranks for each in pairs)),
+            overlaps=_concatenated(float, (each.overlaps for each in pairs)),
         ),
     )
 
@@ -104,5 +106,5 @@ def _doubles(values: Float[Tensor, "*shape"]) -> Float[np.ndarray, "*shape"]:
     return values.detach().cpu().double().numpy()
 
 
-def _in_a_row(kind: type, parts: Iterable[Shaped[np.ndarray, " _"]]) -> Shaped[np.ndarray, " n"]:
+def _concatenated(kind: type, parts: Iterable[Shaped[np.ndarray, " _"]]) -> Shaped[np.ndarray, " n"]:
     return np.concatenate([np.empty(0, dtype=kind), *parts])

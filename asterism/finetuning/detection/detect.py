@@ -90,7 +90,7 @@ class Detect(Task):
     purpose = "object-detection"
     meanings = MappingProxyType(
         {
-            "boxes": "left, top, right, bottom in pixels of the input, by falling score [batch, detections, 4]",
+            "boxes": "left, top, right, bottom in pixels of the input, by descending score [batch, detections, 4]",
             "scores": "the probability of each detection; 0: the row is not used [batch, detections]",
             "labels": "the class of each detection, counted from 0; -1: the row is not used [batch, detections]",
             "masks": "the probability that each of 28×28 cells of a box belongs to its object "

@@ -96,7 +96,7 @@ class HeadLosses:
 
 @dataclass(frozen=True)
 class Found:
-    """The detections of one image of a batch, in its pixels, by falling score."""
+    """The detections of one image of a batch, in its pixels, by descending score."""
 
     boxes: Float[Tensor, "n 4"]
     scores: Float[Tensor, " n"]

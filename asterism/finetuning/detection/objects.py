@@ -18,7 +18,7 @@ _OVERLAP = 0.5  # of boxes: intersection over union from which a detection has f
 
 @dataclass(frozen=True)
 class Detections(Prediction):
-    """Objects found in an image, by falling score."""
+    """Objects found in an image, by descending score."""
 
     boxes: Float[Tensor, "n 4"]  # left, top, right, bottom
     scores: Float[Tensor, " n"]
@@ -85,7 +85,7 @@ class TrueObjects(Truth):
 
 
 def found_pairs(prediction: Detections, truth: TrueObjects) -> tuple[list[tuple[int, int]], list[int], list[int]]:
-    """Sure detections with the objects they found, by falling score; detections without one; objects not found.
+    """Sure detections with the objects they found, by descending score; detections without one; objects not found.
 
     Detections in crowds count as neither.
     """

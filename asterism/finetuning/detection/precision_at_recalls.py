@@ -11,7 +11,7 @@ RECALLS = np.linspace(0, 1, 101)
 def precision_at_recalls(
     right: Bool[np.ndarray, "curves n"], wrong: Bool[np.ndarray, "curves n"], objects: Int[np.ndarray, " curves"]
 ) -> Float[np.ndarray, "curves recalls"]:
-    """right, wrong: of detections by falling score; those that are neither are left out. objects: at least 1."""
+    """right, wrong: of detections by descending score; those that are neither are left out. objects: at least 1."""
     count, most = right.shape[1], max(right.shape[1], objects.max(initial=0)) + 1
     hits, misses = right.cumsum(axis=1), wrong.cumsum(axis=1)
     precision = hits / (hits + misses + np.spacing(1))

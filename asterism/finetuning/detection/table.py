@@ -26,7 +26,7 @@ _PLACES = 32  # of groups of boxes in a row; a square of places keeps the coordi
 
 @dataclass(frozen=True)
 class Table:
-    """Detections by falling score."""
+    """Detections by descending score."""
 
     boxes: Float[Tensor, "b n 4"]
     scores: Float[Tensor, "b n"]  # 0: nothing
@@ -90,7 +90,7 @@ def top_rows(
 def _regions(
     rpn: RegionProposalNetwork, maps: Maps, extent: Extent
 ) -> tuple[Float[Tensor, "b n 4"], Bool[Tensor, "b n"]]:
-    """Proposed regions, by falling score, and which of the rows hold one."""
+    """Proposed regions, by descending score, and which of the rows hold one."""
     boxes, scores, levels = [], [], []
     generator: Any = rpn.anchor_generator
     found = zip(*rpn.head(list(maps.values())), generator.by_map(list(maps.values())), strict=True)

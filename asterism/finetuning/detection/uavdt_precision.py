@@ -1,7 +1,7 @@
 """The average precision of the UAVDT benchmark (Du et al., 2018), which FLSL's table 3 reports.
 
 All classes count as one. Detections that are strictly inside an ignored region are left out. The others are given to
-objects by falling score: each to the free object that it overlaps most, by at least 0.7. The value is the area under
+objects by descending score: each to the free object that it overlaps most, by at least 0.7. The value is the area under
 the curve of precision over recall, made monotonic as in Pascal VOC from 2010 on, over all frames together.
 
 Ignored regions are crowds of the truth. As in the benchmark's own code, objects inside them still have to be found.
@@ -46,7 +46,7 @@ class UavdtPrecision:
 
 
 def area_under_curve(found: Bool[Tensor, " n"], objects: int) -> float:
-    """found: of detections by falling score, whether each found an object."""
+    """found: of detections by descending score, whether each found an object."""
     if not objects or not len(found):
         return 0.0
     hits = found.double().cumsum(dim=0)
@@ -58,7 +58,7 @@ def area_under_curve(found: Bool[Tensor, " n"], objects: int) -> float:
 
 
 def _found(boxes: Float[Tensor, "n 4"], objects: Float[Tensor, "m 4"]) -> Bool[Tensor, " n"]:
-    """Whether each detection, by falling score, gets an object of its own."""
+    """Whether each detection, by descending score, gets an object of its own."""
     overlaps = box_iou(boxes, objects)
     found = torch.zeros(len(boxes), dtype=torch.bool)
     if not len(objects):
