@@ -117,7 +117,7 @@ class DenseNn(SegmentedEvaluation):
     ) -> list[dict[str, SegmentationScores]]:
         """For every part of the training tokens, the scores on patches and on pixels.
 
-        A group of test images is compared with all parts at once, so that similarities are computed once.
+        A group of test images is compared with all parts in one call, which shares similarities among them.
         """
         classes = len(self.parts.classes)
         memory, labels = (train.arrays[name].to(device) for name in ("tokens", "labels"))
