@@ -5,8 +5,9 @@
     git worktree add ../earlier COMMIT
     python benchmarks/threads.py --recipe ../earlier/asterism/recipes/dino-cifar10.yaml --setting 3 --earlier ../earlier
 
-Every setting runs in its own processes. The settings run alternately in several rounds, and the best window of all
-rounds counts, so that other work on the machine, which only slows things down, hardly affects the comparison.
+Every setting runs in its own processes. The settings run alternately in several rounds, so that a machine whose speed
+changes affects all of them. Printed are the median and the best of all windows of five steps, and the ratios of both to
+those of the first setting.
 The first setting gives each data worker its own core; on two cores, one thread trains. The last uses one core alone:
 as many times its rate as there are cores is what any other can reach at most. `--earlier` compares with the code of
 another checkout, which uses the cores as it does by default.
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -68,17 +70,22 @@ def main() -> None:
         settings = [SETTINGS[number] for number in arguments.setting]
         if arguments.earlier is not None:
             settings.insert(0, Setting("auto", None, "auto", arguments.earlier.resolve()))
-        best = dict.fromkeys(settings, 0.0)
+        windows: dict[Setting, list[float]] = {setting: [] for setting in settings}
         for _ in range(arguments.rounds):
-            for setting in best:
-                best[setting] = max(best[setting], images_per_second(recipe, arguments.steps, setting, common))
-        first = next(iter(best.values()))
-        for setting, rate in best.items():
-            print(f"{Path(recipe).stem:16} {setting!s:42} {rate:7.0f} images/s  {rate / first:.2f}×", flush=True)
+            for setting, own in windows.items():
+                own += images_per_second(recipe, arguments.steps, setting, common)
+        first = windows[settings[0]]
+        for setting, own in windows.items():
+            typical, best = statistics.median(own), max(own)
+            print(
+                f"{Path(recipe).stem:16} {setting!s:42} images/s: median {typical:4.0f}"
+                f" ({typical / statistics.median(first):.2f}×), best {best:4.0f} ({best / max(first):.2f}×)",
+                flush=True,
+            )
 
 
-def images_per_second(recipe: str, steps: int, setting: Setting, common: list[str]) -> float:
-    """The best of the logged windows of a short run. A given number of threads overrides the trainer's choice."""
+def images_per_second(recipe: str, steps: int, setting: Setting, common: list[str]) -> list[float]:
+    """Of the logged windows of a short run, without the first. A given number of threads overrides the trainer's."""
     threads = setting.threads
     keep = f"import torch; torch.set_num_threads({threads}); torch.set_num_threads = lambda count: None; "
     settings = [
@@ -98,7 +105,7 @@ def images_per_second(recipe: str, steps: int, setting: Setting, common: list[st
         code = os.environ | ({} if setting.checkout is None else {"PYTHONPATH": str(setting.checkout)})
         subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.DEVNULL, env=code)
         records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return max(record["images_per_second"] for record in records)
+    return [record["images_per_second"] for record in records[1:]]
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -28,6 +28,7 @@ _shared: SharedMemory | None = None  # of processes on the CPU of one machine, w
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"  # the network interface that gloo listens on
 _MEETING = timedelta(seconds=60)  # for processes that have already started
+_EXPLAINED = (UserError, OSError, MemoryError)  # errors that are told to all processes in a sentence
 _LOST = ("gloo", "Gloo", "Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL")
 
 
@@ -141,7 +142,7 @@ def on_first_process(action: Callable[[], T]) -> T:
     if rank() == 0:
         try:
             outcome = (True, action())
-        except (UserError, OSError, MemoryError) as error:
+        except _EXPLAINED as error:
             outcome = (False, _sentence(error))
     succeeded, value = broadcast_object(outcome)
     if not succeeded:
@@ -152,19 +153,32 @@ def on_first_process(action: Callable[[], T]) -> T:
 def on_every_process(action: Callable[[], T]) -> T:
     """Run `action`, which must not communicate, on all processes; an error in one is raised in all.
 
-    Errors of the user and of the system become a `UserError`. Costs one small collective if no process fails.
+    Errors of the user and of the system become a `UserError`. All wait for each other: one small collective.
     """
     if world_size() == 1:
         return action()
     problem: str | None = None
     try:
         result = action()
-    except (UserError, OSError, MemoryError) as error:
+    except _EXPLAINED as error:
         problem = _sentence(error)
     failed = int(all_reduce_max(torch.tensor(0 if problem is None else 1 + rank(), device=_device())))
     if failed:
         raise UserError(broadcast_object(problem, source=failed - 1))
     return result
+
+
+def or_fail_together(action: Callable[[], T]) -> T:
+    """`on_every_process`, without waiting for each other if the processes share memory.
+
+    A process in which the action succeeds goes on, and hears of the failure of another at its next collective.
+    """
+    if _shared is None:
+        return on_every_process(action)
+    try:
+        return action()
+    except _EXPLAINED as error:
+        _shared.fail(_sentence(error))
 
 
 def join_processes() -> None:
@@ -208,13 +222,24 @@ def shares_memory() -> bool:
     return _shared is not None
 
 
-def shared_mean(gradients: Float[Tensor, " n"]) -> torch.futures.Future[Tensor]:
-    """The mean over processes that share memory, written into the given tensor: a result for DDP's hook."""
+@torch.no_grad()
+def average_in_shared_memory(tensors: Sequence[Float[Tensor, ...]]) -> None:
+    """Replace each tensor by its mean over the processes, which share memory and have tensors of the same shapes."""
     assert _shared is not None
-    _shared.mean_(gradients)
-    ready: torch.futures.Future[Tensor] = torch.futures.Future()
-    ready.set_result(gradients)
-    return ready
+    if not tensors:
+        return
+    values = torch.cat([tensor.flatten() for tensor in tensors])
+    _shared.mean_(values)
+    parts = torch.split(values, [tensor.numel() for tensor in tensors])
+    torch._foreach_copy_(list(tensors), [p.view_as(t) for p, t in zip(parts, tensors, strict=True)])
+
+
+@torch.no_grad()
+def copy_from_first_process(tensors: Iterable[Shaped[Tensor, ...]]) -> None:
+    """Give each tensor the values that it has in the first of the processes, which share memory."""
+    assert _shared is not None
+    for tensor in tensors:
+        tensor.copy_(_shared.gather(tensor)[0])
 
 
 def lost_connection(error: BaseException) -> bool:

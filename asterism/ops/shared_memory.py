@@ -19,15 +19,19 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
 from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor
 
+from asterism.errors import UserError
+
 _SLOT = 1 << 24  # bytes; pages that are never written take no memory. Larger tensors are exchanged piece by piece
 _SETS = 2
 _MOMENT = 2e-4  # seconds; waking a process that sleeps takes about as long
-_WORD = struct.Struct("q")  # what processes tell each other: the bytes that each of them has written
+# What processes tell each other: the bytes that each has written, or −n before a sentence of n bytes: why one fails.
+_WORD = struct.Struct("q")
 
 
 class Disconnected(RuntimeError):
@@ -100,6 +104,12 @@ class SharedMemory:
             self._wait(piece)
             torch.cat([part[rank] for rank, part in enumerate(parts)], out=piece)
 
+    def fail(self, sentence: str) -> NoReturn:
+        """Instead of taking part in the next exchange, tell all processes why this one cannot. It raises in all."""
+        message = sentence.encode()
+        self._meet(_WORD.pack(-len(message)) + message)
+        raise AssertionError("unreachable")
+
     def close(self) -> None:
         """Hang up, also for copies of the wires in other processes, such as data workers."""
         for wire in self._wires:
@@ -112,30 +122,45 @@ class SharedMemory:
         return self._sets[self._exchanges % _SETS]
 
     def _wait(self, written: Tensor) -> None:
-        """Wait until every process has written as much. The first one hears from all the others, then answers them."""
-        word = _WORD.pack(written.nbytes)
+        """Wait until every process has written as much."""
+        self._meet(_WORD.pack(written.nbytes))
+
+    def _meet(self, own: bytes) -> None:
+        """Exchange messages. The first process hears from all others, then answers them, also for one that fails."""
         try:
             if self._rank > 0:
-                self._tell(word)
-            heard = [_next_word(wire) for wire in self._wires]
+                self._tell(own)
+            heard = [_next_message(wire) for wire in self._wires]
+            failure = next(filter(_is_failure, (*heard, own)), None)
             if self._rank == 0:
-                self._tell(word)
+                self._tell(failure or own)
         except OSError as error:
             raise Disconnected("another process has ended") from error
         if not all(heard):
             raise Disconnected("another process has ended")
-        assert heard == [word] * len(heard), "processes exchange tensors of different sizes"
+        if failure is not None:
+            raise UserError(failure[_WORD.size :].decode())
+        assert heard == [own] * len(heard), "processes exchange tensors of different sizes"
 
-    def _tell(self, word: bytes) -> None:
+    def _tell(self, message: bytes) -> None:
         for wire in self._wires:
-            wire.sendall(word)
+            wire.sendall(message)
+
+
+def _is_failure(message: bytes) -> bool:
+    return bool(message) and _WORD.unpack_from(message)[0] < 0
+
+
+def _next_message(wire: socket.socket) -> bytes:
+    """The next message that arrives, empty if the other side has hung up."""
+    word = _next_word(wire)
+    if not _is_failure(word):
+        return word
+    return word + wire.recv(-_WORD.unpack(word)[0], socket.MSG_WAITALL)
 
 
 def _next_word(wire: socket.socket) -> bytes:
-    """The next word that arrives, empty if the other side has hung up.
-
-    At first it asks again and again, which is faster than being woken up.
-    """
+    """The next word that arrives. At first it asks again and again, which is faster than being woken up."""
     end = time.perf_counter() + _MOMENT
     while time.perf_counter() < end:
         with contextlib.suppress(BlockingIOError):

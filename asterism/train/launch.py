@@ -13,7 +13,6 @@ from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
 from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 from lightning_fabric.strategies.strategy import Strategy
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from asterism.errors import UserError
@@ -21,8 +20,8 @@ from asterism.ops import collectives
 from asterism.ops.sharding import shard
 from asterism.train.processes import Place
 from asterism.train.recipe import TrainerConfig
+from asterism.train.shared_memory_strategy import SharedMemoryStrategy
 
-_BUCKET_MB = 1024  # gradients averaged at once in shared memory: there is nothing to gain from overlapping on a CPU
 _FOR_PROCESSES = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE", "OMP_NUM_THREADS")
 
 
@@ -35,7 +34,7 @@ def launch(config: TrainerConfig, place: Place | None = None) -> Fabric:
     if place is not None:
         logging.getLogger("lightning_fabric.utilities.distributed").setLevel(logging.WARNING)  # it logs each process
         collectives.join_local_processes(place.rank, place.size, place.port, place.listener, place.ends)
-        strategy = _data_parallel(cluster_environment=place, process_group_backend="gloo")
+        strategy = SharedMemoryStrategy(cluster_environment=place, process_group_backend="gloo")
         fabric = Fabric(accelerator="cpu", devices=place.size, strategy=strategy)
         fabric.launch()
         return fabric
@@ -73,22 +72,12 @@ def _strategy(config: TrainerConfig) -> Strategy | str:
     return "auto"
 
 
-def _data_parallel(**options: Any) -> DDPStrategy:
+def _data_parallel() -> DDPStrategy:
     """DDP without copying buffers in each step: methods keep centres and memory banks equal on all processes."""
     known = inspect.signature(DistributedDataParallel).parameters
     copying = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # torch renamed it
-    if collectives.shares_memory():
-        return _SharedMemoryStrategy(bucket_cap_mb=_BUCKET_MB, **options | {copying: False})
-    return DDPStrategy(**options | {copying: False})
-
-
-class _SharedMemoryStrategy(DDPStrategy):
-    """DDP whose gradients are averaged through memory that the processes share."""
-
-    def setup_module(self, module: nn.Module) -> DistributedDataParallel:
-        wrapped = super().setup_module(module)
-        wrapped.register_comm_hook(None, lambda _, bucket: collectives.shared_mean(bucket.buffer()))
-        return wrapped
+    options: dict[str, Any] = {copying: False}
+    return DDPStrategy(**options)
 
 
 def _world_size(config: TrainerConfig) -> int:

@@ -22,7 +22,9 @@ from asterism.ops.sharding import whole
 from asterism.train import checkpoint
 from asterism.train.compiling import begin_replays, compile_parts, replay_blocks, without_compiled_parts
 from asterism.train.cores import training_threads
+from asterism.train.garbage import search_new_objects_only
 from asterism.train.job import Job, Measurement
+from asterism.train.kept_memory import kept_memory
 from asterism.train.loss_scale import LossScale
 from asterism.train.monitor import Monitor
 from asterism.train.optim import clip_gradients
@@ -67,7 +69,7 @@ class Training(Generic[B]):
         """Median seconds per step, without the first steps."""
         monitor = Monitor(self.job.logging, None, 0, self.job.steps, self.learner.uniform_terms)
         seconds = []
-        with self._threads(), self._compiled():
+        with self._cores_and_memory(), self._compiled():
             batches = self.job.batches(0, self.fabric)
             for step in range(self.job.steps):
                 before, progress = time.perf_counter(), self._progress(step)
@@ -85,7 +87,7 @@ class Training(Generic[B]):
         monitor = Monitor(job.logging, path, start, job.steps, self.learner.uniform_terms)
         monitor.restore(self._unlogged)
         monitor.print(job.describe(self.fabric))
-        with self._threads(), self._compiled(), monitor, StopRequest(monitor.print) as stop:
+        with self._cores_and_memory(), self._compiled(), monitor, StopRequest(monitor.print) as stop:
             if measurement is not None and start == 0:
                 self._measure(monitor, 0, measurement)
             batches = job.batches(start, self.fabric)
@@ -130,7 +132,7 @@ class Training(Generic[B]):
         torch.manual_seed(fold(progress.seed, progress.step, self.fabric.global_rank) & 0xFFFFFFFF)
         count, made = self.job.trainer.accumulate, []
         for number in range(count):
-            batch, waited = collectives.on_every_process(lambda: next(batches))
+            batch, waited = collectives.or_fail_together(lambda: next(batches))
             with self.fabric.no_backward_sync(self.forward, enabled=number < count - 1):
                 total = self.forward(batch, progress)
                 losses = self.objective.losses
@@ -203,9 +205,12 @@ class Training(Generic[B]):
             numbers=numbers,
         )
 
-    def _threads(self) -> contextlib.AbstractContextManager[None]:
-        parameters = trained_parameters(self.learner)
-        return training_threads(self.fabric.device, parameters, self.fabric.world_size, self.job.workers)
+    @contextlib.contextmanager
+    def _cores_and_memory(self) -> Iterator[None]:
+        device, parameters = self.fabric.device, trained_parameters(self.learner)
+        threads = training_threads(device, parameters, self.fabric.world_size, self.job.workers)
+        with threads, kept_memory(device), search_new_objects_only():
+            yield
 
     def _compiled(self) -> contextlib.AbstractContextManager[None]:
         compiled = self.job.trainer.compile in ("on", "graphs")

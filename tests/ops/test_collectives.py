@@ -112,6 +112,31 @@ def test_a_user_error_in_one_process_is_raised_in_all(run: Callable[..., list[An
     assert collectives.on_every_process(lambda: 4) == 4
 
 
+def _mistake_before_a_collective() -> tuple[int, str]:
+    def action() -> int:
+        if collectives.rank() == 1:
+            raise FileNotFoundError(2, "No such file or directory", "7.png")
+        return 3
+
+    def step() -> None:
+        collectives.or_fail_together(action)
+        collectives.all_reduce_sum(torch.ones(3))
+
+    fine = collectives.or_fail_together(lambda: 5 + collectives.rank())
+    with pytest.raises(UserError) as error:
+        step()
+    return fine, str(error.value)
+
+
+@both_ways
+def test_a_failure_reaches_the_others_at_their_next_collective(run: Callable[..., list[Any]]) -> None:
+    (fine, told), (other_fine, other_told) = run(_mistake_before_a_collective)
+    assert (fine, other_fine) == (5, 6)
+    assert told == other_told
+    assert "7.png" in told
+    assert collectives.or_fail_together(lambda: 4) == 4
+
+
 def _fail_on_rank_1() -> None:
     if collectives.rank() == 1:
         raise ValueError("wrong on purpose")

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from asterism.errors import UserError
 from asterism.ops import shared_memory
 from asterism.ops.shared_memory import Disconnected, SharedMemory, open_ends
 
@@ -135,3 +136,30 @@ def test_without_memory_files_an_unnamed_file_is_mapped(monkeypatch: pytest.Monk
     monkeypatch.delattr(os, "memfd_create", raising=False)
     monkeypatch.setattr(shared_memory, "_SLOT", 64)
     assert exchange(2, late_second) == [[0, 1], [0, 1]]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("failing", [{0}, {1}, {0, 1}])
+def test_a_process_that_fails_tells_all_at_their_next_exchange(size: int, failing: set[int]) -> None:
+    def act(member: SharedMemory, rank: int) -> str:
+        def step() -> None:
+            if rank in failing:
+                member.fail(f"rank {rank}: no file “ü”")
+            member.mean_(torch.ones(5))
+
+        assert member.gather(torch.tensor(rank)).tolist() == list(range(size))
+        with pytest.raises(UserError) as caught:
+            step()
+        return str(caught.value)
+
+    told = exchange(size, act)
+    assert told == [f"rank {max(failing)}: no file “ü”"] * size
+
+
+def test_a_process_that_fails_after_another_has_ended_notices_it() -> None:
+    def act(member: SharedMemory, rank: int) -> None:
+        if rank == 0:
+            with pytest.raises(Disconnected):
+                member.fail("no file")
+
+    exchange(2, act)

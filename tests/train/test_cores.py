@@ -1,5 +1,6 @@
 """How training uses the cores of a CPU; their number does not change the result."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 from asterism.config import write_yaml
@@ -130,6 +132,23 @@ def test_a_process_that_dies_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     _signalled(monkeypatch, signal.SIGKILL)
     with pytest.raises(UserError, match=r"a training process died \(killed by SIGKILL\).*No checkpoint had been saved"):
         start.pretrain(tiny_recipe("dino", trainer={"devices": 2}), tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bad", [1, 3])  # an image of the first process, or of the second
+def test_data_that_one_process_cannot_read_is_an_error_of_the_run(tmp_path: Path, bad: int) -> None:
+    """In the second step, which the other process has begun."""
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for number in range(8):
+        Image.new("RGB", (20, 20), (30 * number, 0, 0)).save(folder / f"{number}.png")
+    (folder / f"{4 + bad}.png").write_bytes(b"not an image")
+    data = {"path": str(folder), "shuffle": False, "max_bad_share": 0.0}
+    recipe = tiny_recipe("dino", trainer={"devices": 2, "batch_size": 4}, data=data)
+    with pytest.raises(UserError, match=rf"{4 + bad}\.png"):
+        start.pretrain(recipe, tmp_path / "run")
+    metrics = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in metrics] == [1]
 
 
 @pytest.mark.slow

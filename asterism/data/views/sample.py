@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import permutations
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -21,8 +20,7 @@ from asterism.types import ColorJitter, ViewSpec
 Adjustment = Literal["brightness", "contrast", "saturation", "hue"]
 
 
-@dataclass(frozen=True)
-class Crop:
+class Crop(NamedTuple):
     """A rectangle in pixels of the original image; `flip` mirrors the crop, not the rectangle."""
 
     top: int
@@ -32,8 +30,7 @@ class Crop:
     flip: bool
 
 
-@dataclass(frozen=True)
-class Colors:
+class Colors(NamedTuple):
     """Colour changes in the order they are applied; the adjustments are in the order drawn."""
 
     adjustments: tuple[tuple[Adjustment, float], ...] = ()
@@ -42,8 +39,7 @@ class Colors:
     solarize_threshold: int | None = None  # levels from here on are inverted
 
 
-@dataclass(frozen=True)
-class ViewParameters:
+class ViewParameters(NamedTuple):
     """Everything drawn for one view of one image."""
 
     size: int
