@@ -63,6 +63,7 @@ def main() -> None:
         "--setting", type=int, nargs="+", default=range(len(SETTINGS)), help="numbers of those to compare"
     )
     parser.add_argument("--earlier", type=Path, help="a checkout to compare with")
+    parser.add_argument("--earlier-recipe", help="what the checkout trains, where its settings had other names")
     parser.add_argument("overrides", nargs="*", help="settings for every run, after --")
     arguments = parser.parse_args()
     for recipe in arguments.recipe:
@@ -73,7 +74,8 @@ def main() -> None:
         windows: dict[Setting, list[float]] = {setting: [] for setting in settings}
         for _ in range(arguments.rounds):
             for setting, own in windows.items():
-                own += images_per_second(recipe, arguments.steps, setting, common)
+                named = recipe if setting.checkout is None else arguments.earlier_recipe or recipe
+                own += images_per_second(named, arguments.steps, setting, common)
         first = windows[settings[0]]
         for setting, own in windows.items():
             typical, best = statistics.median(own), max(own)

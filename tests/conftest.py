@@ -18,6 +18,11 @@ from tests.folders import GOLDEN, REAL_DATA  # noqa: E402
 torch.set_num_threads(int(os.environ.get("ASTERISM_TEST_THREADS", "1")))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The tests that take minutes start first, so that no worker is left alone with them at the end."""
+    items.sort(key=lambda item: item.path.name != "test_first_steps.py")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep tests away from the user's cache; indices of real data are built once for all tests."""
