@@ -106,7 +106,7 @@ class SharedMemory:
 
     def fail(self, sentence: str) -> NoReturn:
         """Instead of taking part in the next exchange, tell all processes why this one cannot. It raises in all."""
-        message = sentence.encode()
+        message = (sentence or "another process failed").encode()
         self._meet(_WORD.pack(-len(message)) + message)
         raise AssertionError("unreachable")
 

@@ -156,6 +156,14 @@ def test_a_process_that_fails_tells_all_at_their_next_exchange(size: int, failin
     assert told == [f"rank {max(failing)}: no file “ü”"] * size
 
 
+def test_a_process_that_fails_without_a_sentence() -> None:
+    def act(member: SharedMemory, rank: int) -> None:
+        with pytest.raises(UserError, match="another process failed"):
+            member.fail("") if rank else member.gather(torch.ones(2))
+
+    exchange(2, act)
+
+
 def test_a_process_that_fails_after_another_has_ended_notices_it() -> None:
     def act(member: SharedMemory, rank: int) -> None:
         if rank == 0:
