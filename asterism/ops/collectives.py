@@ -217,11 +217,6 @@ def share_memory(ends: Ends) -> None:
     _shared = SharedMemory(rank(), world_size(), ends)
 
 
-def shares_memory() -> bool:
-    """Whether the processes exchange tensors through shared memory."""
-    return _shared is not None
-
-
 @torch.no_grad()
 def average_in_shared_memory(tensors: Sequence[Float[Tensor, ...]]) -> None:
     """Replace each tensor by its mean over the processes, which share memory and have tensors of the same shapes."""

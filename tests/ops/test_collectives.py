@@ -7,7 +7,7 @@ import torch
 from asterism.errors import UserError
 from asterism.ops import collectives
 from tests import distributed
-from tests.distributed import run
+from tests.distributed import run, run_sharing_memory
 
 both_ways = pytest.mark.parametrize(
     "run", [distributed.run, distributed.run_sharing_memory], ids=["gloo", "shared memory"]
@@ -92,6 +92,22 @@ def test_the_mean_has_the_gradient_of_the_average_loss(run: Callable[..., list[A
     torch.stack([_loss(weight, part, mean) for part in rows]).mean().backward()
     for gradient in run(_gradient, rows):
         torch.testing.assert_close(gradient, weight.grad)
+
+
+def _averaged_and_copied() -> tuple[list[list[float]], list[float], int]:
+    rank = collectives.rank()
+    gradients = [torch.tensor([[1.0, 2.0]]).T * rank, torch.tensor(4.0 + rank)]  # one is not contiguous
+    weight = torch.nn.Parameter(torch.full((2,), float(rank + 5)))
+    number = torch.tensor(rank + 7)
+    collectives.average_in_shared_memory(gradients)
+    collectives.average_in_shared_memory([])
+    collectives.copy_from_first_process([weight, number])
+    return [gradient.flatten().tolist() for gradient in gradients], weight.tolist(), int(number)
+
+
+def test_gradients_are_averaged_and_weights_copied_in_place() -> None:
+    for found in run_sharing_memory(_averaged_and_copied):
+        assert found == ([[0.5, 1.0], [4.5]], [5.0, 5.0], 7)
 
 
 def _mistake_on_rank_1() -> tuple[int, str]:

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from asterism.data.views.color import to_uint8
 from asterism.data.views.sample import Crop
 
 LONGEST = 48  # side of images and views up to which this is faster than one call of torch for each
@@ -57,8 +58,8 @@ def resize_crops(
     narrow = torch.baddbmm(horizontal.rounding[widths, flips, None], rows.reshape(count, -1, width), across.mT)
     _round_down_(narrow)
     levels = torch.baddbmm(vertical.rounding[heights, 0, :, None], down, narrow.view(count, height, 3 * size))
-    pixels = _round_down_(levels).add_(_MIDDLE).to(torch.int16).to(torch.uint8)  # not at once: that is not vectorised
-    return pixels.view(count, size, 3, size).transpose(1, 2)
+    _round_down_(levels).add_(_MIDDLE)
+    return to_uint8(levels.view(count, size, 3, size)).transpose(1, 2)
 
 
 def _round_down_(levels: Tensor) -> Tensor:
@@ -83,7 +84,7 @@ def _pass(length: int, size: int) -> _Pass | None:
 
 
 def _integer_weights(length: int, size: int) -> tuple[int, Float[Tensor, "{size} {length}"]]:
-    """P and the weights of every pixel in units of 2⁻ᵖ, as torch rounds them."""
+    """The exponent p, and the weights of every pixel in units of 2⁻ᵖ, as torch rounds them."""
     scale = length / size
     centers = scale * (torch.arange(size, dtype=torch.float64) + 0.5)
     distances = torch.arange(length, dtype=torch.float64) - centers[:, None] + 0.5
