@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+HERE = Path(__file__).resolve().parents[1]
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -104,8 +105,9 @@ def images_per_second(recipe: str, steps: int, setting: Setting, common: list[st
         run = Path(folder) / "run"
         call = f"import asterism; asterism.pretrain(recipe={recipe!r}, out={str(run)!r}, overrides={settings!r})"
         script = (keep if threads is not None else "") + call
-        code = os.environ | ({} if setting.checkout is None else {"PYTHONPATH": str(setting.checkout)})
-        subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.DEVNULL, env=code)
+        # -P, because Python would prefer the code in the current folder.
+        code = os.environ | {"PYTHONPATH": str(setting.checkout or HERE)}
+        subprocess.run([sys.executable, "-P", "-c", script], check=True, stdout=subprocess.DEVNULL, env=code)
         records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [record["images_per_second"] for record in records[1:]]
 
