@@ -57,7 +57,6 @@ from asterism.nn.center import Center
 from asterism.nn.heads import LeveledPrototypeHead, image_tokens
 from asterism.nn.object_bank import BankConfig, ObjectBank, StoredObjects
 from asterism.ops.clustering import ClusteringConfig, cluster, draw_seeds, mean_tokens, present_in_all
-from asterism.ops.collectives import all_reduce_sum, world_size
 from asterism.ops.cycle import closes_cycle
 from asterism.ops.geometry import patch_centers
 from asterism.ops.losses import cross_view_loss, soft_targets
@@ -183,7 +182,7 @@ class Cribo(PrototypeDistillation[CriboConfig, LeveledPrototypeHead]):
         )
 
     def loss(self, batch: Batch, progress: Progress) -> Losses:
-        config, images = self.config, len(batch.index) * world_size()
+        config, images = self.config, len(batch.index)
         z_t, z_s = self.encode(batch)
         terms: Named = {}
         metrics: Named = {}
@@ -195,7 +194,7 @@ class Cribo(PrototypeDistillation[CriboConfig, LeveledPrototypeHead]):
             h_s, h_t = self.project(c)
             p = self.object_softmax(progress)  # eq. 5, 7
             self.object_center.accumulate_projections(h_t, self.teacher_head.network.last_layers["objects"])
-            metrics["objects_per_image"] = all_reduce_sum(c.count) / images
+            metrics["objects_per_image"] = c.count / images
             metrics["object_center_norm"] = self.object_center.value.norm()
             if config.object_weight:
                 found = object_loss(p, h_s, h_t, config.object_batch)  # L_cv^o (eq. 6)
@@ -204,7 +203,7 @@ class Cribo(PrototypeDistillation[CriboConfig, LeveledPrototypeHead]):
                 metrics["object_prediction_entropy"] = found.prediction_entropy
             if self.bank is not None:
                 nn, accepted = self.find_neighbours(self.bank, c)  # eq. 2–4
-                metrics["bootstrapping_ratio"] = all_reduce_sum(accepted.sum()) / (2 * config.objects.clusters * images)
+                metrics["bootstrapping_ratio"] = accepted.sum() / (2 * config.objects.clusters * images)
                 metrics["bank_filled"] = self.bank.filled_share
                 teaches = accepted & (progress.epoch >= config.neighbour_start)
                 h_nn = self.project_neighbours(self.bank, nn, teaches)

@@ -52,6 +52,7 @@ from asterism.nn.backbone import BackboneConfig, encode_views
 from asterism.nn.concepts import ConceptEncoder, build_reconstruction
 from asterism.nn.encoder import Encoder
 from asterism.nn.localization import Localization, LocalizationConfig
+from asterism.nn.needed_outputs import NeededPatches
 from asterism.nn.reconstruction import Reconstruction, ReconstructionConfig
 from asterism.nn.teacher import Teacher
 from asterism.nn.vocabulary import Vocabulary, VocabularyConfig
@@ -194,13 +195,15 @@ class Stellar(Method):
         pixels = [view.pixels for view in batch.views]
         keep = [None, *[mask.keep(self.grid, ratio) for mask in masks], *[None] * self.needs.local_views]
         drop_keys = [fold_each(batch.keys, number) for number in range(len(pixels))]
-        clean, *others = encode_views(self.backbone, pixels, keep=keep, drop_keys=drop_keys)
+        # Only the reconstruction uses patches, those of the clean view.
+        needed: list[NeededPatches] = ["none" if self.reconstruction is None else "all", *["none"] * (len(pixels) - 1)]
+        clean, *others = encode_views(self.backbone, pixels, keep=keep, drop_keys=drop_keys, needed=needed)
         return clean, others[: len(masks)], others[len(masks) :]
 
     def teach(self, batch: Batch) -> Tokens:
         """The teacher's tokens of the second masked view, of which it sees all patches."""
         _clean, _first, second, *_ = batch.views
-        return self.teacher_backbone(second.pixels)
+        return self.teacher_backbone(second.pixels, needed="none")
 
     def reconstruct(self, clean: Tokens, X: Float[Tensor, "b 3 h w"]) -> tuple[Terms, Terms]:
         """D(L S) against the image X: concepts and their locations must suffice (eq. 3 and 5)."""

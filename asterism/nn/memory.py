@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asterism.ops.collectives import all_gather_ragged_rows
+from asterism.ops.collectives import all_gather_fields
 from asterism.ops.precision import at_least_float32
 
 
@@ -54,8 +54,7 @@ class Memory(nn.Module):
 
         Rows are stored in the order of their keys, so the memory does not depend on how a batch was divided.
         """
-        rows = all_gather_ragged_rows(torch.cat([rows for rows, _ in self._pending]))
-        keys = all_gather_ragged_rows(torch.cat([keys for _, keys in self._pending]))
+        rows, keys = all_gather_fields(*map(torch.cat, zip(*self._pending, strict=True)))
         self._pending = []
         return self.push(rows[keys.argsort(stable=True)])
 

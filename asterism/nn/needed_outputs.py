@@ -45,7 +45,8 @@ def first_outputs(
     block: Any, x: Float[Tensor, "b t d"], factors: Float[Tensor, "2 b"] | None, count: int
 ) -> Float[Tensor, "b {count} d"]:
     """The first `count` tokens of `block(x)`."""
-    attend = _attended_inputs if isinstance(block.attn.k_norm, nn.Identity) else _attended_values
+    without_keys = isinstance(block.attn.k_norm, nn.Identity) and _few(count, x.shape[1], block.attn)
+    attend = _attended_inputs if without_keys else _attended_values
     found = attend(block.attn, block.norm1(x), slice(count))
     return _rest(block, x[:, :count], found, _each(factors, lambda f: f[:, None, None]))
 
@@ -65,6 +66,12 @@ def rows_of_outputs(
     found = F.scaled_dot_product_attention(attention.q_norm(query), attention.k_norm(key), value)
     chosen = found.transpose(1, 2).flatten(2)[rows]
     return _rest(block, x[rows], chosen, _each(factors, lambda f: f[:, None].expand(rows.shape)[rows][:, None]))
+
+
+def _few(queries: int, tokens: int, attention: Any) -> bool:
+    """Whether `_attended_inputs` takes fewer multiplications than `_attended_values` for so many queries per image."""
+    width, heads = attention.attn_dim, attention.num_heads
+    return queries * (heads * tokens + width) < tokens * (width + queries)
 
 
 def _attended_inputs(attention: Any, x: Float[Tensor, "b t d"], queries: slice) -> Float[Tensor, "b q a"]:

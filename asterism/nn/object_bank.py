@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from asterism.config import Config
 from asterism.errors import UserError
-from asterism.ops.collectives import all_gather_ragged_rows, world_size
+from asterism.ops.collectives import all_gather_fields, world_size
 from asterism.ops.row_search import most_similar_row, reciprocal_lengths
 from asterism.ranges import Count
 
@@ -118,14 +118,12 @@ class ObjectBank(nn.Module):
 
         Images are stored in the order of their keys, so the bank does not depend on how a batch was divided.
         """
-        order = self._gathered("keys").argsort(stable=True)
-        new = StoredObjects(*(self._gathered(each.name)[order] for each in fields(StoredObjects)))
+        names = [each.name for each in fields(StoredObjects)]
+        own = [torch.cat([getattr(part, name) for part in self._pending]) for name in names]
+        new = StoredObjects(*all_gather_fields(*own))
+        order = new.keys.argsort(stable=True)
         self._pending = []
-        self.push(new)
-
-    def _gathered(self, name: str) -> Tensor:
-        """One field of the objects that all processes collected."""
-        return all_gather_ragged_rows(torch.cat([getattr(part, name) for part in self._pending]))
+        self.push(StoredObjects(*(getattr(new, name)[order] for name in names)))
 
     @torch.no_grad()
     def push(self, new: StoredObjects) -> None:

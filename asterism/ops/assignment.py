@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from jaxtyping import Float, Int
@@ -11,6 +13,7 @@ from asterism.errors import MissingExtra
 from asterism.ops import collectives
 
 _FLOOR = 1e-8  # keeps an empty row or column from dividing by zero
+_FEW = 1 << 19  # logits of all processes that one gathers faster than one sums in every iteration
 _CEILING = 50.0  # largest exponent: e^50 times any batch fits float32, and so does e^-50 of it
 
 
@@ -25,10 +28,24 @@ def sinkhorn_knopp(logits: Float[Tensor, "m k"], temperature: float, iterations:
     [[0.0, 1.0], [1.0, 0.0]]
     """
     scaled = logits.float() / temperature
-    scaled -= collectives.all_reduce_max(scaled.amax(dim=0))
+    if logits.numel() * collectives.world_size() > _FEW:
+        return _balanced_(scaled, iterations, collectives.all_reduce_max, collectives.all_reduce_sum)
+    first = collectives.rank() * len(logits)
+    whole = collectives.all_gather_rows(scaled)
+    return _balanced_(whole, iterations, torch.Tensor.detach, torch.Tensor.detach)[first : first + len(logits)]
+
+
+def _balanced_(
+    scaled: Float[Tensor, "m k"],
+    iterations: int,
+    largest_of_all: Callable[[Tensor], Tensor],
+    sum_of_all: Callable[[Tensor], Tensor],
+) -> Float[Tensor, "m k"]:
+    """Sinkhorn and Knopp's iterations, in place; the functions are over the rest of the rows, in other processes."""
+    scaled -= largest_of_all(scaled.amax(dim=0))
     plan = scaled.add_(_CEILING).exp_()
     for _ in range(iterations):
-        plan /= collectives.all_reduce_sum(plan.sum(dim=0)) + _FLOOR
+        plan /= sum_of_all(plan.sum(dim=0)) + _FLOOR
         plan /= plan.sum(dim=1, keepdim=True) + _FLOOR
     return plan
 

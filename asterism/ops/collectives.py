@@ -5,6 +5,7 @@ The only code that talks to `torch.distributed`. A collective must be called by 
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from collections import Counter
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor
 
 from asterism.errors import UserError, explain_system_error
@@ -120,6 +121,16 @@ def all_gather_ragged_rows(tensor: Shaped[Tensor, "rows ..."]) -> Shaped[Tensor,
     padded[: len(tensor)] = tensor
     parts = all_gather_rows(padded).view(world_size(), *padded.shape)
     return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+
+def all_gather_fields(*fields: Shaped[Tensor, "rows ..."]) -> list[Shaped[Tensor, "all_rows ..."]]:
+    """`all_gather_ragged_rows` of several tensors with the same number of rows. They travel together, as bytes."""
+    packed = torch.cat([_row_bytes(field) for field in fields], dim=1)
+    parts = all_gather_ragged_rows(packed).split([_row_bytes(field).shape[1] for field in fields], dim=1)
+    return [
+        part.contiguous().view(field.dtype).view(-1, *field.shape[1:])
+        for part, field in zip(parts, fields, strict=True)
+    ]
 
 
 def broadcast_object(value: T, source: int = 0) -> T:
@@ -289,6 +300,11 @@ def _reduced(tensor: Tensor, operation: str) -> Tensor:
         dist.all_reduce(sent, op=dist.ReduceOp.SUM if operation == "sum" else dist.ReduceOp.MAX)
         result = sent.to(tensor.device)
     return result
+
+
+def _row_bytes(rows: Shaped[Tensor, "rows ..."]) -> UInt8[Tensor, "rows bytes"]:
+    width = math.prod(rows.shape[1:])  # not -1, which is ambiguous without rows
+    return rows.detach().reshape(len(rows), width).contiguous().view(torch.uint8)
 
 
 def _reachable(tensor: Tensor) -> torch.device:

@@ -34,7 +34,7 @@ def gradients(backbone: Any, value: Tensor) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize("registers", [0, 3])
+@pytest.mark.parametrize("registers", [0, 3, 20])  # 20: so many queries that keys and values are computed
 @pytest.mark.parametrize("drop_path", [0.0, 0.6])
 def test_class_token_and_gradients(registers: int, drop_path: float, checkpointing: bool) -> None:
     backbone = make(registers=registers, drop_path=drop_path, checkpointing=checkpointing)

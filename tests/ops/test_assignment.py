@@ -25,10 +25,11 @@ def test_sinkhorn_knopp_survives_large_logits() -> None:
     assert (sums > 1 - 1e-5).sum() >= 10
 
 
-def test_sinkhorn_knopp_balances_the_batch_of_all_processes() -> None:
+@pytest.mark.parametrize("few", [0, 1000], ids=["summed in every iteration", "gathered once"])
+def test_sinkhorn_knopp_balances_the_batch_of_all_processes(few: int) -> None:
     logits = torch.randn(12, 7, generator=torch.Generator().manual_seed(1))
     whole = assignment.sinkhorn_knopp(logits, 0.1, 3)
-    parts = distributed.run(_sinkhorn_of_part, logits, world=2)
+    parts = distributed.run(_sinkhorn_of_part, logits, few, world=2)
     torch.testing.assert_close(torch.cat(parts), whole, rtol=0, atol=1e-6)
     assert not torch.allclose(assignment.sinkhorn_knopp(logits[:6], 0.1, 3), whole[:6], atol=1e-2)
 
@@ -65,9 +66,10 @@ def test_hungarian_without_scipy_names_the_extra(monkeypatch: pytest.MonkeyPatch
         assignment.hungarian(torch.zeros(1, 2, 2))
 
 
-def _sinkhorn_of_part(logits: Tensor) -> Tensor:
+def _sinkhorn_of_part(logits: Tensor, few: int) -> Tensor:
     from asterism.ops import collectives
 
+    assignment._FEW = few
     part = logits.chunk(collectives.world_size())[collectives.rank()]
     return assignment.sinkhorn_knopp(part, 0.1, 3)
 

@@ -25,6 +25,7 @@ def test_a_single_process_changes_nothing() -> None:
     ):
         assert operation(values).equal(values), operation
         assert not operation(values).requires_grad, operation
+    assert collectives.all_gather_fields(values, values[:, :1])[1].equal(values[:, :1])
     assert collectives.all_reduce_mean_with_grad(values) is values
     assert collectives.broadcast_object("same") == "same"
     collectives.barrier()
@@ -47,6 +48,8 @@ def _everything() -> dict[str, object]:
         "flags": collectives.all_gather_rows(torch.tensor([rank == 0, True])),
         "scalars": collectives.all_gather_rows(torch.tensor([rank])),
         "ragged": collectives.all_gather_ragged_rows(torch.full((2 * rank, 3), 7 + rank)),
+        "fields": collectives.all_gather_fields(mine.T, torch.tensor([rank == 0, True]), mine[:, None].half() + 2**-9),
+        "ragged fields": collectives.all_gather_fields(torch.full((2 * rank, 3), 7), torch.arange(2 * rank)),
         "object": collectives.broadcast_object({"from": rank}),
         "object_1": collectives.broadcast_object({"from": rank}, source=1),
         "mine": mine,
@@ -66,6 +69,12 @@ def test_two_processes_exchange_values(run: Callable[..., list[Any]]) -> None:
         assert got["flags"].equal(torch.tensor([True, True, False, True]))
         assert got["scalars"].equal(torch.tensor([0, 1]))
         assert got["ragged"].equal(torch.full((2, 3), 8))  # rank 0 contributed no rows
+        sevens, numbers = got["ragged fields"]
+        assert (sevens.shape, numbers.tolist()) == ((2, 3), [0, 1])
+        rows, flags, halves = got["fields"]
+        assert rows.equal(got["rows"])
+        assert flags.equal(got["flags"])
+        assert halves.equal((torch.cat([ones, 2 * ones]).half() + 2**-9)[:, None])
         assert got["object"] == {"from": 0}
         assert got["object_1"] == {"from": 1}
         assert got["mine"].equal((rank + 1) * ones), "inputs are unchanged"
