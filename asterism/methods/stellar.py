@@ -196,7 +196,9 @@ class Stellar(Method):
         keep = [None, *[mask.keep(self.grid, ratio) for mask in masks], *[None] * self.needs.local_views]
         drop_keys = [fold_each(batch.keys, number) for number in range(len(pixels))]
         # Only the reconstruction uses patches, those of the clean view.
-        needed: list[NeededPatches] = ["none" if self.reconstruction is None else "all", *["none"] * (len(pixels) - 1)]
+        needed: list[NeededPatches] = ["none" for _ in pixels]
+        if self.reconstruction is not None:
+            needed[0] = "all"
         clean, *others = encode_views(self.backbone, pixels, keep=keep, drop_keys=drop_keys, needed=needed)
         return clean, others[: len(masks)], others[len(masks) :]
 

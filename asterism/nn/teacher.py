@@ -36,9 +36,8 @@ class Teacher(nn.Module, Generic[M]):
 
         Buffers are copied: they are fixed tables, or running statistics that are already averages.
         """
-        students = dict(student.named_parameters())
-        own = [local(p) for p in self.network.parameters()]
-        new = [local(students[name].detach()) for name, _ in self.network.named_parameters()]
-        torch._foreach_lerp_(own, new, 1 - momentum)
+        own, students = dict(self.network.named_parameters()), dict(student.named_parameters())
+        new = [local(students[name].detach()) for name in own]
+        torch._foreach_lerp_([local(parameter) for parameter in own.values()], new, 1 - momentum)
         for mine, theirs in zip(self.network.buffers(), student.buffers(), strict=True):
             mine.copy_(theirs)

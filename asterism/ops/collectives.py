@@ -126,7 +126,7 @@ def all_gather_ragged_rows(tensor: Shaped[Tensor, "rows ..."]) -> Shaped[Tensor,
 def all_gather_fields(*fields: Shaped[Tensor, "rows ..."]) -> list[Shaped[Tensor, "all_rows ..."]]:
     """`all_gather_ragged_rows` of several tensors with the same number of rows. They travel together, as bytes."""
     packed = torch.cat([_row_bytes(field) for field in fields], dim=1)
-    parts = all_gather_ragged_rows(packed).split([_row_bytes(field).shape[1] for field in fields], dim=1)
+    parts = torch.split(all_gather_ragged_rows(packed), [_row_bytes(field).shape[1] for field in fields], dim=1)
     return [
         part.contiguous().view(field.dtype).view(-1, *field.shape[1:])
         for part, field in zip(parts, fields, strict=True)

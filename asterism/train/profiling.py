@@ -16,6 +16,8 @@ from torch import nn
 
 from asterism.data import Loader, Views, to_batch
 from asterism.methods.base import Method
+from asterism.train.garbage import search_new_objects_only
+from asterism.train.kept_memory import kept_memory
 from asterism.train.optim import build_optimizer, clip_gradients, set_schedules
 from asterism.train.recipe import Recipe
 from asterism.types import Progress
@@ -52,7 +54,7 @@ def profile_steps(recipe: Recipe, method: Method, source: Any, device: torch.dev
     optimizer = build_optimizer(method, recipe.optim)
     records: list[dict[str, float]] = []
     batches = iter(loader)
-    with _timed_parts(method, device) as clock:
+    with kept_memory(device), search_new_objects_only(), _timed_parts(method, device) as clock:  # as in training
         for step in range(count):
             progress = Progress(step, count, max(1, count))
             with clock("views"):

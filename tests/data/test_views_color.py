@@ -1,21 +1,21 @@
 from __future__ import annotations
 
 import colorsys
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional as TF
 
-from asterism.data.views import Colors, Views
+from asterism.data.views import Colors, Views, color, recolor
 from asterism.data.views.color import (
     adjust_brightness,
     adjust_contrast,
     adjust_hue,
     adjust_saturation,
     luma,
-    recolor_,
     solarize,
     to_uint8,
 )
@@ -30,7 +30,20 @@ PICTURES = [photograph(seed, 72, 96) for seed in range(3)] + [
 ]
 
 
-def recolored(picture: Tensor, colors: Colors) -> Tensor:
+Recolor = Callable[[Tensor, Sequence[Colors]], None]
+
+
+@pytest.fixture(params=["torch", "numba"])
+def recolor_(request: pytest.FixtureRequest) -> Recolor:
+    """Both implementations of `recolor.recolor_`."""
+    if request.param == "torch":
+        return color.recolor_
+    pytest.importorskip("numba")
+    assert recolor.compiled_recolor() is not None
+    return recolor.recolor_
+
+
+def recolored(recolor_: Recolor, picture: Tensor, colors: Colors) -> Tensor:
     pixels = picture[None].clone()
     recolor_(pixels, [colors])
     return pixels[0]
@@ -82,9 +95,9 @@ def test_hue_is_a_rotation_in_hsv_pixel_by_pixel() -> None:
         torch.testing.assert_close(adjust_hue(levels[None].clone(), [factor])[0], expected, rtol=0, atol=1e-3)
 
 
-def test_grayscale_is_within_one_level_of_torchvision() -> None:
+def test_grayscale_is_within_one_level_of_torchvision(recolor_: Recolor) -> None:
     for picture in PICTURES:
-        gray = recolored(picture, Colors(grayscale=True))
+        gray = recolored(recolor_, picture, Colors(grayscale=True))
         assert differences(gray, TF.rgb_to_grayscale(picture, 3)).max() <= 1
         assert differences(gray, from_pil(TF.rgb_to_grayscale(to_pil(picture), 3))).max() <= 1
 
@@ -96,11 +109,11 @@ def test_solarize_equals_torchvision(threshold: int) -> None:
         assert torch.equal(solarize(picture[None], [threshold])[0], from_pil(TF.solarize(to_pil(picture), threshold)))
 
 
-def test_adjustments_follow_their_order() -> None:
+def test_adjustments_follow_their_order(recolor_: Recolor) -> None:
     adjustments = (("hue", 0.1), ("saturation", 1.2), ("contrast", 1.4), ("brightness", 0.7))
     picture = PICTURES[0]
-    forward = recolored(picture, Colors(adjustments))
-    backward = recolored(picture, Colors(adjustments[::-1]))
+    forward = recolored(recolor_, picture, Colors(adjustments))
+    backward = recolored(recolor_, picture, Colors(adjustments[::-1]))
     assert differences(forward, backward).max() > 8
 
     chained = picture
@@ -113,21 +126,21 @@ def test_adjustments_follow_their_order() -> None:
     assert differences(forward, chained).max() <= 4  # torchvision loses up to a level in each of the four
 
 
-def test_all_changes_together_agree_with_torchvision() -> None:
+def test_all_changes_together_agree_with_torchvision(recolor_: Recolor) -> None:
     picture = PICTURES[1]
     colors = Colors((("contrast", 1.2),), grayscale=True, blur_sigma=1.0, solarize_threshold=128)
     chained = TF.rgb_to_grayscale(TF.adjust_contrast(picture, 1.2), 3)
     chained = TF.solarize(TF.gaussian_blur(chained, [7, 7], [1.0, 1.0]), 128)
-    difference = differences(recolored(picture, colors), chained)
+    difference = differences(recolored(recolor_, picture, colors), chained)
     near_threshold = difference > 3  # a level on the other side of the threshold is inverted, so it jumps
     assert near_threshold.float().mean() < 0.02
 
 
-def test_without_colour_changes_pixels_are_never_written() -> None:
+def test_without_colour_changes_pixels_are_never_written(recolor_: Recolor) -> None:
     picture = photograph(5, 20, 30)
     before = picture.clone()
-    assert torch.equal(recolored(picture, Colors()), before)
-    recolored(picture, Colors((("brightness", 0.5),), grayscale=True, blur_sigma=1.0, solarize_threshold=10))
+    assert torch.equal(recolored(recolor_, picture, Colors()), before)
+    recolored(recolor_, picture, Colors((("brightness", 0.5),), grayscale=True, blur_sigma=1.0, solarize_threshold=10))
     assert torch.equal(picture, before)
 
 
@@ -137,11 +150,62 @@ def test_luma_weights_sum_to_a_full_level() -> None:
 
 
 @pytest.mark.parametrize("size", [8, 32, 300])
-def test_a_view_does_not_depend_on_others_in_its_batch(size: int) -> None:
+def test_a_view_does_not_depend_on_others_in_its_batch(recolor_: Recolor, size: int) -> None:
     jitter = ViewSpec(size=size, jitter=ColorJitter(), grayscale=0.3, blur=0.5, blur_sigma=(0.1, 2.0), solarize=0.3)
     pictures = torch.stack([photograph(seed, size, size) for seed in range(40)])
     colors = [view.colors for (view,) in Views([jitter]).sample([(size, size)] * 40, range(40))]
     together = pictures.clone()
     recolor_(together, colors)
     for picture, own, expected in zip(pictures, colors, together, strict=True):
-        assert torch.equal(recolored(picture, own), expected)
+        assert torch.equal(recolored(recolor_, picture, own), expected)
+
+
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (2, 3), (5, 64), (32, 32), (97, 40)])
+def test_compiled_and_not_differ_by_a_level_at_most(height: int, width: int) -> None:
+    """Large blurs reach beyond both borders; hues turn by up to half a circle."""
+    pytest.importorskip("numba")
+    spec = ViewSpec(
+        size=32,
+        jitter=ColorJitter(hue=0.5, brightness=0.8),
+        grayscale=0.3,
+        blur=0.7,
+        blur_sigma=(0.1, 4.0),
+        solarize=0.3,
+    )
+    count = 100
+    pictures = torch.stack([photograph(seed, height, width) for seed in range(count)])
+    colors = [view.colors for (view,) in Views([spec]).sample([(32, 32)] * count, range(count))]
+    expected, found = pictures.clone(), pictures.clone()
+    color.recolor_(expected, colors)
+    recolor.recolor_(found, colors)
+    mirrored = torch.tensor([view.solarize_threshold is not None for view in colors])
+    difference = differences(found, expected)
+    assert difference[~mirrored].max() <= 1
+    assert (difference > 0).float().mean() < 1e-3  # at a threshold for inversion a level becomes another
+    assert differences(found, pictures).mean() > 10
+
+
+@pytest.mark.parametrize("threshold", [0, 1, 128, 255])
+def test_compiled_inversion_equals_torchvision(threshold: int) -> None:
+    pytest.importorskip("numba")
+    for picture in PICTURES:
+        changed = recolored(recolor.recolor_, picture, Colors(solarize_threshold=threshold))
+        assert torch.equal(changed, TF.solarize(picture, threshold))
+
+
+@pytest.mark.parametrize("problem", [ImportError, RuntimeError, OSError])
+def test_without_numba_torch_changes_the_colours(monkeypatch: pytest.MonkeyPatch, problem: type[Exception]) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise problem("no numba, or nowhere to keep what it compiles")
+
+    pytest.importorskip("numba")
+    monkeypatch.setattr("numba.njit", fails)
+    monkeypatch.delitem(sys.modules, "asterism.data.views.compiled_colors", raising=False)
+    recolor.compiled_recolor.cache_clear()
+    try:
+        assert recolor.compiled_recolor() is None
+        colors = Colors((("contrast", 1.3),), blur_sigma=1.0)
+        expected = recolored(color.recolor_, PICTURES[0], colors)
+        assert torch.equal(recolored(recolor.recolor_, PICTURES[0], colors), expected)
+    finally:
+        recolor.compiled_recolor.cache_clear()

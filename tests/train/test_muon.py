@@ -79,7 +79,8 @@ def test_torch_agrees_within_bfloat16() -> None:
     network = Network()
     own = network.get_parameter("blocks.0.mlp.fc1.weight")
     copy = nn.Parameter(own.detach().clone())
-    peer = torch.optim.Muon([copy], lr=0.1, weight_decay=0.5, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+    options = {"momentum": 0.95, "ns_steps": 3, "adjust_lr_fn": "match_rms_adamw"}
+    peer = torch.optim.Muon([copy], lr=0.1, weight_decay=0.5, **options)
     optimizer = build_optimizer(network, MUON)
     for seed in (1, 2):
         with_gradients(network, seed)

@@ -19,7 +19,7 @@ from torch import Tensor
 from asterism.data.views.blur import blur
 from asterism.data.views.sample import Adjustment, Colors
 
-_LUMA = (0.2989, 0.587, 0.114)  # ITU-R 601, the digits torchvision uses
+LUMA = (0.2989, 0.587, 0.114)  # ITU-R 601, the digits torchvision uses
 _PEAKS = (0.0, 2.0, -2.0)  # hues of red, green and blue, in sixths of the circle
 
 
@@ -92,7 +92,7 @@ def adjust_brightness(levels: Float[Tensor, "n 3 h w"], factors: Sequence[float]
 
 def adjust_contrast(levels: Float[Tensor, "n 3 h w"], factors: Sequence[float]) -> Float[Tensor, "n 3 h w"]:
     """Away from the mean grey level, or towards it."""
-    means = [sum(map(operator.mul, _LUMA, channels)) for channels in levels.mean((2, 3)).tolist()]
+    means = [sum(map(operator.mul, LUMA, channels)) for channels in levels.mean((2, 3)).tolist()]
     shifts = [(1 - factor) * mean for factor, mean in zip(factors, means, strict=True)]
     return _in_range(levels.mul_(_each(factors)).add_(_each(shifts)), factors)
 
@@ -111,7 +111,7 @@ def adjust_hue(levels: Float[Tensor, "n 3 h w"], factors: Sequence[float]) -> Fl
     quantities are multiplied by C, so there is no division and greys need no special case. A rotation by a third of the
     circle only permutes the channels, which leaves at most one sixth to rotate and keeps |x| ≤ 6.
     """
-    offsets = torch.tensor([_hue_offsets(factor) for factor in factors])[:, :, None, None]
+    offsets = torch.tensor([hue_offsets(factor) for factor in factors])[:, :, None, None]
     red, green, blue = levels[:, :1], levels[:, 1:2], levels[:, 2:]
     largest, smallest = levels.amax(1, keepdim=True), levels.amin(1, keepdim=True)
     chroma = largest - smallest
@@ -121,7 +121,7 @@ def adjust_hue(levels: Float[Tensor, "n 3 h w"], factors: Sequence[float]) -> Fl
     return torch.clamp(levels, smallest, largest, out=levels)
 
 
-def _hue_offsets(factor: float) -> list[float]:
+def hue_offsets(factor: float) -> list[float]:
     """The rotation minus the hue at which red, green and blue peak after its whole thirds."""
     thirds = round(3 * factor)
     turn = 6 * factor - 2 * thirds
@@ -130,7 +130,7 @@ def _hue_offsets(factor: float) -> list[float]:
 
 def luma(levels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 1 h w"]:
     red, green, blue = levels[:, :1], levels[:, 1:2], levels[:, 2:]
-    return (red * _LUMA[0]).add_(green, alpha=_LUMA[1]).add_(blue, alpha=_LUMA[2])
+    return (red * LUMA[0]).add_(green, alpha=LUMA[1]).add_(blue, alpha=LUMA[2])
 
 
 def _gray(levels: Float[Tensor, "n 3 h w"], _: Sequence[bool]) -> Float[Tensor, "n 1 h w"]:

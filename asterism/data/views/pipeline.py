@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor
 
-from asterism.data.views.color import recolor_
 from asterism.data.views.crop import cut, cut_labels, interleaved
+from asterism.data.views.recolor import recolor_
 from asterism.data.views.sample import ViewParameters, check_specs, sample_views
 from asterism.types import ViewSpec
 

@@ -1,0 +1,35 @@
+"""Applying the drawn colour changes: by compiled code where numba is installed, else by torch."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jaxtyping import UInt8
+from torch import Tensor
+
+from asterism.data.views import color
+from asterism.data.views.sample import Colors
+
+
+def recolor_(pixels: UInt8[Tensor, "n 3 h w"], colors: Sequence[Colors]) -> None:
+    """Apply the colour changes to the views, in place."""
+    compiled = compiled_recolor()
+    if compiled is None:
+        color.recolor_(pixels, colors)
+    elif any(view != Colors() for view in colors):
+        planar = pixels.contiguous()
+        compiled(planar.numpy(), colors)
+        if planar is not pixels:
+            pixels.copy_(planar)
+
+
+@functools.cache
+def compiled_recolor() -> Callable[[Any, Sequence[Colors]], None] | None:
+    """The compiled form, if there is one. Its first import on a machine compiles for a few seconds."""
+    try:
+        from asterism.data.views.compiled_colors import recolor_
+    except (ImportError, RuntimeError, OSError):  # no numba; no place, or no space, for the compiled code
+        return None
+    return recolor_
