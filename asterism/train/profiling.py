@@ -44,12 +44,18 @@ class Profile:
 
 
 def profile_steps(recipe: Recipe, method: Method, source: Any, device: torch.device, steps: int) -> Profile:
-    """Make `steps` steps in this process and time their parts. Views are made here too, not by workers."""
+    """Make `steps` steps in this process and time their parts. Views are made here too, not by workers.
+
+    With `data.keep_mb` the images have been read before, as in every epoch but the first.
+    """
     assert isinstance(recipe.trainer.batch_size, int)
     size = recipe.trainer.batch_size // recipe.trainer.accumulate
     data = recipe.data.model_copy(update={"workers": 0})
     count = steps + _WARMING_UP
     loader = Loader(source, Views(method.views), data, batch_size=size, seed=recipe.trainer.seed, steps=count)
+    if data.keep_mb:
+        for _ in loader:
+            pass
     method.to(device).train()
     optimizer = build_optimizer(method, recipe.optim)
     records: list[dict[str, float]] = []
