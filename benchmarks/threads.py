@@ -105,9 +105,9 @@ def images_per_second(recipe: str, steps: int, setting: Setting, common: list[st
         run = Path(folder) / "run"
         call = f"import asterism; asterism.pretrain(recipe={recipe!r}, out={str(run)!r}, overrides={settings!r})"
         script = (keep if threads is not None else "") + call
-        # -P, because Python would prefer the code in the current folder.
-        code = os.environ | {"PYTHONPATH": str(setting.checkout or HERE)}
-        subprocess.run([sys.executable, "-P", "-c", script], check=True, stdout=subprocess.DEVNULL, env=code)
+        # Python would prefer the code in the current folder, also in the processes that training starts.
+        code = os.environ | {"PYTHONPATH": str(setting.checkout or HERE), "PYTHONSAFEPATH": "1"}
+        subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.DEVNULL, env=code)
         records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [record["images_per_second"] for record in records[1:]]
 

@@ -99,6 +99,7 @@ class Loader:
             )
         self._order = EpochOrder(len(source), batch_size, seed, shuffle=config.shuffle)
         self._requests = BatchRequests(self._order, range(start_step, steps), accumulate, rank, world_size)
+        self._views = views
         self._tasks = _MicroBatches(source, views, seed, config.keep_mb)
         self._workers = max(1, cores() // world_size) if config.workers == "auto" else config.workers
         self._prefetch = config.prefetch
@@ -111,6 +112,7 @@ class Loader:
         return len(self._requests)
 
     def __iter__(self) -> Iterator[RawBatch]:
+        self._views.prepare()
         return prepare(
             self._tasks,
             self._requests,

@@ -1,7 +1,8 @@
 """A transformer block of which only some output tokens are needed: the others are not computed.
 
 Every output token of a block depends on the keys and values of all tokens, but on no other query. So where a loss uses
-only class tokens, the last block needs one query, projection and MLP per image. Nor are keys and values computed then.
+only class tokens, the last block needs one query, projection and MLP per image. For so few queries, keys and values are
+not computed either.
 With H heads, input tokens n_t, a query q of a head and the head's weights W_K and W_V,
 
     ⟨q, W_K n_t + b_K⟩ = ⟨W_Kᵀ q, n_t⟩ + a constant, which softmax ignores,

@@ -13,7 +13,7 @@ from asterism.errors import MissingExtra
 from asterism.ops import collectives
 
 _FLOOR = 1e-8  # keeps an empty row or column from dividing by zero
-_FEW = 1 << 19  # logits of all processes that one gathers faster than one sums in every iteration
+_FEW = 1 << 19  # logits in all processes up to which one gather is faster than a sum in every iteration, on a CPU
 _CEILING = 50.0  # largest exponent: e^50 times any batch fits float32, and so does e^-50 of it
 
 
@@ -21,6 +21,7 @@ _CEILING = 50.0  # largest exponent: e^50 times any batch fits float32, and so d
 def sinkhorn_knopp(logits: Float[Tensor, "m k"], temperature: float, iterations: int) -> Float[Tensor, "m k"]:
     """Targets in which every prototype gets about the same share of the tokens of all processes.
 
+    Every process has the same number of tokens.
     Each row ends with sum 1, or 0 when its token is so far below every prototype's best token that it underflows.
 
     >>> logits = torch.tensor([[2.0, 1.0], [3.0, 1.0]])  # both tokens prefer the first prototype
@@ -32,22 +33,26 @@ def sinkhorn_knopp(logits: Float[Tensor, "m k"], temperature: float, iterations:
         return _balanced_(scaled, iterations, collectives.all_reduce_max, collectives.all_reduce_sum)
     first = collectives.rank() * len(logits)
     whole = collectives.all_gather_rows(scaled)
-    return _balanced_(whole, iterations, torch.Tensor.detach, torch.Tensor.detach)[first : first + len(logits)]
+    return _balanced_(whole, iterations, _same, _same)[first : first + len(logits)]
 
 
 def _balanced_(
     scaled: Float[Tensor, "m k"],
     iterations: int,
-    largest_of_all: Callable[[Tensor], Tensor],
-    sum_of_all: Callable[[Tensor], Tensor],
+    largest: Callable[[Tensor], Tensor],
+    total: Callable[[Tensor], Tensor],
 ) -> Float[Tensor, "m k"]:
-    """Sinkhorn and Knopp's iterations, in place; the functions are over the rest of the rows, in other processes."""
-    scaled -= largest_of_all(scaled.amax(dim=0))
+    """The iterations, in place. `largest` and `total` reduce over the processes that hold the rows."""
+    scaled -= largest(scaled.amax(dim=0))
     plan = scaled.add_(_CEILING).exp_()
     for _ in range(iterations):
-        plan /= sum_of_all(plan.sum(dim=0)) + _FLOOR
+        plan /= total(plan.sum(dim=0)) + _FLOOR
         plan /= plan.sum(dim=1, keepdim=True) + _FLOOR
     return plan
+
+
+def _same(values: Tensor) -> Tensor:
+    return values
 
 
 def distances(source: Float[Tensor, "*b s d"], target: Float[Tensor, "*#b t d"]) -> Float[Tensor, "*b s t"]:

@@ -128,7 +128,7 @@ def all_gather_fields(*fields: Shaped[Tensor, "rows ..."]) -> list[Shaped[Tensor
     packed = torch.cat([_row_bytes(field) for field in fields], dim=1)
     parts = torch.split(all_gather_ragged_rows(packed), [_row_bytes(field).shape[1] for field in fields], dim=1)
     return [
-        part.contiguous().view(field.dtype).view(-1, *field.shape[1:])
+        part.clone(memory_format=torch.contiguous_format).view(field.dtype).view(-1, *field.shape[1:])
         for part, field in zip(parts, fields, strict=True)
     ]
 

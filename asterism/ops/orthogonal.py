@@ -6,13 +6,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from asterism.ops.precision import at_least_float32
+
 # a, b and c of the odd polynomial a·s + b·s³ + c·s⁵ that each round applies to the singular values s. Each is the one
 # that stays closest to 1 where the rounds before it take the values from 0.01 to 1 (Amsel et al., 2025), with 1 % to
-# spare at the upper end, beyond which it grows fast. Together they take 0.01 … 1 to 0.72 … 1.28, about as close to 1 as
-# five rounds of the one polynomial of Jordan et al. (2024); benchmarks/orthogonal.py derives them.
+# spare at the upper end. Together they take 0.01 … 1 to 0.72 … 1.28. Five rounds of the one polynomial of Jordan et al.
+# (2024) end at 0.68 … 1.13, and raise values below 0.01 more. benchmarks/orthogonal.py derives and compares them.
 POLYNOMIALS = ((8.0172, -22.941, 16.6113), (3.6119, -2.6521, 0.5123), (2.661, -1.9451, 0.4357))
 
-_ROUNDS = len(POLYNOMIALS)
+_SPARE = 1.01  # the first polynomial explodes above 1.01: rounding must not lead there
 _PRECISE = 1e-6  # machine epsilon that `_through_gram` needs; bfloat16 is too coarse for powers of the Gram matrix
 
 
@@ -27,7 +29,8 @@ def orthogonalize(matrices: Float[Tensor, "n r c"]) -> Float[Tensor, "n r c"]:
     """
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices  # the Gram matrix of the shorter side is the smaller one
-    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
+    norm = at_least_float32(x).norm(dim=(-2, -1), keepdim=True)
+    x = (x / (_SPARE * norm).clamp(min=torch.finfo(norm.dtype).tiny)).to(matrices.dtype)
     precise = torch.finfo(x.dtype).eps <= _PRECISE
     cheaper = _gram_products(*x.shape[-2:]) < _iterated_products(*x.shape[-2:])
     x = _through_gram(x) if precise and cheaper else _iterated(x)
@@ -41,11 +44,11 @@ def multiplications(rows: int, columns: int) -> int:
 
 
 def _iterated_products(short: int, long: int) -> int:
-    return _ROUNDS * short**2 * (2 * long + short)
+    return len(POLYNOMIALS) * short**2 * (2 * long + short)
 
 
 def _gram_products(short: int, long: int) -> int:
-    return short**2 * (2 * long + (4 * _ROUNDS - 3) * short)
+    return short**2 * (2 * long + (4 * len(POLYNOMIALS) - 3) * short)
 
 
 def _iterated(x: Float[Tensor, "n r c"]) -> Float[Tensor, "n r c"]:
@@ -62,12 +65,16 @@ def _through_gram(x: Float[Tensor, "n r c"]) -> Float[Tensor, "n r c"]:
     Rounding changes small eigenvalues of G, possibly to just below zero. In few rounds this hardly changes P, which is
     nearly a I for them.
     """
-    gram, total = x @ x.mT, None
-    for number, (a, b, c) in enumerate(POLYNOMIALS):
-        p = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
-        p.diagonal(dim1=-2, dim2=-1).add_(a)
-        total = p if total is None else p @ total
-        if number < _ROUNDS - 1:
-            gram = p @ gram @ p
-    assert total is not None
+    gram = x @ x.mT
+    p = total = _factor(gram, *POLYNOMIALS[0])
+    for coefficients in POLYNOMIALS[1:]:
+        gram = p @ gram @ p
+        p = _factor(gram, *coefficients)
+        total = p @ total
     return total @ x
+
+
+def _factor(gram: Float[Tensor, "n r r"], a: float, b: float, c: float) -> Float[Tensor, "n r r"]:
+    p = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+    p.diagonal(dim1=-2, dim2=-1).add_(a)
+    return p

@@ -38,7 +38,7 @@ _FILES = (
     "model.safetensors",
     "alignment.safetensors",
 )
-_PACKAGES = ("asterism", "torch", "torchvision", "timm", "lightning-fabric", "numpy", "pillow", "safetensors")
+_PACKAGES = ("asterism", "torch", "torchvision", "timm", "lightning-fabric", "numpy", "numba", "pillow", "safetensors")
 
 
 @dataclass(frozen=True)

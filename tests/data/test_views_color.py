@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import colorsys
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, no_type_check
 
 import pytest
 import torch
@@ -178,9 +179,9 @@ def test_compiled_and_not_differ_by_a_level_at_most(height: int, width: int) -> 
     expected, found = pictures.clone(), pictures.clone()
     color.recolor_(expected, colors)
     recolor.recolor_(found, colors)
-    mirrored = torch.tensor([view.solarize_threshold is not None for view in colors])
+    solarized = torch.tensor([view.solarize_threshold is not None for view in colors])
     difference = differences(found, expected)
-    assert difference[~mirrored].max() <= 1
+    assert difference[~solarized].max() <= 1
     assert (difference > 0).float().mean() < 1e-3  # at a threshold for inversion a level becomes another
     assert differences(found, pictures).mean() > 10
 
@@ -193,19 +194,56 @@ def test_compiled_inversion_equals_torchvision(threshold: int) -> None:
         assert torch.equal(changed, TF.solarize(picture, threshold))
 
 
-@pytest.mark.parametrize("problem", [ImportError, RuntimeError, OSError])
-def test_without_numba_torch_changes_the_colours(monkeypatch: pytest.MonkeyPatch, problem: type[Exception]) -> None:
-    def fails(*_: object, **__: object) -> None:
-        raise problem("no numba, or nowhere to keep what it compiles")
+@pytest.fixture
+def another_start() -> Iterator[None]:
+    """Compiled code is looked for again, now and after the test."""
+    recolor.compiled_recolor.cache_clear()
+    yield
+    recolor.compiled_recolor.cache_clear()
 
+
+@pytest.mark.usefixtures("another_start")
+def test_without_numba_torch_changes_the_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)
+    assert recolor.compiled_recolor() is None
+    colors = Colors((("contrast", 1.3),), blur_sigma=1.0)
+    expected = recolored(color.recolor_, PICTURES[0], colors)
+    assert torch.equal(recolored(recolor.recolor_, PICTURES[0], colors), expected)
+
+
+@pytest.mark.usefixtures("another_start")
+def test_a_compiler_that_fails_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba")
+
+    def fails(*_: object, **__: object) -> None:
+        raise ValueError("no such instruction")
+
     monkeypatch.setattr("numba.njit", fails)
     monkeypatch.delitem(sys.modules, "asterism.data.views.compiled_colors", raising=False)
-    recolor.compiled_recolor.cache_clear()
-    try:
-        assert recolor.compiled_recolor() is None
-        colors = Colors((("contrast", 1.3),), blur_sigma=1.0)
-        expected = recolored(color.recolor_, PICTURES[0], colors)
-        assert torch.equal(recolored(recolor.recolor_, PICTURES[0], colors), expected)
-    finally:
-        recolor.compiled_recolor.cache_clear()
+    with pytest.warns(UserWarning, match="slower now: no such instruction"):
+        recolored(recolor.recolor_, PICTURES[0], Colors(grayscale=True))
+    recolored(recolor.recolor_, PICTURES[0], Colors(grayscale=True))
+
+
+@pytest.mark.usefixtures("another_start")
+def test_numba_without_compilation_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pytest.importorskip("numba").config, "DISABLE_JIT", 1)
+    assert recolor.compiled_recolor() is None
+
+
+def test_without_a_place_for_compiled_code_it_is_compiled_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled_colors = pytest.importorskip("asterism.data.views.compiled_colors")
+    njit = compiled_colors.numba.njit
+
+    def nowhere(*arguments: Any, cache: bool = False, **options: Any) -> Any:
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return njit(*arguments, **options)
+
+    monkeypatch.setattr(compiled_colors.numba, "njit", nowhere)
+    assert compiled_colors._compiled_once("int64(int64)")(_next)(4) == 5
+
+
+@no_type_check
+def _next(number: int) -> int:
+    return number + 1

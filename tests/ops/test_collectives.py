@@ -50,6 +50,8 @@ def _everything() -> dict[str, object]:
         "ragged": collectives.all_gather_ragged_rows(torch.full((2 * rank, 3), 7 + rank)),
         "fields": collectives.all_gather_fields(mine.T, torch.tensor([rank == 0, True]), mine[:, None].half() + 2**-9),
         "ragged fields": collectives.all_gather_fields(torch.full((2 * rank, 3), 7), torch.arange(2 * rank)),
+        "one row": collectives.all_gather_fields(torch.ones(rank, 5).bool(), torch.arange(rank), torch.ones(rank, 1)),
+        "no rows": collectives.all_gather_fields(torch.ones(0, 5).bool(), torch.arange(0)),
         "object": collectives.broadcast_object({"from": rank}),
         "object_1": collectives.broadcast_object({"from": rank}, source=1),
         "mine": mine,
@@ -71,6 +73,8 @@ def test_two_processes_exchange_values(run: Callable[..., list[Any]]) -> None:
         assert got["ragged"].equal(torch.full((2, 3), 8))  # rank 0 contributed no rows
         sevens, numbers = got["ragged fields"]
         assert (sevens.shape, numbers.tolist()) == ((2, 3), [0, 1])
+        assert [field.tolist() for field in got["one row"]] == [[[True] * 5], [0], [[1.0]]]
+        assert [field.shape for field in got["no rows"]] == [(0, 5), (0,)]
         rows, flags, halves = got["fields"]
         assert rows.equal(got["rows"])
         assert flags.equal(got["flags"])

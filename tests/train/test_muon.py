@@ -74,12 +74,13 @@ def test_the_rest_is_updated_as_by_adamw() -> None:
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this version of PyTorch has no Muon")
-def test_torch_moves_in_the_same_direction() -> None:
-    """PyTorch's Muon has other polynomials and does not divide a fused qkv, so a plain matrix is compared."""
+def test_torch_agrees_within_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the polynomials of PyTorch's Muon, which does not divide a fused qkv: a plain matrix is compared."""
+    monkeypatch.setattr("asterism.ops.orthogonal.POLYNOMIALS", ((3.4445, -4.7750, 2.0315),) * 5)
+    monkeypatch.setattr("asterism.ops.orthogonal._SPARE", 1.0)
     network = Network()
     own = network.get_parameter("blocks.0.mlp.fc1.weight")
-    start = own.detach().clone()
-    copy = nn.Parameter(start.clone())
+    copy = nn.Parameter(own.detach().clone())
     peer = torch.optim.Muon([copy], lr=0.1, weight_decay=0.5, momentum=0.95, adjust_lr_fn="match_rms_adamw")
     optimizer = build_optimizer(network, MUON)
     for seed in (1, 2):
@@ -88,9 +89,7 @@ def test_torch_moves_in_the_same_direction() -> None:
         set_schedules(optimizer, MUON, Progress(0, 100, 10), 64)
         optimizer.step()
         peer.step()
-    ours, theirs = (own - start).flatten().detach(), (copy - start).flatten().detach()
-    assert torch.cosine_similarity(ours, theirs, dim=0) > 0.97
-    assert 0.8 < ours.norm() / theirs.norm() < 1.5
+    torch.testing.assert_close(own, copy, rtol=0.05, atol=2e-3)
 
 
 @pytest.mark.parametrize("method", ["dino", "ibot", "mae", "sop", "flsl", "cribo", "stellar"])

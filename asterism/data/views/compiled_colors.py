@@ -1,12 +1,13 @@
 """Colour changes of views, compiled by numba. A view stays in the core's cache from its first change to its last.
 
 The formulas are those of `color.py` and `blur.py`, which derive them and are used where numba is not installed. Both
-round to bytes once, at the end, and a few levels in a million then differ by one.
+round to bytes once, at the end. A few levels in a million then differ by one, and are inverted or not if they are next
+to the threshold of solarize.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, no_type_check
 
 import numba
@@ -28,11 +29,26 @@ _NEVER = 256  # a threshold above all levels
 _FEW = 1024  # levels whose sum is exact enough in single precision
 
 # Numbers are finite, zeros have no sign, and a product and a sum may be one instruction. A sum over pixels may also be
-# reordered, which makes it a vector operation. The types of compiled functions are numba's business: checks of ours
-# at run time would have to be compiled too.
-_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True}
-_fast = numba.njit(fastmath={"nnan", "ninf", "nsz", "contract"}, **_OPTIONS)
-_reordered = numba.njit(fastmath={"nnan", "ninf", "nsz", "contract", "reassoc"}, **_OPTIONS)
+# reordered, which makes it a vector operation. Numba checks the types of compiled functions; our own checks at run time
+# would have to be compiled too.
+_FAST = {"nnan", "ninf", "nsz", "contract"}
+_fast = numba.njit(fastmath=_FAST, nogil=True)
+_reordered = numba.njit(fastmath={*_FAST, "reassoc"}, nogil=True)
+
+
+def _compiled_once(signature: str) -> Callable[[Any], Any]:
+    """Compiles now, with everything that the function calls, and keeps the result in a file if a folder is writable.
+
+    The file follows changes of this module alone: after a change of a constant in another one, it has to be removed.
+    """
+
+    def compiled(function: Any) -> Any:
+        try:
+            return numba.njit(signature, nogil=True, cache=True)(function)
+        except (RuntimeError, OSError):  # no folder, or no space
+            return numba.njit(signature, nogil=True)(function)
+
+    return compiled
 
 
 def recolor_(pixels: UInt8[np.ndarray, "n 3 h w"], colors: Sequence[Colors]) -> None:
@@ -41,6 +57,7 @@ def recolor_(pixels: UInt8[np.ndarray, "n 3 h w"], colors: Sequence[Colors]) -> 
     kernels, longest = list[list[float]](), min(pixels.shape[2:]) - 1
     for view, own in enumerate(colors):
         drawn = dict(own.adjustments)
+        assert len(drawn) == len(own.adjustments), "each adjustment once"
         kinds[view, : len(drawn)] = [_KINDS[name] for name in drawn]
         factors.append([*drawn.values(), *[0.0] * (_TURNS - len(drawn))])
         offsets.append(hue_offsets(drawn.get("hue", 0.0)))
@@ -54,7 +71,7 @@ def recolor_(pixels: UInt8[np.ndarray, "n 3 h w"], colors: Sequence[Colors]) -> 
         np.array(offsets, np.float32),
         np.array([view.grayscale for view in colors], np.int8),
         np.array([kernel + [0.0] * (taps - len(kernel)) for kernel in kernels], np.float32),
-        np.array([len(kernel) - 1 for kernel in kernels]),
+        np.array([len(kernel) - 1 for kernel in kernels], np.int64),
         np.array([_NEVER if view.solarize_threshold is None else view.solarize_threshold for view in colors], np.int16),
     )
 
@@ -209,10 +226,9 @@ def _to_levels(pixels: UInt8[np.ndarray, " n"], out: Float32[np.ndarray, " n"]) 
         out[i] = pixels[i]
 
 
-@numba.njit(
+@_compiled_once(
     "void(uint8[:, :, ::1], int64, int8[:, ::1], float32[:, ::1], float32[:, ::1], int8[::1], float32[:, ::1], "
-    "int64[::1], int16[::1])",
-    **_OPTIONS,
+    "int64[::1], int16[::1])"
 )
 @no_type_check
 def _recolor(

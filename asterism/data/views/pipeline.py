@@ -9,7 +9,7 @@ from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor
 
 from asterism.data.views.crop import cut, cut_labels, interleaved
-from asterism.data.views.recolor import recolor_
+from asterism.data.views.recolor import compiled_recolor, recolor_
 from asterism.data.views.sample import ViewParameters, check_specs, sample_views
 from asterism.types import ViewSpec
 
@@ -30,6 +30,11 @@ class Views:
         self._by_size: dict[int, list[int]] = {}  # numbers of the views of each size, which are made together
         for number, spec in enumerate(specs):
             self._by_size.setdefault(spec.size, []).append(number)
+
+    def prepare(self) -> None:
+        """Load compiled code that the views need, so that processes forked from this one have it."""
+        if any(spec.jitter or spec.grayscale or spec.blur or spec.solarize for spec in self.specs):
+            compiled_recolor()
 
     def sample(self, sizes: Sequence[tuple[int, int]], keys: Sequence[int]) -> list[tuple[ViewParameters, ...]]:
         """The parameters of every view of every image: a function of the view specs, (height, width) and key."""

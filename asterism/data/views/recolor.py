@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,7 +30,14 @@ def recolor_(pixels: UInt8[Tensor, "n 3 h w"], colors: Sequence[Colors]) -> None
 def compiled_recolor() -> Callable[[Any, Sequence[Colors]], None] | None:
     """The compiled form, if there is one. Its first import on a machine compiles for a few seconds."""
     try:
+        import numba
+
+        if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+            return None
         from asterism.data.views.compiled_colors import recolor_
-    except (ImportError, RuntimeError, OSError):  # no numba; no place, or no space, for the compiled code
+    except ImportError:  # also if numba does not support this numpy or Python
+        return None
+    except Exception as error:  # whatever a compiler may say: there is another way
+        warnings.warn(f"numba could not compile the colours of views, which are slower now: {error}", stacklevel=2)
         return None
     return recolor_
