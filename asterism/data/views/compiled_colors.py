@@ -248,10 +248,8 @@ def _recolor(
     red, green, blue = levels[:area], levels[area : 2 * area], levels[2 * area :]
     rows = levels.reshape(-1, width)
     height, most = area // width, 2 * (kernels.shape[1] - 1)  # rows and columns of padding
-    padded, smooth = (
-        np.empty((height + most) * (width + most), np.float32),
-        np.empty(height * (width + most), np.float32),
-    )
+    padded = np.empty((height + most) * (width + most), np.float32)
+    smooth = np.empty(height * (width + most), np.float32)
     for view in range(views):
         _to_levels(pixels[view].reshape(-1), levels)
         for turn in range(_TURNS):
