@@ -13,7 +13,7 @@ from asterism.errors import MissingExtra
 from asterism.ops import collectives
 
 _FLOOR = 1e-8  # keeps an empty row or column from dividing by zero
-_FEW = 1 << 19  # logits in all processes up to which one gather is faster than a sum in every iteration, on a CPU
+_FEW = 1 << 17  # logits in all processes up to which one gather is faster than many sums (two processes on a CPU)
 _CEILING = 50.0  # largest exponent: e^50 times any batch fits float32, and so does e^-50 of it
 
 

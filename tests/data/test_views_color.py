@@ -247,3 +247,11 @@ def test_without_a_place_for_compiled_code_it_is_compiled_every_time(monkeypatch
 @no_type_check
 def _next(number: int) -> int:
     return number + 1
+
+
+@pytest.mark.usefixtures("another_start")
+def test_compiled_code_is_loaded_before_workers_start_if_colours_change() -> None:
+    Views([ViewSpec(size=8)]).prepare()
+    assert recolor.compiled_recolor.cache_info().currsize == 0
+    Views([ViewSpec(size=8), ViewSpec(size=8, blur=0.5)]).prepare()
+    assert recolor.compiled_recolor.cache_info().currsize == 1
