@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from asterism.config import Config
 from asterism.data.evaluation.labelled import DataChoice, Parts, open_labelled
 from asterism.evals.baselines import whole_image_baselines
-from asterism.features.extract import Workers
+from asterism.features.encoding import Workers
 from asterism.nn.encoder import Encoder
 from asterism.ranges import Count, InnerShare, Seed
 

@@ -15,16 +15,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from asterism.data import Source, Subset
+from asterism.data import Source
 from asterism.data.evaluation.labelled import DataChoice, Parts, open_labelled
-from asterism.data.sources.boxes import BoxedBatch, boxed_batches, with_boxes
+from asterism.data.sources.boxes import BoxedBatch, BoxedSquares, with_boxes
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import patch_baselines
 from asterism.evals.settings.cropped import CroppedConfig
 from asterism.evals.settings.voting import VotingConfig
 from asterism.features.cache import stored
-from asterism.features.extract import count_unreadable, helpers, origin
+from asterism.features.encoding import encoded_blocks
+from asterism.features.extract import count_unreadable, origin
 from asterism.features.rows import Block, Stored
 from asterism.nn.encoder import Encoder
 from asterism.ops.box_cells import boxes_in_square, boxes_in_squashed_square, largest_box_cells
@@ -91,20 +92,20 @@ class BboxKnn(Evaluation):
         """Tokens at the points of each image's box; none if the box is outside the crop."""
         config, sides = self.config, self.config.pixels(encoder)
 
+        def block(batch: BoxedBatch) -> list[Block]:
+            rows = list(_tokens(encoder, batch, config)) if batch.keys else []
+            return [Block(batch.keys, {"points": rows}, batch.labels.tolist(), batch.bad)]
+
         def blocks(first: int, end: int) -> Iterator[Block]:
-            part = Subset(source, range(first, end)) if (first, end) != (0, len(source)) else source
-            batches = boxed_batches(
-                part,
-                sides["crop"],
-                resize=sides["resize"],
+            return encoded_blocks(
+                encoder,
+                source,
+                range(first, end),
+                lambda part: BoxedSquares(part, sides["crop"], sides["resize"]),
+                block,
                 batch_size=config.batch_size,
-                workers=helpers(config.workers, len(part)),
+                workers=config.workers,
             )
-            with Bar(source.name, end, first) as bar:
-                for batch in batches:
-                    rows = list(_tokens(encoder, batch, config)) if batch.keys else []
-                    yield Block(batch.keys, {"points": rows}, batch.labels.tolist(), batch.bad)
-                    bar.advance(len(batch.keys) + len(batch.bad))
 
         places = {"points": config.points, "geometry": config.geometry}
         identity = {**origin(encoder, source), "layer": "points in boxes", "transform": {**sides, **places}}

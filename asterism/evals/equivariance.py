@@ -23,7 +23,7 @@ from asterism.data.evaluation.unlabelled import open_untrained
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import concept_baselines
-from asterism.features.extract import helpers
+from asterism.features.encoding import helpers
 from asterism.nn.encoder import Encoder
 from asterism.ops.assignment import hungarian
 from asterism.ops.moved_maps import MIRROR, Motion, moved, overlap, shift, zoom

@@ -26,7 +26,7 @@ from asterism.evals.probes.classifier import GridConfig, Setting, check_classes,
 from asterism.evals.probes.heads import linear_layer
 from asterism.evals.settings.cropped import CroppedConfig
 from asterism.evals.settings.few_labels import FewLabelsConfig, labelled_part
-from asterism.features.extract import Extracted, count_unreadable, extract_from_images
+from asterism.features.extract import Extracted, count_unreadable, extract
 from asterism.nn.encoder import Encoder
 from asterism.nn.linear_features import LinearFeature, chosen_feature, linear_feature
 from asterism.ranges import Count, Positive
@@ -83,7 +83,7 @@ class Linear(Evaluation):
 
     def _features(self, encoder: Encoder, source: Source) -> Extracted:
         feature = chosen_feature(self.config.feature, encoder.backbone)
-        return extract_from_images(
+        return extract(
             encoder,
             source,
             lambda images: _vectors(encoder, images, feature),

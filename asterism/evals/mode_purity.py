@@ -21,7 +21,7 @@ from asterism.errors import UserError
 from asterism.evals.base import ProtocolConfig
 from asterism.evals.baselines import patch_baselines
 from asterism.evals.settings.segmented import SegmentedEvaluation
-from asterism.features.extract import helpers
+from asterism.features.encoding import helpers
 from asterism.images.masks import VOID
 from asterism.nn.encoder import Encoder
 from asterism.ops.patch_labels import class_counts, majority_labels

@@ -141,7 +141,7 @@ def _multi_scale(
     for scale in scales:
         size = nearest_multiple(multiple, max(1, round(scale * shrunk)))(height, width)
         pixels = F.interpolate(image[None], size, mode="bicubic", antialias=True)
-        total = total + encoder.encode(pixels).cls.float()
+        total = total + encoder.encode_cls(pixels).float()
     assert isinstance(total, Tensor)
     return F.normalize(total, dim=1).cpu()
 

@@ -12,18 +12,19 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from asterism.data import Source, Subset, evaluation_batches
+from asterism.data import EvaluationBatch, Source
+from asterism.data.evaluation.batches import CenterCrops
 from asterism.data.sources.folder import Folder
 from asterism.errors import UserError
 from asterism.features.cache import stored
-from asterism.features.extract import helpers, nothing_readable, origin
+from asterism.features.encoding import Workers, encoded_blocks
+from asterism.features.extract import nothing_readable, origin
 from asterism.features.rows import Block, Stored
 from asterism.index.images import IndexedImages, open_images
 from asterism.index.mapped import mapped_index
 from asterism.index.read import Index, open_index
 from asterism.nn.aligned import AlignedEncoder
 from asterism.nn.encoder import Encoder
-from asterism.viz.bar import Bar
 
 
 @dataclass(frozen=True)
@@ -89,26 +90,33 @@ def collection_of_source(source: Source, encoder: Encoder, batch_size: int = 64)
     return _collection(source.name, found, images, source, labels, source.classes if labels else None, {}, None)
 
 
-def embedded(source: Source, encoder: Encoder, batch_size: int = 64, workers: int | None = None) -> Stored:
+def embedded(source: Source, encoder: Encoder, batch_size: int = 64, workers: Workers = "auto") -> Stored:
     """Unit `vectors`, `concepts` and `aligned` vectors of all readable images, as far as the encoder has them."""
 
+    size = encoder.image_size
+
+    def block(batch: EvaluationBatch) -> list[Block]:
+        arrays: dict[str, list[Tensor]] = {"vectors": []}
+        if batch.keys:
+            features = encoder.encode(batch.images)
+            arrays["vectors"] = list(_unit(features.cls)[:, None])
+            if features.sparse is not None:
+                arrays["concepts"] = list(_unit(features.sparse))
+            if features.aligned is not None:
+                arrays["aligned"] = list(_unit(features.aligned)[:, None])
+        labels = None if batch.labels is None else batch.labels.tolist()
+        return [Block(batch.keys, arrays, labels, batch.bad)]
+
     def blocks(first: int, end: int) -> Iterator[Block]:
-        part = Subset(source, range(first, end)) if (first, end) != (0, len(source)) else source
-        count = helpers("auto", len(part)) if workers is None else workers
-        size = encoder.image_size
-        with Bar(source.name, end, first) as bar:
-            for batch in evaluation_batches(part, size, resize=size, batch_size=batch_size, workers=count):
-                arrays: dict[str, list[Tensor]] = {"vectors": []}
-                if batch.keys:
-                    features = encoder.encode(batch.images)
-                    arrays["vectors"] = list(_unit(features.cls)[:, None])
-                    if features.sparse is not None:
-                        arrays["concepts"] = list(_unit(features.sparse))
-                    if features.aligned is not None:
-                        arrays["aligned"] = list(_unit(features.aligned)[:, None])
-                labels = None if batch.labels is None else batch.labels.tolist()
-                yield Block(batch.keys, arrays, labels, batch.bad)
-                bar.advance(len(batch.keys) + len(batch.bad))
+        return encoded_blocks(
+            encoder,
+            source,
+            range(first, end),
+            lambda part: CenterCrops(part, size, size),
+            block,
+            batch_size=batch_size,
+            workers=workers,
+        )
 
     identity = {**origin(encoder, source), "rows": "explorer"}
     return stored(identity, len(source), blocks, batch_size=batch_size)

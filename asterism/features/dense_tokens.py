@@ -10,21 +10,15 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
-from asterism.data.sources.segmented import (
-    Resize,
-    SegmentedBatch,
-    SegmentedSource,
-    SegmentedSubset,
-    segmented_batches,
-)
+from asterism.data.sources.segmented import OfOneSize, Resize, SegmentedBatch, SegmentedSource
 from asterism.errors import UserError
 from asterism.features.cache import stored
-from asterism.features.extract import Workers, helpers, nothing_readable, origin
+from asterism.features.encoding import Workers, encoded_blocks
+from asterism.features.extract import nothing_readable, origin
 from asterism.features.rows import Block, Stored
 from asterism.images.masks import VOID
 from asterism.nn.encoder import Encoder
 from asterism.ops.patch_labels import class_counts, majority_labels, mode_labels, soft_labels
-from asterism.viz.bar import Bar
 
 PatchLabels = Literal["majority", "mode", "soft"]
 Grid = tuple[int, int]
@@ -144,13 +138,14 @@ def _kept(
     batch_size: int,
     workers: Workers,
 ) -> Stored:
+    def of_batches(batches: list[SegmentedBatch]) -> list[Block]:
+        return [Block(batch.keys, rows(batch) if batch.keys else {}, None, batch.bad) for batch in batches]
+
     def blocks(first: int, end: int) -> Iterator[Block]:
-        part = SegmentedSubset(source, range(first, end)) if (first, end) != (0, len(source)) else source
-        batches = segmented_batches(part, resize, batch_size=batch_size, workers=helpers(workers, len(part)))
-        with Bar(source.name, end, first) as bar:
-            for batch in batches:
-                yield Block(batch.keys, rows(batch) if batch.keys else {}, None, batch.bad)
-                bar.advance(len(batch.keys) + len(batch.bad))
+        images = range(first, end)
+        return encoded_blocks(
+            encoder, source, images, lambda _: OfOneSize(resize), of_batches, batch_size=batch_size, workers=workers
+        )
 
     whole = {**identity, **origin(encoder, source), "transform": repr(resize)}
     found = stored(whole, len(source), blocks, batch_size=batch_size)

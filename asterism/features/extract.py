@@ -3,38 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal, Required, TypedDict, Unpack
+from dataclasses import dataclass, replace
+from typing import Generic, Literal, Required, TypedDict, TypeVar, Unpack
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from asterism.data import EvaluationBatch, Source, Subset, evaluation_batches
+from asterism.data import EvaluationBatch, Source
+from asterism.data.evaluation.batches import CenterCrops
 from asterism.data.sources.stamp import stamp
-from asterism.data.workers import cores
 from asterism.errors import UserError
 from asterism.features.cache import WORTH_KEEPING, stored
+from asterism.features.encoding import Workers, encoded, encoded_blocks
 from asterism.features.rows import Block, Stored
 from asterism.images.bad_image import BadImage
 from asterism.nn.encoder import Encoder
 from asterism.nn.fingerprint import encoder_fingerprint
-from asterism.ranges import FewFromZero
 from asterism.types import Features
-from asterism.viz.bar import Bar
-
-_WORTH_HELPERS = 2000  # images
 
 Feature = Literal["cls", "patches", "quarters", "sparse"]
-Workers = FewFromZero | Literal["auto"]
+Chosen = TypeVar("Chosen")
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """The features of a batch of readable images, in the order of the source, and the images that could not be read."""
+class Encoded(Generic[Chosen]):
+    """What was chosen from the features of a batch of readable images, in the order of the source, and the images that
+    could not be read."""
 
-    features: Features
+    features: Chosen
     keys: list[str]
     labels: Int[Tensor, " b"] | None
     unreadable: list[BadImage]
@@ -60,14 +58,14 @@ class Extraction(TypedDict, total=False):
     layer: str | None  # name under which the vectors are cached on disk for every protocol; None: not cached
 
 
+def extract_pooled(encoder: Encoder, source: Source, kind: Feature, **how: Unpack[Extraction]) -> Extracted:
+    """One vector for every image of a labelled source, pooled from its features."""
+    if kind == "cls":
+        return extract(encoder, source, encoder.encode_cls, **how)
+    return extract(encoder, source, lambda images: pooled(encoder.encode(images), kind), **how)
+
+
 def extract(
-    encoder: Encoder, source: Source, vector: Callable[[Features], Tensor], **how: Unpack[Extraction]
-) -> Extracted:
-    """One vector for every image of a labelled source, computed from its features."""
-    return extract_from_images(encoder, source, lambda images: vector(encoder.encode(images)), **how)
-
-
-def extract_from_images(
     encoder: Encoder,
     source: Source,
     vectors: Callable[[Tensor], Tensor],
@@ -81,11 +79,21 @@ def extract_from_images(
     """One vector for every image of a labelled source, computed from images uint8 [b, 3, s, s]; settings as in
     `Extraction`."""
 
+    def block(batch: EvaluationBatch) -> list[Block]:
+        assert batch.labels is not None
+        rows = list(vectors(batch.images).to("cpu", dtype)[:, None]) if batch.keys else []
+        return [Block(batch.keys, {"vectors": rows}, batch.labels.tolist(), batch.bad)]
+
     def blocks(first: int, end: int) -> Iterator[Block]:
-        for batch in image_batches(source, encoder.image_size, resize, batch_size, workers, first, end):
-            assert batch.labels is not None
-            rows = vectors(batch.images).to("cpu", dtype)[:, None] if batch.keys else ()
-            yield Block(batch.keys, {"vectors": list(rows)}, batch.labels.tolist(), batch.bad)
+        return encoded_blocks(
+            encoder,
+            source,
+            range(first, end),
+            lambda part: CenterCrops(part, encoder.image_size, resize),
+            block,
+            batch_size=batch_size,
+            workers=workers,
+        )
 
     crop = {"resize": resize, "crop": encoder.image_size}
     identity = layer and {**origin(encoder, source), "transform": crop, "layer": layer, "dtype": str(dtype)}
@@ -104,16 +112,37 @@ def origin(encoder: Encoder, source: Source) -> dict[str, str]:
 
 
 def stream(
-    encoder: Encoder, source: Source, *, resize: int, batch_size: int, workers: Workers = "auto"
-) -> Iterator[Encoded]:
-    """Features in the order of the source.
+    encoder: Encoder,
+    source: Source,
+    choose: Callable[[Features], Chosen],
+    *,
+    resize: int,
+    batch_size: int,
+    workers: Workers = "auto",
+) -> Iterator[Encoded[Chosen]]:
+    """What `choose` takes from the features of every batch, in the order of the source.
 
     Images are resized so that their shorter side is `resize`, then centre-cropped to the encoder's image size.
     """
-    for batch in image_batches(source, encoder.image_size, resize, batch_size, workers, 0, len(source)):
+
+    def encode(batch: EvaluationBatch) -> Encoded[Chosen] | list[BadImage]:
         if not batch.keys:
-            raise nothing_readable(source, batch.bad)
-        yield Encoded(encoder.encode(batch.images), batch.keys, batch.labels, batch.bad)
+            return batch.bad
+        return Encoded(choose(encoder.encode(batch.images)), batch.keys, batch.labels, batch.bad)
+
+    crops = CenterCrops(source, encoder.image_size, resize)
+    last: Encoded[Chosen] | None = None
+    bad: list[BadImage] = []  # of batches without a readable image, after the last one
+    for found in encoded(encoder, source, crops, encode, batch_size=batch_size, workers=workers):
+        if isinstance(found, list):
+            bad += found
+        else:
+            if last is not None:
+                yield last
+            last, bad = replace(found, unreadable=bad + found.unreadable), []
+    if last is None:
+        raise nothing_readable(source, bad)
+    yield replace(last, unreadable=last.unreadable + bad)
 
 
 def count_unreadable(*parts: Extracted | Stored) -> Iterator[tuple[str, float]]:
@@ -124,18 +153,6 @@ def count_unreadable(*parts: Extracted | Stored) -> Iterator[tuple[str, float]]:
 
 def nothing_readable(source: Source, bad: Sequence[BadImage]) -> UserError:
     return UserError(f"none of the {len(source)} images of {source.name} can be read; the first: {bad[0]}")
-
-
-def image_batches(
-    source: Source, crop: int, resize: int, batch_size: int, workers: Workers, first: int, end: int
-) -> Iterator[EvaluationBatch]:
-    """Images first … end of a source, cropped; a batch is empty only if none of them can be read."""
-    part = Subset(source, range(first, end)) if (first, end) != (0, len(source)) else source
-    batches = evaluation_batches(part, crop, resize=resize, batch_size=batch_size, workers=helpers(workers, len(part)))
-    with Bar(source.name, end, first) as bar:
-        for batch in batches:
-            yield batch
-            bar.advance(len(batch.keys) + len(batch.bad))
 
 
 def pooled(features: Features, kind: Feature) -> Float[Tensor, "b d"]:
@@ -152,10 +169,3 @@ def pooled(features: Features, kind: Feature) -> Float[Tensor, "b d"]:
             "feature 'sparse' was requested, but this encoder has no concept tokens; choose cls, patches or quarters"
         )
     return features.sparse.mean(1)
-
-
-def helpers(workers: Workers, images: int) -> int:
-    """The number of decoding processes: by default none if decoding takes less time than starting them."""
-    if workers != "auto":
-        return workers
-    return cores() // 2 if images > _WORTH_HELPERS else 0

@@ -35,6 +35,22 @@ class Block:
     labels: list[int] | None = None  # of the readable images
     unreadable: list[BadImage] = field(default_factory=list)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Each array travels between processes as one tensor: torch opens a file for every tensor that it sends."""
+        joined = {name: (torch.cat(parts), list(map(len, parts))) for name, parts in self.arrays.items() if parts}
+        return _received, (self.keys, joined, self.labels, self.unreadable)
+
+
+def _received(
+    keys: list[str],
+    joined: Mapping[str, tuple[Shaped[Tensor, "_ ..."], list[int]]],
+    labels: list[int] | None,
+    unreadable: list[BadImage],
+) -> Block:
+    return Block(
+        keys, {name: list(rows.split_with_sizes(counts)) for name, (rows, counts) in joined.items()}, labels, unreadable
+    )
+
 
 @dataclass(frozen=True)
 class Stored:

@@ -9,9 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from asterism.data import Source
+from asterism.data import EvaluationBatch, Source
+from asterism.data.evaluation.batches import CenterCrops
 from asterism.features.cache import stored
-from asterism.features.extract import Workers, image_batches, nothing_readable, origin
+from asterism.features.encoding import Workers, encoded_blocks
+from asterism.features.extract import nothing_readable, origin
 from asterism.features.rows import Block
 from asterism.images.bad_image import BadImage
 from asterism.nn.encoder import Encoder
@@ -43,10 +45,20 @@ def token_rows(
     """
     size = encoder.image_size
 
+    def block(batch: EvaluationBatch) -> list[Block]:
+        rows = list(choose(encoder.encode(batch.images)).to("cpu", dtype)) if batch.keys else []
+        return [Block(batch.keys, {"tokens": rows}, None, batch.bad)]
+
     def blocks(first: int, end: int) -> Iterator[Block]:
-        for batch in image_batches(source, size, size, batch_size, workers, first, end):
-            rows = list(choose(encoder.encode(batch.images)).to("cpu", dtype)) if batch.keys else []
-            yield Block(batch.keys, {"tokens": rows}, None, batch.bad)
+        return encoded_blocks(
+            encoder,
+            source,
+            range(first, end),
+            lambda part: CenterCrops(part, size, size),
+            block,
+            batch_size=batch_size,
+            workers=workers,
+        )
 
     identity = {**origin(encoder, source), "transform": size, "layer": layer, "dtype": str(dtype)}
     found = stored(identity, len(source), blocks, batch_size=batch_size)

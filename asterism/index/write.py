@@ -13,12 +13,15 @@ import shutil
 import zipfile
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Shaped
 from numpy.typing import NDArray
+from torch import Tensor
 
 from asterism.data import Source
 from asterism.errors import MissingExtra, UserError
@@ -29,7 +32,7 @@ from asterism.index.read import FORMAT
 from asterism.lock import check_unowned, file_lock, owned
 from asterism.nn.encoder import Encoder
 from asterism.nn.fingerprint import encoder_fingerprint
-from asterism.types import Model
+from asterism.types import Features, Model
 
 _ROW_GROUP_BYTES = 32 << 20
 _COPIED_BYTES = 16 << 20  # at a time
@@ -81,16 +84,24 @@ def write_embeddings(
     with replacing(target) as temporary, owned(file_lock(target), target), scratch_folder(target) as scratch:
         file: _Rows = (_Parquet if target.suffix == ".parquet" else _Npz)(temporary, scratch)
         facts = _describe(source, model, encoder, opened)
-        for batch in stream(encoder.eval(), source, resize=encoder.image_size, batch_size=batch_size):
-            file.add(_columns(batch, dense), facts | {"grid": list(batch.features.grid)})
+        choose = partial(_chosen, dense=dense)
+        for batch in stream(encoder.eval(), source, choose, resize=encoder.image_size, batch_size=batch_size):
+            file.add(_columns(batch), facts | {"grid": list(batch.features.grid)})
             bad += batch.unreadable
         file.finish()
         record = _record(bad, target)  # before the target is in place: without room for it there is neither
     return Written(target, source.name, file.images, file.dim, len(bad), record)
 
 
-def _columns(batch: Encoded, dense: bool) -> Table:
-    features = batch.features
+@dataclass(frozen=True)
+class _Chosen:
+    """The features that are written, and the grid of the patches."""
+
+    tensors: dict[str, Shaped[Tensor, "_ ..."]]  # on the CPU
+    grid: tuple[int, int]
+
+
+def _chosen(features: Features, dense: bool) -> _Chosen:
     tensors = {"embedding": features.cls}
     if features.sparse is not None and features.where is not None:
         tensors |= {"sparse": features.sparse, "where": features.where}
@@ -98,10 +109,14 @@ def _columns(batch: Encoded, dense: bool) -> Table:
         tensors["aligned"] = features.aligned
     if dense:
         tensors["patches"] = features.patches
+    return _Chosen({name: value.float().cpu() for name, value in tensors.items()}, features.grid)
+
+
+def _columns(batch: Encoded[_Chosen]) -> Table:
     columns: Table = {"key": np.array(batch.keys)}
     if batch.labels is not None:
         columns["label"] = batch.labels.numpy()
-    return columns | {name: value.float().cpu().numpy() for name, value in tensors.items()}
+    return columns | {name: value.numpy() for name, value in batch.features.tensors.items()}
 
 
 def _describe(source: Source, model: Model, encoder: Encoder, opened: tuple[str, str | None] | None) -> dict[str, Any]:

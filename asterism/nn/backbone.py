@@ -147,6 +147,11 @@ class Backbone(nn.Module, ABC):
         """The vector that represents each image: its class token, or the mean patch if there is none."""
         return tokens.patches.mean(dim=1) if tokens.cls is None else tokens.cls
 
+    @property
+    def pooled_patches(self) -> Literal["all", "none"]:
+        """The patches that `pool` needs."""
+        return "none" if self.has_cls else "all"
+
     def grid_of(self, pixels: Float[Tensor, "b 3 h w"]) -> Grid:
         """Rows and columns of the patch tokens of these images."""
         height, width = pixels.shape[-2:]

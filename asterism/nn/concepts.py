@@ -57,6 +57,10 @@ class ConceptEncoder(Encoder):
             cls=U.mean(dim=1) if tokens.cls is None else tokens.cls, patches=U, grid=tokens.grid, sparse=S, where=where
         )
 
+    def vector(self, pixels: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b d"]:
+        tokens = self.backbone(pixels, needed="none" if self.backbone.has_cls else "all")
+        return tokens.patches.mean(dim=1) if tokens.cls is None else tokens.cls
+
     @torch.no_grad()
     def reconstruct(self, sparse: Float[Tensor, "b r d"], where: Float[Tensor, "b r h w"]) -> Float[Tensor, "b 3 H W"]:
         """Images in [0, 1] from concepts and their maps, which may have been edited."""

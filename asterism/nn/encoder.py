@@ -59,6 +59,10 @@ class Encoder(nn.Module):
         tokens = self.backbone(pixels)
         return features_of(tokens, self.backbone.pool(tokens))
 
+    def vector(self, pixels: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b d"]:
+        """`forward(pixels).cls` alone."""
+        return self.backbone.pool(self.backbone(pixels, needed=self.backbone.pooled_patches))
+
     def named_outputs(self, pixels: Float[Tensor, "b 3 h w"]) -> dict[str, Tensor]:
         """What an exported model returns for normalised pixels, by name: the tensors of `Features`.
 
@@ -89,6 +93,11 @@ class Encoder(nn.Module):
         Anything else raises a `UserError` that names it: floats in 0 … 255, other channels, an empty list.
         """
         return self(self.normalise(batch_of(images, self.image_size)))
+
+    @torch.no_grad()
+    def encode_cls(self, images: Pictures) -> Float[Tensor, "b d"]:
+        """`encode(images).cls`, up to rounding, without the work that only patches need."""
+        return self.vector(self.normalise(batch_of(images, self.image_size)))
 
     @torch.no_grad()
     def layers(self, images: Shaped[Tensor, "b c h w"], last: int) -> list[Features]:

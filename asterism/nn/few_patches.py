@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -33,15 +35,18 @@ class FewPatches(Encoder):
             raise UserError(f"tokens = {self.tokens}, but the images have only {patches} patches")
         return uniform(torch.tensor([fold(_PLACES, patches)]), patches)[0].argsort()[: self.tokens].sort().values
 
-    def seen(self, pixels: Float[Tensor, "b 3 h w"]) -> Tokens:
-        """Tokens of the patches that the encoder sees."""
+    def seen(self, pixels: Float[Tensor, "b 3 h w"], needed: Literal["all", "none"] = "all") -> Tokens:
+        """Tokens of the patches that the encoder sees; needed: as of `Backbone.forward`."""
         rows, columns = self.backbone.grid_of(pixels)
         keep = self.places(rows * columns).to(pixels.device).expand(len(pixels), -1)
-        return self.backbone(pixels, keep=keep)
+        return self.backbone(pixels, keep=keep, needed=needed)
 
     def forward(self, pixels: Float[Tensor, "b 3 h w"]) -> Features:
         tokens = self.seen(pixels)
         return features_of(tokens, self.backbone.pool(tokens))
+
+    def vector(self, pixels: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b d"]:
+        return self.backbone.pool(self.seen(pixels, self.backbone.pooled_patches))
 
 
 def seeing(encoder: Encoder, tokens: int | None) -> Encoder:

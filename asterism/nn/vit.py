@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -149,6 +149,10 @@ class ViT(Backbone):
             return self.network.attn_pool(self._pooled_by_attention(tokens))
         vector = tokens.patches.mean(dim=1) if self.pooling == "mean" or tokens.cls is None else tokens.cls
         return self.network.fc_norm(vector)
+
+    @property
+    def pooled_patches(self) -> Literal["all", "none"]:
+        return "none" if self.pooling == "class" else "all"
 
     def _pooled_by_attention(self, tokens: Tokens) -> Float[Tensor, "b t d"]:
         return tokens.patches

@@ -14,8 +14,8 @@ def largest(
 ) -> tuple[Float[Tensor, "q j"], Int[Tensor, "q j"]]:
     """The k largest of every row and their columns; of those up to `above`, if given, any number may be missing.
 
-    The j largest are in the j groups of columns with the largest maxima. So one long search becomes two short ones and
-    a maximum, which runs at memory speed. Once the best so far are good, few groups exceed them.
+    The j largest are in the j groups of columns with the largest maxima. So one long search becomes short ones and a
+    maximum, which runs at memory speed. Once the best so far are good, few groups exceed them.
     """
     size = min(_GROUP, values.shape[1] // (_WORTH_GROUPS * k))
     if size < 2:
@@ -25,9 +25,11 @@ def largest(
     groups = values[:, : size * width].view(len(values), size, width)
     maxima = groups.amax(1)
     j = k if above is None else min(k, int((maxima > above).sum(1).max()))
-    column = maxima.topk(j).indices
+    column = maxima.topk(j, sorted=False).indices
     among = groups.gather(2, column[:, None].expand(-1, size, -1)).flatten(1)
-    found, place = torch.cat([among, tail], 1).topk(min(k, size * j + tail.shape[1]))
+    left = torch.cat([among, tail], 1)
+    again = largest if 0 < 2 * left.shape[1] <= values.shape[1] else torch.topk
+    found, place = again(left, min(k, left.shape[1]))
     if not j:
         return found, place + size * width
     inside = place.clamp(max=size * j - 1)

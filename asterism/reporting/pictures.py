@@ -201,7 +201,7 @@ class Neighbours:
 def nearest_images(look: Look, count: int) -> Neighbours:
     """The most similar images, by the cosine of their embeddings; never the query itself."""
     images, names = named_images(look.source, look.encoder, SEARCHED)
-    embeddings = torch.cat([look.encoder.encode(chunk).cls.cpu() for chunk in torch.split(images, 128)])
+    embeddings = torch.cat([look.encoder.encode_cls(chunk).cpu() for chunk in torch.split(images, 128)])
     queries = _evenly(len(images), SHOWN)
     ranks = min(count + 1, len(images))
     cosines, index = nearest(embeddings[queries], embeddings, ranks)

@@ -61,7 +61,7 @@ def search_images(
     pictures = dict(zip(paths, (read_picture(path) for path in paths), strict=True))
     found: dict[Path | str, list[Neighbour]] = {}
     if paths:
-        matches = nearest_images(collection, encoder.eval().encode(list(pictures.values())).cls, count)
+        matches = nearest_images(collection, encoder.eval().encode_cls(list(pictures.values())), count)
         found |= dict(zip(paths, _neighbours(collection, matches), strict=True))
     if vectors is not None:
         matches = nearest_to_texts(collection, needs_text(encoder, "search by sentence"), vectors, count)

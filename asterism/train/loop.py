@@ -17,6 +17,7 @@ from asterism.errors import Interrupted, UserError
 from asterism.nn.learner import B, Learner, trained_parameters
 from asterism.ops import collectives
 from asterism.ops.compilable import compiled_functions
+from asterism.ops.kept_memory import kept_memory
 from asterism.ops.random import fold
 from asterism.ops.sharding import whole
 from asterism.train import checkpoint
@@ -24,7 +25,6 @@ from asterism.train.compiling import begin_replays, compile_parts, replay_blocks
 from asterism.train.cores import training_threads
 from asterism.train.garbage import search_new_objects_only
 from asterism.train.job import Job, Measurement
-from asterism.train.kept_memory import kept_memory
 from asterism.train.loss_scale import LossScale
 from asterism.train.monitor import Monitor
 from asterism.train.optim import clip_gradients

@@ -57,7 +57,7 @@ def _read(source: Source, size: int) -> tuple[UInt8[Tensor, "n 3 s s"], Int[Tens
 
 @torch.no_grad()
 def _embed(encoder: Encoder, images: UInt8[Tensor, "n 3 s s"]) -> Float[Tensor, "n d"]:
-    return torch.cat([encoder.encode(part).cls.float().cpu() for part in torch.split(images, 128)])
+    return torch.cat([encoder.encode_cls(part).float().cpu() for part in torch.split(images, 128)])
 
 
 def open_online_knn(config: OnlineKnnConfig, data: DataConfig) -> OnlineKnn | None:

@@ -16,8 +16,8 @@ from torch import nn
 
 from asterism.data import Loader, Views, to_batch
 from asterism.methods.base import Method
+from asterism.ops.kept_memory import kept_memory
 from asterism.train.garbage import search_new_objects_only
-from asterism.train.kept_memory import kept_memory
 from asterism.train.optim import build_optimizer, clip_gradients, set_schedules
 from asterism.train.recipe import Recipe
 from asterism.types import Progress

@@ -54,4 +54,4 @@ def _alone(spec: ViewSpec) -> ViewSpec:
 
 @torch.no_grad()
 def _embed(encoder: Encoder, images: UInt8[Tensor, "n 3 s s"]) -> Tensor:
-    return torch.cat([encoder.encode(part).cls.float().cpu() for part in torch.split(images, 128)])
+    return torch.cat([encoder.encode_cls(part).float().cpu() for part in torch.split(images, 128)])

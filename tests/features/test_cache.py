@@ -13,7 +13,7 @@ from asterism.errors import UserError
 from asterism.features import cache
 from asterism.features import extract as extraction
 from asterism.features.cache import features_folder, stored
-from asterism.features.extract import extract
+from asterism.features.extract import extract_pooled
 from asterism.features.rows import Block, RowFolder
 from asterism.images.bad_image import BadImage
 from tests import distributed
@@ -114,8 +114,8 @@ def _extract_in(home: Path, data: Path) -> tuple[list[list[float]], list[int], l
     os.environ["XDG_CACHE_HOME"] = str(home)
     cache.WORTH_KEEPING = extraction.WORTH_KEEPING = 1
     try:
-        found = extract(
-            small_encoder(), open_source(str(data)), lambda f: f.cls, resize=18, batch_size=2, workers=0, layer="cls"
+        found = extract_pooled(
+            small_encoder(), open_source(str(data)), "cls", resize=18, batch_size=2, workers=0, layer="cls"
         )
     finally:
         os.environ["XDG_CACHE_HOME"] = before or str(home)
@@ -164,11 +164,11 @@ def test_small_sources_are_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_features_are_extracted_once_per_weights_and_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder, folder = small_encoder(), write_colours(tmp_path / "data", 2)
     passes = []
-    monkeypatch.setattr(type(encoder), "encode", _counting(type(encoder).encode, passes))
+    monkeypatch.setattr(type(encoder), "encode_cls", _counting(type(encoder).encode_cls, passes))
 
     def run(layer: str = "cls", resize: int = 18) -> torch.Tensor:
         source = open_source(str(folder))
-        found = extract(encoder, source, lambda f: f.cls, resize=resize, batch_size=6, layer=layer)
+        found = extract_pooled(encoder, source, "cls", resize=resize, batch_size=6, layer=layer)
         return found.features.clone()
 
     first = run()

@@ -7,14 +7,14 @@ import torch
 
 from asterism.data import open_source
 from asterism.errors import UserError
-from asterism.features.extract import extract, pooled, stream
+from asterism.features.extract import extract_pooled, pooled, stream
 from asterism.types import Features
 from tests.evals.samples import small_encoder, write_colours
 
 
 def test_rows_follow_the_source(tmp_path: Path) -> None:
     encoder, source = small_encoder(), open_source(str(write_colours(tmp_path, 3, size=(16, 16))))
-    found = extract(encoder, source, lambda f: f.cls, resize=16, batch_size=4)
+    found = extract_pooled(encoder, source, "cls", resize=16, batch_size=4)
     images = torch.stack([source[i].image for i in range(len(source))])
     torch.testing.assert_close(found.features, encoder.encode(images).cls, atol=1e-5, rtol=1e-5)
     assert found.labels.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
@@ -23,8 +23,8 @@ def test_rows_follow_the_source(tmp_path: Path) -> None:
 
 def test_half_precision_halves_the_memory(tmp_path: Path) -> None:
     encoder, source = small_encoder(), open_source(str(write_colours(tmp_path, 2)))
-    whole = extract(encoder, source, lambda f: f.cls, resize=16, batch_size=4)
-    half = extract(encoder, source, lambda f: f.cls, resize=16, batch_size=4, dtype=torch.float16)
+    whole = extract_pooled(encoder, source, "cls", resize=16, batch_size=4)
+    half = extract_pooled(encoder, source, "cls", resize=16, batch_size=4, dtype=torch.float16)
     assert half.features.dtype == torch.float16
     torch.testing.assert_close(half.features.float(), whole.features, atol=2e-3, rtol=1e-2)
 
@@ -32,7 +32,7 @@ def test_half_precision_halves_the_memory(tmp_path: Path) -> None:
 def test_unreadable_images_are_left_out_and_reported(tmp_path: Path) -> None:
     write_colours(tmp_path, 3)
     (tmp_path / "green" / "001.png").write_bytes(b"not an image")
-    found = extract(small_encoder(), open_source(str(tmp_path)), lambda f: f.cls, resize=16, batch_size=2)
+    found = extract_pooled(small_encoder(), open_source(str(tmp_path)), "cls", resize=16, batch_size=2)
     assert found.labels.tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
     assert [bad.key for bad in found.unreadable] == ["green/001.png"]
     assert len(found.features) == 8
@@ -43,12 +43,12 @@ def test_nothing_readable_is_an_error(tmp_path: Path) -> None:
     for image in tmp_path.glob("*/*.png"):
         image.write_bytes(b"not an image")
     with pytest.raises(UserError, match="none of the 3 images"):
-        extract(small_encoder(), open_source(str(tmp_path)), lambda f: f.cls, resize=16, batch_size=2)
+        extract_pooled(small_encoder(), open_source(str(tmp_path)), "cls", resize=16, batch_size=2)
 
 
 def test_a_stream_follows_the_source(tmp_path: Path) -> None:
     encoder, source = small_encoder(), open_source(str(write_colours(tmp_path, 3)))
-    keys = [key for batch in stream(encoder, source, resize=16, batch_size=2) for key in batch.keys]
+    keys = [key for batch in stream(encoder, source, lambda f: f.cls, resize=16, batch_size=2) for key in batch.keys]
     assert keys == [source[i].key for i in range(len(source))]
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from torch import Tensor
 
 from asterism.errors import UserError
 from asterism.nn import safetensors_file
-from asterism.nn.backbone import BackboneConfig, build_backbone
+from asterism.nn.backbone import BackboneConfig, Pooling, build_backbone, rebuild_backbone
+from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
+from asterism.nn.localization import Localization
 from asterism.nn.weights.load import load_encoder
 from asterism.types import Features
 
@@ -151,3 +154,35 @@ def test_subclasses_fill_in_concepts() -> None:
     features = Concepts(tiny().backbone).encode(photos())
     assert features.sparse is not None
     assert features.sparse.shape == (2, 2, 64)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_class_token_alone(kind: str) -> None:
+    encoder, images = tiny(**KINDS[kind]).eval(), photos(size=KINDS[kind].get("image_size", 32))
+    torch.testing.assert_close(encoder.encode_cls(images), encoder.encode(images).cls, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["class", "mean"])
+def test_the_vector_alone_follows_the_pooling(pooling: Pooling) -> None:
+    architecture = replace(tiny().backbone.architecture, pooling=pooling)
+    encoder, images = Encoder(rebuild_backbone(architecture)).eval(), photos()
+    features = encoder.encode(images)
+    expected = features.patches.mean(1) if pooling == "mean" else features.cls
+    torch.testing.assert_close(encoder.encode_cls(images), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_last_block_computes_no_patches_for_the_class_token_alone() -> None:
+    encoder, seen = tiny().eval(), []
+    network: Any = encoder.backbone.network
+    network.blocks[-1].mlp.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].shape[1]))
+    encoder.encode(photos())
+    encoder.encode_cls(photos())
+    assert seen == [1 + 4, 1]
+
+
+@pytest.mark.parametrize("class_token", [True, False])
+def test_the_class_token_of_an_encoder_with_concepts_alone(class_token: bool) -> None:
+    backbone = tiny(registers=3, class_token=class_token).backbone
+    encoder = ConceptEncoder(backbone, Localization(64, 0.06)).eval()
+    images = photos()
+    torch.testing.assert_close(encoder.encode_cls(images), encoder.encode(images).cls, rtol=1e-4, atol=1e-5)

@@ -39,3 +39,9 @@ def test_impossible_numbers_are_refused() -> None:
     swin = Encoder(build_backbone(BackboneConfig(name="swin_tiny_patch4_window7_224", dim=96)))
     with pytest.raises(UserError, match="cannot skip patches"):
         FewPatches(swin, 4)
+
+
+def test_the_class_token_alone() -> None:
+    encoder = FewPatches(Encoder(concept_encoder().backbone), 5)
+    images = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(encoder.encode_cls(images), encoder.encode(images).cls, rtol=1e-4, atol=1e-5)

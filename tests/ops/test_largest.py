@@ -32,3 +32,17 @@ def test_values_that_cannot_matter_may_be_missing(above: float, monkeypatch: pyt
         count = int((expected[row] > above).sum())
         assert found[row, :count].equal(expected[row, :count])
         assert index[row, :count].equal(place[row, :count])
+
+
+def test_no_value_matters() -> None:
+    values = gaussian(3, 9, 16 * 64)
+    found, index = largest.largest(values, 2, torch.full((9, 1), 100.0))
+    assert found.shape == index.shape == (9, 0)
+
+
+def test_a_search_in_groups_of_groups() -> None:
+    values = gaussian(4, 5, 16384)
+    expected = values.topk(200)
+    found, index = largest.largest(values, 200)  # 16 × 1024 columns, then 4 × 800
+    assert found.equal(expected.values)
+    assert index.equal(expected.indices)

@@ -124,6 +124,6 @@ def _embedded(method: Method, source: Source) -> tuple[Float[Tensor, "n d"], Int
     rows, labels = [], []
     for batch in evaluation_batches(source, encoder.image_size, batch_size=64):
         assert batch.labels is not None
-        rows.append(encoder.encode(batch.images).cls.float())
+        rows.append(encoder.encode_cls(batch.images).float())
         labels.append(batch.labels)
     return torch.cat(rows), torch.cat(labels)

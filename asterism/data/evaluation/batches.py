@@ -35,19 +35,23 @@ def evaluation_batches(
     By default `resize` follows `usual_resize`. A bad image is reported in a batch near its position, so a batch may be
     smaller than `batch_size`. A batch is empty only if no image can be read at all.
     """
-    resize = usual_resize(size) if resize is None else resize
-    if resize < size:
-        raise UserError(f"resize = {resize} is smaller than the crop of {size}; choose at least {size}")
-    return _without_empty(
-        read_batches(source, _CenterCrops(source, size, resize), batch_size=batch_size, workers=workers)
-    )
+    crops = CenterCrops(source, size, usual_resize(size) if resize is None else resize)
+    return _without_empty(read_batches(source, crops, batch_size=batch_size, workers=workers))
 
 
 @dataclass(frozen=True)
-class _CenterCrops:
+class CenterCrops:
+    """Makes a batch of images: shorter side resized to `resize` pixels, then a centre crop of `size` pixels."""
+
     source: Source
     size: int
     resize: int
+
+    def __post_init__(self) -> None:
+        if self.resize < self.size:
+            raise UserError(
+                f"resize = {self.resize} is smaller than the crop of {self.size}; choose at least {self.size}"
+            )
 
     def __call__(self, entries: Iterator[Entry]) -> EvaluationBatch:
         images, keys, index, bad = [], [], [], []

@@ -19,7 +19,7 @@ from jaxtyping import Float, Int, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asterism.data.reading import Entry, read_batches
+from asterism.data.reading import Entry
 from asterism.data.sources.source import Sample, Source
 from asterism.data.sources.wrapped import Wrapped
 from asterism.errors import UserError
@@ -86,15 +86,10 @@ def boxes_of_label(sample: Sample) -> Float[Tensor, "_ 4"]:
     return boxes[of_label[of_label > 0] - 1]
 
 
-def boxed_batches(
-    source: Source, size: int, *, resize: int, batch_size: int = 64, workers: int = 0
-) -> Iterator[BoxedBatch]:
-    """Every readable image in order: shorter side resized to `resize`, then a centre crop of `size`."""
-    return read_batches(source, _BoxedSquares(source, size, resize), batch_size=batch_size, workers=workers)
-
-
 @dataclass(frozen=True)
-class _BoxedSquares:
+class BoxedSquares:
+    """Makes a batch of images and boxes: shorter side resized to `resize`, then a centre crop of `size`."""
+
     source: Source
     size: int
     resize: int

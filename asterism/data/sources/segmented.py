@@ -178,7 +178,7 @@ def segmented_batches(
 
     The readable and bad images of a batch directly follow those of the previous batch.
     """
-    make = _OfOneSize(resize)
+    make = OfOneSize(resize)
     for batches in read_batches(source, make, batch_size=batch_size, workers=workers, first=first):
         yield from batches
 
@@ -204,8 +204,8 @@ class _Square:
 
 
 @dataclass(frozen=True)
-class _OfOneSize:
-    """Groups consecutive images of equal size."""
+class OfOneSize:
+    """Makes batches of consecutive images of equal size."""
 
     resize: Resize
 

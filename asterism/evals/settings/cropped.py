@@ -6,7 +6,7 @@ from pydantic import model_validator
 
 from asterism.data import Source
 from asterism.evals.base import ProtocolConfig
-from asterism.features.extract import Extracted, Feature, extract, pooled
+from asterism.features.extract import Extracted, Feature, extract_pooled
 from asterism.images.square import usual_resize
 from asterism.nn.encoder import Encoder
 from asterism.nn.few_patches import seeing
@@ -39,10 +39,10 @@ class PooledConfig(CroppedConfig):
 
 def pooled_vectors(config: PooledConfig, encoder: Encoder, source: Source) -> Extracted:
     encoder = seeing(encoder, config.tokens)
-    return extract(
+    return extract_pooled(
         encoder,
         source,
-        lambda features: pooled(features, config.feature),
+        config.feature,
         resize=config.pixels(encoder)["resize"],
         batch_size=config.batch_size,
         workers=config.workers,

@@ -7,7 +7,8 @@ import torch
 from PIL import Image
 
 from asterism.data import open_source
-from asterism.data.sources.boxes import boxed_batches, boxes_of_label, read_boxes, with_boxes
+from asterism.data.reading import read_batches
+from asterism.data.sources.boxes import BoxedSquares, boxes_of_label, read_boxes, with_boxes
 from asterism.errors import UserError
 
 
@@ -45,7 +46,7 @@ def test_samples_have_the_boxes_of_their_path(folder: Path) -> None:
 def test_batches_report_images_without_boxes_and_unreadable_ones(folder: Path) -> None:
     (folder / "val" / "a" / "1.png").write_bytes(b"")
     source = with_boxes(open_source(str(folder), "val"), str(folder))
-    (batch,) = boxed_batches(source, 8, resize=10)
+    (batch,) = read_batches(source, BoxedSquares(source, 8, 10), batch_size=64)
     assert batch.images.shape == (2, 3, 8, 8)
     assert (batch.labels.tolist()[0], batch.sizes[0]) == (0, (20, 30))
     assert [boxes.tolist() for boxes in batch.boxes] == [[[0, 0, 30, 20]], []]

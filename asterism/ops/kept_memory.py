@@ -1,4 +1,4 @@
-"""Memory that a training step on a CPU frees is kept for the next step.
+"""Memory that a training step or a batch on a CPU frees is kept for the next one.
 
 glibc returns freed memory to the system, which clears it before giving it out again: a thousand page faults in a step
 of a small network. Other C libraries have their own rules and are left alone.

@@ -6,8 +6,8 @@ import statistics
 import pytest
 import torch
 
-from asterism.train import kept_memory as module
-from asterism.train.kept_memory import kept_memory
+from asterism.ops import kept_memory as module
+from asterism.ops.kept_memory import kept_memory
 
 
 class Library:
