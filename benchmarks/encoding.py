@@ -3,7 +3,8 @@
     python benchmarks/encoding.py --model runs/first --data cifar10/ --images 20000 --rounds 3
     python benchmarks/encoding.py --model vit_small_patch16_224 --data tinyimagenet/ --images 500 --batch-size 16
 
-Both forms alternate; the best round of each counts. Vectors are computed anew in every round, and must be equal.
+Both forms alternate; the best round of each counts. Vectors are computed anew in every round, and must be equal up to
+rounding.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ for split in ("train", "test"):
     open_source(data, split)
 before = time.perf_counter()
 asterism.api.evaluate(model, data, protocols=[protocol])
-print(asterism.__file__, time.perf_counter() - before)
+print(asterism.__file__, time.perf_counter() - before, sep=chr(10))
 """
 
 
@@ -71,7 +71,7 @@ def measured(checkout: Path, core: int | None, options: argparse.Namespace) -> f
             text=True,
             check=True,
         )
-        place, time_taken = found.stdout.split()[-2:]
+        place, time_taken = found.stdout.splitlines()[-2:]
         assert Path(place).is_relative_to(checkout), f"{place} was measured instead of {checkout}"
         return float(time_taken)
 

@@ -22,7 +22,7 @@ def read_batches(
     """The results of `make` for every `batch_size` images, starting at image `first`.
 
     Images are read one at a time as `make` consumes them, so `make` decides how many are in memory. Workers receive a
-    pickled copy of `make`.
+    copy of `make`, pickled unless they are forked.
     """
     requests = [range(i, min(i + batch_size, len(source))) for i in range(first, len(source), batch_size)]
     return prepare(_Batches(source, make), requests, workers=workers, prefetch=2, pin_memory=False)

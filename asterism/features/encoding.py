@@ -42,7 +42,7 @@ def encoded(
     batch_size: int,
     workers: Workers = "auto",
 ) -> Iterator[Result]:
-    """`encode` of every batch of a source, in order. It must depend on nothing but the batch, and return CPU tensors.
+    """`encode` of every batch of a source, in order. It must depend on nothing but the batch.
 
     make: turns images into a batch. workers: processes that read; auto: as many as help, which may encode as well.
     """
@@ -89,14 +89,18 @@ def helpers(workers: Workers, images: int) -> int:
 def encoding_processes(encoder: Encoder, workers: Workers, images: int, batch_size: int) -> int:
     """The number of processes that read and encode; 0 if this process should encode.
 
-    They must be copies of this process, because encoders and functions cannot always be sent. A copy is only safe if no
-    other thread computes.
+    They are copies of this process, because encoders and functions cannot always be sent. Only the main thread makes
+    them: while another one works, a lock that it holds would stay locked in the copies.
     """
-    parameters = list(encoder.parameters())
+    count = min(cores(), torch.get_num_threads(), images // (_SHARE * batch_size))
+    if workers != "auto" or count < 2 or images < _WORTH_COPIES or world_size() > 1:
+        return 0
+    parameters = list(encoder.backbone.parameters())
     on_cpu = all(parameter.device.type == "cpu" for parameter in parameters)
     small = sum(parameter.numel() for parameter in parameters) <= _SMALL
-    can_copy = multiprocessing.get_start_method() == "fork" and threading.current_thread() is threading.main_thread()
-    if workers != "auto" or images < _WORTH_COPIES or not (on_cpu and small and can_copy) or world_size() > 1:
-        return 0
-    count = min(cores(), torch.get_num_threads(), images // (_SHARE * batch_size))
-    return count if count > 1 else 0
+    return count if on_cpu and small and _can_copy() else 0
+
+
+def _can_copy() -> bool:
+    main = threading.current_thread() is threading.main_thread()
+    return main and not multiprocessing.current_process().daemon and multiprocessing.get_start_method() == "fork"

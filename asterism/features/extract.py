@@ -140,9 +140,10 @@ def stream(
             if last is not None:
                 yield last
             last, bad = replace(found, unreadable=bad + found.unreadable), []
-    if last is None:
+    if last is not None:
+        yield replace(last, unreadable=last.unreadable + bad)
+    elif bad:
         raise nothing_readable(source, bad)
-    yield replace(last, unreadable=last.unreadable + bad)
 
 
 def count_unreadable(*parts: Extracted | Stored) -> Iterator[tuple[str, float]]:

@@ -36,20 +36,27 @@ class Block:
     unreadable: list[BadImage] = field(default_factory=list)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Each array travels between processes as one tensor: torch opens a file for every tensor that it sends."""
-        joined = {name: (torch.cat(parts), list(map(len, parts))) for name, parts in self.arrays.items() if parts}
-        return _received, (self.keys, joined, self.labels, self.unreadable)
+        """Rows travel between processes as bytes: as tensors, each would need an open file and shared memory."""
+        sent = {name: _sent(parts) for name, parts in self.arrays.items() if parts}
+        return _received, (self.keys, sent, self.labels, self.unreadable)
+
+
+_Sent = tuple[bytes, torch.dtype, torch.Size, list[int]]  # rows of all images, their type and shape, and their numbers
+
+
+def _sent(parts: list[Shaped[Tensor, "_ ..."]]) -> _Sent:
+    rows = torch.cat(parts).detach().contiguous()
+    return rows.flatten().view(torch.uint8).numpy().tobytes(), rows.dtype, rows.shape, [len(part) for part in parts]
 
 
 def _received(
-    keys: list[str],
-    joined: Mapping[str, tuple[Shaped[Tensor, "_ ..."], list[int]]],
-    labels: list[int] | None,
-    unreadable: list[BadImage],
+    keys: list[str], sent: Mapping[str, _Sent], labels: list[int] | None, unreadable: list[BadImage]
 ) -> Block:
-    return Block(
-        keys, {name: list(rows.split_with_sizes(counts)) for name, (rows, counts) in joined.items()}, labels, unreadable
-    )
+    arrays = {}
+    for name, (content, dtype, shape, counts) in sent.items():
+        rows = torch.frombuffer(bytearray(content), dtype=dtype) if content else torch.empty(0, dtype=dtype)
+        arrays[name] = list(rows.view(shape).split_with_sizes(counts))
+    return Block(keys, arrays, labels, unreadable)
 
 
 @dataclass(frozen=True)

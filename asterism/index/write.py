@@ -19,9 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Shaped
 from numpy.typing import NDArray
-from torch import Tensor
 
 from asterism.data import Source
 from asterism.errors import MissingExtra, UserError
@@ -95,9 +93,12 @@ def write_embeddings(
 
 @dataclass(frozen=True)
 class _Chosen:
-    """The features that are written, and the grid of the patches."""
+    """The features that are written, and the grid of the patches.
 
-    tensors: dict[str, Shaped[Tensor, "_ ..."]]  # on the CPU
+    They are arrays, because a tensor that another process has computed keeps a file open.
+    """
+
+    arrays: Table
     grid: tuple[int, int]
 
 
@@ -109,14 +110,14 @@ def _chosen(features: Features, dense: bool) -> _Chosen:
         tensors["aligned"] = features.aligned
     if dense:
         tensors["patches"] = features.patches
-    return _Chosen({name: value.float().cpu() for name, value in tensors.items()}, features.grid)
+    return _Chosen({name: value.float().cpu().numpy() for name, value in tensors.items()}, features.grid)
 
 
 def _columns(batch: Encoded[_Chosen]) -> Table:
     columns: Table = {"key": np.array(batch.keys)}
     if batch.labels is not None:
-        columns["label"] = batch.labels.numpy()
-    return columns | {name: value.numpy() for name, value in batch.features.tensors.items()}
+        columns["label"] = batch.labels.numpy().copy()
+    return columns | batch.features.arrays
 
 
 def _describe(source: Source, model: Model, encoder: Encoder, opened: tuple[str, str | None] | None) -> dict[str, Any]:

@@ -27,7 +27,8 @@ FILE_NAME = "encoder.safetensors"
 class Encoder(nn.Module):
     """A backbone with the pixel statistics and the image size it expects.
 
-    Subclasses with concepts override `forward` and fill `sparse` and `where`.
+    Subclasses with concepts override `forward` and fill `sparse` and `where`. One that changes `cls` overrides `vector`
+    as well.
     """
 
     step: int | None = None  # optimiser steps of its run, if known

@@ -16,9 +16,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from asterism.ops.largest import largest
 from asterism.ops.prototypes import nearest_rows
 
-_TILE = 2048  # rows of the memory that the new ones are compared with at a time
+_COMPARED = 1 << 22  # similarities between new rows and rows of the memory that are computed at a time
 
 
 class NeighbourLists(nn.Module):
@@ -69,12 +70,12 @@ class NeighbourLists(nn.Module):
         self.similarity.masked_fill_(replaced[self.index], -torch.inf)
         self.floor[places] = torch.inf
         new, best, best_index = memory[places], [], []
+        tile = max(1, _COMPARED // max(1, len(places)))
         with torch.autocast(memory.device.type, enabled=False):
-            for start in range(0, len(memory), _TILE):
-                part = slice(start, start + _TILE)
-                similarity = new @ memory[part].T
-                self._join(similarity, places, start)
-                values, order = similarity.topk(min(self.length + 1, similarity.shape[1]), dim=1)
+            for start in range(0, len(memory), tile):
+                similarity = new @ memory[start : start + tile].T
+                self._join(similarity.T.contiguous(), places, start)
+                values, order = largest(similarity, min(self.length + 1, similarity.shape[1]))
                 best.append(values)
                 best_index.append(order + start)
         self._replace(places, torch.cat(best, 1), torch.cat(best_index, 1))
@@ -86,10 +87,10 @@ class NeighbourLists(nn.Module):
         similarity, order = self.similarity[anchors].masked_fill(banned[index], -torch.inf).topk(count, dim=1)
         return similarity, index.gather(1, order)
 
-    def _join(self, similarity: Float[Tensor, "b t"], places: Int[Tensor, " b"], start: int) -> None:
+    def _join(self, similarity: Float[Tensor, "t b"], places: Int[Tensor, " b"], start: int) -> None:
         """Add new rows to the lists, of rows from `start` on, whose floor they exceed."""
-        floor = self.floor[start : start + similarity.shape[1]]
-        owner, which = (similarity > floor).T.nonzero().unbind(dim=1)
+        floor = self.floor[start : start + len(similarity)]
+        owner, which = (similarity > floor[:, None]).nonzero().unbind(dim=1)
         if len(owner) == 0:
             return
         lists, counts = torch.unique_consecutive(owner, return_counts=True)
@@ -97,7 +98,7 @@ class NeighbourLists(nn.Module):
         slot = torch.arange(len(owner), device=owner.device) - (counts.cumsum(0) - counts)[line]
         more = similarity.new_full((len(lists), int(counts.max())), -torch.inf)
         more_index = places.new_zeros(more.shape)
-        more[line, slot], more_index[line, slot] = similarity[which, owner], places[which]
+        more[line, slot], more_index[line, slot] = similarity[owner, which], places[which]
         lists = lists + start
         entries = torch.cat([self.similarity[lists], more], 1), torch.cat([self.index[lists], more_index], 1)
         self._keep_best(lists, *entries)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import resource
 import threading
 from pathlib import Path
 
@@ -19,7 +20,9 @@ from asterism.features.encoding import Workers, encoded, encoding_processes
 from asterism.features.extract import extract_pooled, stream
 from asterism.features.rows import Block
 from asterism.images.bad_image import BadImage
+from asterism.index.write import write_embeddings
 from asterism.nn.encoder import Encoder
+from asterism.types import Model
 from tests.evals.samples import small_encoder, write_colours
 
 forks = pytest.mark.skipif(multiprocessing.get_start_method() != "fork", reason="this system does not copy processes")
@@ -133,15 +136,42 @@ def test_several_processes_of_a_run_make_no_copies(monkeypatch: pytest.MonkeyPat
     assert encoding_processes(small_encoder(), "auto", 10_000, 64) == 0
 
 
-def test_a_block_is_sent_with_one_tensor_per_array() -> None:
-    rows = torch.arange(12.0).view(6, 2)
+@forks
+@pytest.mark.usefixtures("two_processes")
+def test_a_daemon_makes_no_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
+    assert encoding_processes(small_encoder(), "auto", 10_000, 64) == 0
+
+
+@forks
+@pytest.mark.usefixtures("two_processes")
+@pytest.mark.parametrize("name", ["photos.parquet", "photos.npz"])
+def test_writing_embeddings_keeps_no_files_open(name: str, tmp_path: Path) -> None:
+    source = open_source(str(write_colours(tmp_path / "data", 60)))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    open_now = len(list(Path("/proc/self/fd").iterdir()))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + 60, hard))
+    try:
+        written = write_embeddings(
+            small_encoder(), source, tmp_path / name, Model("small", None), dense=True, batch_size=2
+        )
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert written.images == 180
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8])
+def test_a_block_is_received_as_it_was_sent(dtype: torch.dtype) -> None:
+    rows = torch.arange(12).view(6, 2).to(dtype)
     block = Block(
-        ["a", "b", "c"], {"rows": [rows[:1], rows[1:1], rows[1:]], "none": []}, [1, 0, 2], [BadImage("d", "is broken")]
+        ["a", "b", "c"],
+        {"rows": [rows[:1], rows[1:1], rows[1:]], "empty": [rows[:0]], "none": []},
+        [1, 0, 2],
+        [BadImage("d", "is broken")],
     )
-    sent = block.__reduce__()[1][1]
-    assert sent["rows"][0].equal(rows)
-    assert "none" not in sent
     received = pickle.loads(pickle.dumps(block))
     assert [part.tolist() for part in received.arrays["rows"]] == [rows[:1].tolist(), [], rows[1:].tolist()]
+    assert received.arrays["rows"][0].dtype == dtype
+    assert received.arrays["empty"][0].shape == (0, 2)
     assert (received.keys, received.labels) == (block.keys, block.labels)
     assert [(bad.key, bad.reason) for bad in received.unreadable] == [("d", "is broken")]

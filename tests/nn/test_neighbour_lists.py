@@ -12,7 +12,7 @@ from asterism.ops.random import generator
 
 @pytest.mark.parametrize(("length", "batch"), [(4, 5), (12, 5), (12, 40), (200, 7), (12, 300)])
 def test_equal_to_a_full_search_at_every_step(length: int, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbour_lists, "_TILE", 32)
+    monkeypatch.setattr(neighbour_lists, "_COMPARED", 150)
     memory, draws = Memory(100, 6), generator(3)
     memory.rows.copy_(F.normalize(torch.randn(100, 6, generator=draws), dim=1))
     lists = NeighbourLists(100, length)
@@ -28,7 +28,7 @@ def test_equal_to_a_full_search_at_every_step(length: int, batch: int, monkeypat
 
 
 def test_lists_hold_exactly_the_rows_above_their_floor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbour_lists, "_TILE", 32)
+    monkeypatch.setattr(neighbour_lists, "_COMPARED", 150)
     memory, draws = Memory(80, 5), generator(3)
     memory.rows.copy_(F.normalize(torch.randn(80, 5, generator=draws), dim=1))
     lists = NeighbourLists(80, 10)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from itertools import zip_longest
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 _REACH = 3.0  # the kernel ends at this many standard deviations: 0.3 % of its mass is cut off
@@ -20,19 +19,23 @@ def blur(levels: Float[Tensor, "n c h w"], sigmas: Sequence[float]) -> Float[Ten
     Equal to torchvision's `gaussian_blur` with the same number of taps. PIL uses a different filter: three box blurs
     with the edge pixels repeated.
     """
-    kernels = [half_kernel(sigma, longest=min(levels.shape[2:]) - 1) for sigma in sigmas]
-    weights = torch.tensor(list(zip_longest(*kernels, fillvalue=0.0)))[:, :, None, None, None].unbind()
+    kernels, _ = half_kernels(sigmas, longest=min(levels.shape[2:]) - 1)
+    weights = torch.from_numpy(kernels).to(levels.dtype).T[:, :, None, None, None].unbind()
     radius = len(weights) - 1
     padded = F.pad(levels, (radius, radius, radius, radius), mode="reflect")
     return _smooth_columns(_smooth_columns(padded, weights), weights)
 
 
-def half_kernel(sigma: float, longest: int) -> list[float]:
-    """The centre and one side of a Gaussian of total weight 1, cut where reflection padding would end."""
-    radius = min(math.ceil(_REACH * sigma), longest)
-    side = [math.exp(-0.5 * (x / sigma) ** 2) for x in range(radius + 1)]
-    total = side[0] + 2 * sum(side[1:])
-    return [weight / total for weight in side]
+def half_kernels(
+    sigmas: Sequence[float], longest: int
+) -> tuple[Float64[np.ndarray, "n taps"], Int64[np.ndarray, " n"]]:
+    """The centre and one side of a Gaussian of total weight 1 for each sigma, cut where reflection padding would end,
+    and their radii in pixels. Weights beyond the radius are zero."""
+    sigma = np.array(sigmas)[:, None]
+    radii = np.minimum(np.ceil(_REACH * sigma).astype(np.int64), longest)
+    distance = np.arange(radii.max() + 1)
+    side = np.exp(-0.5 * (distance / sigma) ** 2) * (distance <= radii)
+    return side / (side[:, :1] + 2 * side[:, 1:].sum(1, keepdims=True)), radii[:, 0]
 
 
 def _smooth_columns(levels: Float[Tensor, "n c h w"], weights: Sequence[Tensor]) -> Float[Tensor, "n c w smooth"]:

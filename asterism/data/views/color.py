@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Float64, UInt8
 from torch import Tensor
 
 from asterism.data.views.blur import blur
@@ -111,7 +112,7 @@ def adjust_hue(levels: Float[Tensor, "n 3 h w"], factors: Sequence[float]) -> Fl
     quantities are multiplied by C, so there is no division and greys need no special case. A rotation by a third of the
     circle only permutes the channels, which leaves at most one sixth to rotate and keeps |x| ≤ 6.
     """
-    offsets = torch.tensor([hue_offsets(factor) for factor in factors])[:, :, None, None]
+    offsets = torch.from_numpy(hue_offsets(factors)).to(levels.dtype)[:, :, None, None]
     red, green, blue = levels[:, :1], levels[:, 1:2], levels[:, 2:]
     largest, smallest = levels.amax(1, keepdim=True), levels.amin(1, keepdim=True)
     chroma = largest - smallest
@@ -121,11 +122,12 @@ def adjust_hue(levels: Float[Tensor, "n 3 h w"], factors: Sequence[float]) -> Fl
     return torch.clamp(levels, smallest, largest, out=levels)
 
 
-def hue_offsets(factor: float) -> list[float]:
-    """The rotation minus the hue at which red, green and blue peak after its whole thirds."""
-    thirds = round(3 * factor)
-    turn = 6 * factor - 2 * thirds
-    return [turn - _PEAKS[(channel - thirds) % 3] for channel in range(3)]
+def hue_offsets(factors: Sequence[float]) -> Float64[np.ndarray, "n 3"]:
+    """For each factor, the rotation minus the hues at which red, green and blue peak after its whole thirds."""
+    factor = np.array(factors)[:, None]
+    thirds = np.rint(3 * factor)
+    peaks = np.array(_PEAKS)[(np.arange(3) - thirds.astype(np.int64)) % 3]
+    return 6 * factor - 2 * thirds - peaks
 
 
 def luma(levels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 1 h w"]:

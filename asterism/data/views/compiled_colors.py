@@ -14,7 +14,7 @@ import numba
 import numpy as np
 from jaxtyping import Float32, Int8, Int16, Int64, UInt8
 
-from asterism.data.views.blur import half_kernel
+from asterism.data.views.blur import half_kernels
 from asterism.data.views.color import LUMA, hue_offsets
 from asterism.data.views.sample import Colors
 
@@ -53,27 +53,34 @@ def _compiled_once(signature: str) -> Callable[[Any], Any]:
 
 def recolor_(pixels: UInt8[np.ndarray, "n 3 h w"], colors: Sequence[Colors]) -> None:
     """Apply the drawn colour changes to the views, in place."""
-    kinds, factors, offsets = np.zeros((len(colors), _TURNS), np.int8), list[list[float]](), list[list[float]]()
-    kernels, longest = list[list[float]](), min(pixels.shape[2:]) - 1
-    for view, own in enumerate(colors):
-        drawn = dict(own.adjustments)
-        assert len(drawn) == len(own.adjustments), "each adjustment once"
-        kinds[view, : len(drawn)] = [_KINDS[name] for name in drawn]
-        factors.append([*drawn.values(), *[0.0] * (_TURNS - len(drawn))])
-        offsets.append(hue_offsets(drawn.get("hue", 0.0)))
-        kernels.append([1.0] if own.blur_sigma is None else half_kernel(own.blur_sigma, longest))
-    taps = max(map(len, kernels))
+    drawn = [dict(own.adjustments) for own in colors]
+    assert all(len(once) == len(own.adjustments) for once, own in zip(drawn, colors, strict=True)), (
+        "a repeated adjustment"
+    )
+    unused = [[0] * (_TURNS - count) for count in range(_TURNS + 1)]
     _recolor(
         pixels.reshape(len(pixels), 3, -1),
         pixels.shape[-1],
-        kinds,
-        np.array(factors, np.float32),
-        np.array(offsets, np.float32),
-        np.array([view.grayscale for view in colors], np.int8),
-        np.array([kernel + [0.0] * (taps - len(kernel)) for kernel in kernels], np.float32),
-        np.array([len(kernel) - 1 for kernel in kernels], np.int64),
-        np.array([_NEVER if view.solarize_threshold is None else view.solarize_threshold for view in colors], np.int16),
+        np.array([[*map(_KINDS.__getitem__, each), *unused[len(each)]] for each in drawn], np.int8),
+        np.array([[*each.values(), *unused[len(each)]] for each in drawn], np.float32),
+        hue_offsets([each.get("hue", 0.0) for each in drawn]).astype(np.float32),
+        np.array([own.grayscale for own in colors], np.int8),
+        *_kernels([own.blur_sigma for own in colors], longest=min(pixels.shape[2:]) - 1),
+        np.array([_NEVER if own.solarize_threshold is None else own.solarize_threshold for own in colors], np.int16),
     )
+
+
+def _kernels(
+    sigmas: Sequence[float | None], longest: int
+) -> tuple[Float32[np.ndarray, "n taps"], Int64[np.ndarray, " n"]]:
+    """Half kernels and their radii; a view without blur has radius 0."""
+    blurred = [place for place, sigma in enumerate(sigmas) if sigma is not None]
+    kernels, radii = np.zeros((len(sigmas), 1), np.float32), np.zeros(len(sigmas), np.int64)
+    if blurred:
+        found, radii[blurred] = half_kernels([sigma for sigma in sigmas if sigma is not None], longest)
+        kernels = np.zeros((len(sigmas), found.shape[1]), np.float32)
+        kernels[blurred] = found
+    return kernels, radii
 
 
 @_reordered
