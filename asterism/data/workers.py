@@ -58,9 +58,9 @@ def prepare(
                 if exit_reason is None:
                     raise
                 raise UserError(
-                    f"a data worker died ({exit_reason}). The usual cause is lack of memory: set data.workers (of an "
-                    f"evaluation: PROTOCOL.workers) below {workers} or data.prefetch to 1, or give the machine (or the "
-                    "container: its shared memory) more"
+                    f"a data worker died ({exit_reason}). The usual cause is lack of memory: set data.workers below "
+                    f"{workers} (of an evaluation: PROTOCOL.workers) or data.prefetch to 1, or give the machine (or "
+                    "the container: its shared memory) more"
                 ) from error
             if isinstance(prepared, UserError):
                 raise prepared
