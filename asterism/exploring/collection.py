@@ -13,11 +13,10 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from asterism.data import EvaluationBatch, Source
-from asterism.data.evaluation.batches import CenterCrops
 from asterism.data.sources.folder import Folder
 from asterism.errors import UserError
 from asterism.features.cache import stored
-from asterism.features.encoding import Workers, encoded_blocks
+from asterism.features.encoding import Workers, cropped_blocks
 from asterism.features.extract import nothing_readable, origin
 from asterism.features.rows import Block, Stored
 from asterism.index.images import IndexedImages, open_images
@@ -93,9 +92,7 @@ def collection_of_source(source: Source, encoder: Encoder, batch_size: int = 64)
 def embedded(source: Source, encoder: Encoder, batch_size: int = 64, workers: Workers = "auto") -> Stored:
     """Unit `vectors`, `concepts` and `aligned` vectors of all readable images, as far as the encoder has them."""
 
-    size = encoder.image_size
-
-    def block(batch: EvaluationBatch) -> list[Block]:
+    def block(batch: EvaluationBatch) -> Block:
         arrays: dict[str, list[Tensor]] = {"vectors": []}
         if batch.keys:
             features = encoder.encode(batch.images)
@@ -105,17 +102,12 @@ def embedded(source: Source, encoder: Encoder, batch_size: int = 64, workers: Wo
             if features.aligned is not None:
                 arrays["aligned"] = list(_unit(features.aligned)[:, None])
         labels = None if batch.labels is None else batch.labels.tolist()
-        return [Block(batch.keys, arrays, labels, batch.bad)]
+        return Block(batch.keys, arrays, labels, batch.bad)
 
     def blocks(first: int, end: int) -> Iterator[Block]:
-        return encoded_blocks(
-            encoder,
-            source,
-            range(first, end),
-            lambda part: CenterCrops(part, size, size),
-            block,
-            batch_size=batch_size,
-            workers=workers,
+        images = range(first, end)
+        return cropped_blocks(
+            encoder, source, images, encoder.image_size, block, batch_size=batch_size, workers=workers
         )
 
     identity = {**origin(encoder, source), "rows": "explorer"}

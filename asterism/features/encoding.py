@@ -14,7 +14,8 @@ from typing import Literal, TypeVar
 
 import torch
 
-from asterism.data import Source, Subset
+from asterism.data import EvaluationBatch, Source, Subset
+from asterism.data.evaluation.batches import CenterCrops
 from asterism.data.reading import Entry, read_batches
 from asterism.data.workers import cores
 from asterism.features.rows import Block
@@ -77,6 +78,28 @@ def encoded_blocks(
             for block in found:
                 yield block
                 bar.advance(len(block.keys) + len(block.unreadable))
+
+
+def cropped_blocks(
+    encoder: Encoder,
+    source: Source,
+    images: range,
+    resize: int,
+    block: Callable[[EvaluationBatch], Block],
+    *,
+    batch_size: int,
+    workers: Workers,
+) -> Iterator[Block]:
+    """`encoded_blocks` of centre crops at the encoder's image size, after their shorter side is resized to `resize`."""
+    return encoded_blocks(
+        encoder,
+        source,
+        images,
+        lambda part: CenterCrops(part, encoder.image_size, resize),
+        lambda batch: [block(batch)],
+        batch_size=batch_size,
+        workers=workers,
+    )
 
 
 def helpers(workers: Workers, images: int) -> int:

@@ -16,7 +16,7 @@ from asterism.data.evaluation.batches import CenterCrops
 from asterism.data.sources.stamp import stamp
 from asterism.errors import UserError
 from asterism.features.cache import WORTH_KEEPING, stored
-from asterism.features.encoding import Workers, encoded, encoded_blocks
+from asterism.features.encoding import Workers, cropped_blocks, encoded
 from asterism.features.rows import Block, Stored
 from asterism.images.bad_image import BadImage
 from asterism.nn.encoder import Encoder
@@ -79,21 +79,14 @@ def extract(
     """One vector for every image of a labelled source, computed from images uint8 [b, 3, s, s]; settings as in
     `Extraction`."""
 
-    def block(batch: EvaluationBatch) -> list[Block]:
+    def block(batch: EvaluationBatch) -> Block:
         assert batch.labels is not None
         rows = list(vectors(batch.images).to("cpu", dtype)[:, None]) if batch.keys else []
-        return [Block(batch.keys, {"vectors": rows}, batch.labels.tolist(), batch.bad)]
+        return Block(batch.keys, {"vectors": rows}, batch.labels.tolist(), batch.bad)
 
     def blocks(first: int, end: int) -> Iterator[Block]:
-        return encoded_blocks(
-            encoder,
-            source,
-            range(first, end),
-            lambda part: CenterCrops(part, encoder.image_size, resize),
-            block,
-            batch_size=batch_size,
-            workers=workers,
-        )
+        images = range(first, end)
+        return cropped_blocks(encoder, source, images, resize, block, batch_size=batch_size, workers=workers)
 
     crop = {"resize": resize, "crop": encoder.image_size}
     identity = layer and {**origin(encoder, source), "transform": crop, "layer": layer, "dtype": str(dtype)}

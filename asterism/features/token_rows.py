@@ -10,9 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from asterism.data import EvaluationBatch, Source
-from asterism.data.evaluation.batches import CenterCrops
 from asterism.features.cache import stored
-from asterism.features.encoding import Workers, encoded_blocks
+from asterism.features.encoding import Workers, cropped_blocks
 from asterism.features.extract import nothing_readable, origin
 from asterism.features.rows import Block
 from asterism.images.bad_image import BadImage
@@ -45,20 +44,13 @@ def token_rows(
     """
     size = encoder.image_size
 
-    def block(batch: EvaluationBatch) -> list[Block]:
+    def block(batch: EvaluationBatch) -> Block:
         rows = list(choose(encoder.encode(batch.images)).to("cpu", dtype)) if batch.keys else []
-        return [Block(batch.keys, {"tokens": rows}, None, batch.bad)]
+        return Block(batch.keys, {"tokens": rows}, None, batch.bad)
 
     def blocks(first: int, end: int) -> Iterator[Block]:
-        return encoded_blocks(
-            encoder,
-            source,
-            range(first, end),
-            lambda part: CenterCrops(part, size, size),
-            block,
-            batch_size=batch_size,
-            workers=workers,
-        )
+        images = range(first, end)
+        return cropped_blocks(encoder, source, images, size, block, batch_size=batch_size, workers=workers)
 
     identity = {**origin(encoder, source), "transform": size, "layer": layer, "dtype": str(dtype)}
     found = stored(identity, len(source), blocks, batch_size=batch_size)
