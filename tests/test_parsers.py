@@ -26,7 +26,7 @@ from asterism.data.sources.captions import open_captions
 from asterism.data.sources.coco import CocoMasks
 from asterism.data.sources.shards import open_shards
 from asterism.data.sources.tar_index import members
-from asterism.data.views.sample import sample_views
+from asterism.data.views import Views
 from asterism.errors import UserError
 from asterism.evals.settings.few_labels import listed_places
 from asterism.images.masks import read_mask, read_values, save_mask
@@ -357,7 +357,7 @@ def test_views_are_inside_their_image_and_points_come_back(
     height: int, width: int, scale: list[float], ratio: list[float], key: int
 ) -> None:
     spec = ViewSpec(size=16, scale=tuple(scale), ratio=tuple(ratio))
-    views = sample_views([spec, ViewSpec(size=8, inside=0)], [(height, width)], [key])[0]
+    views = Views([spec, ViewSpec(size=8, inside=0)]).sample([(height, width)], [key])[0]
     for view in views:
         crop = view.crop
         assert 0 <= crop.top < crop.top + crop.height <= height

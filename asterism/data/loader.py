@@ -206,7 +206,7 @@ def _few_pixels(samples: Iterable[tuple[int, Sample]]) -> Iterator[list[tuple[in
     group, pixels = [], 0
     for place, sample in samples:
         group.append((place, sample))
-        pixels += sample.image[0].numel()
+        pixels += sample.image.shape[1] * sample.image.shape[2]
         if pixels >= _PIXELS_AT_ONCE:
             yield group
             group, pixels = [], 0

@@ -21,6 +21,7 @@ class Teacher(nn.Module, Generic[M]):
         self.network = copy.deepcopy(student)
         self.network.requires_grad_(False)
         self.network.eval()
+        self._followed: _Followed | None = None
 
     def train(self, mode: bool = True) -> Teacher[M]:
         """Stays in evaluation mode."""
@@ -36,8 +37,33 @@ class Teacher(nn.Module, Generic[M]):
 
         Buffers are copied: they are fixed tables, or running statistics that are already averages.
         """
-        own, students = dict(self.network.named_parameters()), dict(student.named_parameters())
-        new = [local(students[name].detach()) for name in own]
-        torch._foreach_lerp_([local(parameter) for parameter in own.values()], new, 1 - momentum)
-        for mine, theirs in zip(self.network.buffers(), student.buffers(), strict=True):
+        if self._followed is None or not self._followed.is_current(self.network, student):
+            self._followed = _Followed(self.network, student)
+        torch._foreach_lerp_(self._followed.own, self._followed.students, 1 - momentum)
+        for mine, theirs in self._followed.buffers:
             mine.copy_(theirs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies find their student's tensors themselves."""
+        return self.__dict__ | {"_followed": None}
+
+
+class _Followed:
+    """Tensors of a teacher and of its student in pairs: to find them takes longer than to average small ones."""
+
+    def __init__(self, network: nn.Module, student: nn.Module) -> None:
+        own, students = dict(network.named_parameters()), dict(student.named_parameters())
+        self.own = [local(parameter) for parameter in own.values()]
+        self.students = [local(students[name].detach()) for name in own]
+        self.buffers = list(zip(network.buffers(), student.buffers(), strict=True))
+        self._places = _places(network), _places(student)
+
+    def is_current(self, network: nn.Module, student: nn.Module) -> bool:
+        """Another student, another device and sharding change the first parameter as well as the others."""
+        return self._places == (_places(network), _places(student))
+
+
+def _places(module: nn.Module) -> tuple[int, int]:
+    """The first parameter and where its values are."""
+    first = next(module.parameters())
+    return id(first), local(first).data_ptr()

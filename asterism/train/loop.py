@@ -54,6 +54,7 @@ class Training(Generic[B]):
         self.loss_scale = LossScale() if job.trainer.precision == "fp16" else None
         self.objective = _Objective(job.learner, job.trainer.precision, fabric.device.type)
         self.forward = fabric.setup_module(self.objective)  # sharded parameters exist from here on
+        self._parameters = list(job.learner.parameters())  # kept, because walking through many modules takes time
         self.optimizer = job.optimizer()
         self.stepper = cast(torch.optim.Optimizer, fabric.setup_optimizers(self.optimizer))
         self._unlogged: Mapping[str, Tensor] = {}  # what the log of an interrupted run has not written yet
@@ -186,8 +187,8 @@ class Training(Generic[B]):
         for parameter in frozen:
             parameter.grad = None
         if self.loss_scale is not None:
-            self.loss_scale.unscale(self.learner.parameters())
-        norm = clip_gradients(self.learner.parameters(), self.job.clipping)
+            self.loss_scale.unscale(self._parameters)
+        norm = clip_gradients(self._parameters, self.job.clipping)
         numbers: dict[str, float | Tensor] = {"lr": lr, "epoch": (progress.step + 1) / self.job.steps_per_epoch}
         if self.loss_scale is None or self.loss_scale.accepts(bool(norm.isfinite())):
             self._check_gradient(norm, progress)

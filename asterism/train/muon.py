@@ -6,6 +6,9 @@ Small networks learn more from the same images this way (docs/results.md).
 
 Updates are scaled to the root mean square of AdamW's, 0.2·√(longer side), so both share learning rate and weight decay
 (Liu et al., 2025). Patch embeddings, positions, tokens, norms, biases and prototypes stay with AdamW.
+
+With `every` = n, matrices take turns: each step updates every n-th of them, n times as far. Momenta follow all gradients.
+The steps of a small network then cost less, and it learns as much (docs/training.md).
 """
 
 from __future__ import annotations
@@ -28,36 +31,47 @@ class Muon(torch.optim.Optimizer):
     """The first groups, `adamw`, are updated by AdamW, the others by Muon.
 
     Each Muon group holds matrices of the same shape, which are orthogonalised together; `parts` is the number of maps
-    that are stacked in each of them: 3 in a fused query, key and value.
+    that are stacked in each of them: 3 in a fused query, key and value. `step`, which is set like the learning rate,
+    tells whose turn it is.
     """
 
-    def __init__(self, adamw: torch.optim.AdamW, groups: Iterable[dict[str, Any]]) -> None:
-        super().__init__([*adamw.param_groups, *groups], defaults={"lr": 0.0, "weight_decay": 0.0})
+    def __init__(self, adamw: torch.optim.AdamW, groups: Iterable[dict[str, Any]], every: int = 1) -> None:
+        super().__init__([*adamw.param_groups, *groups], defaults={"lr": 0.0, "weight_decay": 0.0, "step": 0})
         self._adamw = adamw
         self._first = len(adamw.param_groups)  # of Muon's groups
+        self._every = every
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         self._adamw.state = self.state  # one place for checkpoints; `load_state_dict` replaces both
         self._adamw.param_groups = self.param_groups[: self._first]
         loss = self._adamw.step(closure)
-        muon_groups = self.param_groups[self._first :]
-        groups = [(group, [w for w in group["params"] if w.grad is not None]) for group in muon_groups]
-        groups = [(group, weights) for group, weights in groups if weights]
-        directions = orthogonalize_all([self._ahead(group, weights) for group, weights in groups])
-        for (group, weights), direction in zip(groups, directions, strict=True):
-            scale = _ADAM_RMS * math.sqrt(max(direction.shape[1:]))
+        due = list(self._due())
+        directions = orthogonalize_all([self._ahead(group, weights) for group, weights in due])
+        for (group, weights), direction in zip(due, directions, strict=True):
+            scale, lr = _ADAM_RMS * math.sqrt(max(direction.shape[1:])), self._every * group["lr"]
             updates = direction.reshape(len(weights), *weights[0].shape).unbind()
-            torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
-            torch._foreach_add_(weights, updates, alpha=-group["lr"] * scale)
+            torch._foreach_mul_(weights, 1 - lr * group["weight_decay"])
+            torch._foreach_add_(weights, updates, alpha=-lr * scale)
         return loss
 
+    def _due(self) -> Iterator[tuple[dict[str, Any], list[Tensor]]]:
+        """Update all momenta, and yield the matrices of each group whose turn it is."""
+        number = 0
+        for group in self.param_groups[self._first :]:
+            moved = [weight for weight in group["params"] if weight.grad is not None]
+            if moved:
+                torch._foreach_lerp_([self._momentum(w) for w in moved], [w.grad for w in moved], 1 - _MOMENTUM)
+            turn = group["step"] % self._every
+            due = [weight for place, weight in enumerate(moved, number) if place % self._every == turn]
+            number += len(moved)
+            if due:
+                yield group, due
+
     def _ahead(self, group: dict[str, Any], weights: Sequence[Tensor]) -> Float[Tensor, "n r c"]:
-        """Update the momenta, and return them one step ahead (Nesterov's form), one matrix per part."""
+        """The momenta one step ahead (Nesterov's form), one matrix per part."""
         gradients = [weight.grad for weight in weights if weight.grad is not None]
-        momenta = [self._momentum(weight) for weight in weights]
-        torch._foreach_lerp_(momenta, gradients, 1 - _MOMENTUM)
-        ahead = torch.stack(torch._foreach_lerp(gradients, momenta, _MOMENTUM))
+        ahead = torch.stack(torch._foreach_lerp(gradients, [self._momentum(w) for w in weights], _MOMENTUM))
         parts, (rows, columns) = group["parts"], weights[0].shape
         return ahead.view(len(weights) * parts, rows // parts, columns)
 

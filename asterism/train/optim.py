@@ -12,7 +12,7 @@ from asterism.config import Config
 from asterism.errors import UserError
 from asterism.ops.schedules import cosine, warmup_cosine
 from asterism.ops.sharding import is_sharded, whole
-from asterism.ranges import NonNegative, Share, ShareBelowOne
+from asterism.ranges import Few, NonNegative, Share, ShareBelowOne
 from asterism.train.muon import Muon, hidden_matrices, muon_groups
 from asterism.types import Progress
 
@@ -21,6 +21,7 @@ class OptimConfig(Config):
     """Linear warm-up, then cosine, per step. The defaults are those of DINO and its successors."""
 
     name: Literal["adamw", "muon"] = "adamw"  # muon: see train/muon.py; the papers use AdamW
+    muon_every: Few = 1  # matrices take turns: each is updated every so many steps, that many times as far
     lr: NonNegative = 5e-4  # peak; for a global batch of 256 images if scaled
     lr_scaling: Literal["linear", "none"] = "linear"  # peak = lr · global batch / 256, or lr itself
     min_lr: NonNegative = 1e-6  # at the end, absolute
@@ -62,7 +63,9 @@ def build_optimizer(module: nn.Module, config: OptimConfig) -> torch.optim.Optim
     # Fused AdamW makes one pass over each tensor instead of one per operation: on a CPU it takes a third of the time.
     fused = all(parameter.device.type in ("cpu", "cuda") for parameter in (*decayed, *free))
     adamw = torch.optim.AdamW(groups, lr=0.0, betas=config.betas, fused=fused)
-    return Muon(adamw, [group | {"decays": True} for group in muon_groups(hidden)]) if hidden else adamw
+    if not hidden:
+        return adamw
+    return Muon(adamw, [group | {"decays": True} for group in muon_groups(hidden)], every=config.muon_every)
 
 
 def moment_bytes(module: nn.Module, config: OptimConfig) -> int:
@@ -73,11 +76,12 @@ def moment_bytes(module: nn.Module, config: OptimConfig) -> int:
 
 
 def set_schedules(optimizer: torch.optim.Optimizer, config: OptimConfig, progress: Progress, batch_size: int) -> float:
-    """Set this step's learning rate and weight decay in the optimiser; returns the learning rate."""
+    """Tell the optimiser this step's number, learning rate and weight decay; returns the learning rate."""
     lr = learning_rate(config, progress, batch_size)
     decay = cosine(progress.step, progress.steps, config.weight_decay, config.weight_decay_end)
     for group in optimizer.param_groups:
         group["lr"], group["weight_decay"] = lr, decay if group["decays"] else 0.0
+        group["step"] = progress.step
     return lr
 
 
@@ -117,5 +121,7 @@ def clip_gradients(parameters: Iterable[nn.Parameter], config: Clipping) -> Tens
     if config.clip > 0:
         measured = norms if config.clip_by == "tensor" else total.expand_as(norms)
         factors = (config.clip / (measured + 1e-6)).clamp(max=1.0)
-        torch._foreach_mul_(gradients, list(factors.unbind()))
+        waits = factors.device.type != "cpu"  # reading a number from there would stop the queue of operations
+        if waits or factors.min() < 1:
+            torch._foreach_mul_(gradients, list(factors.unbind()))
     return total

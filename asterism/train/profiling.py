@@ -57,7 +57,7 @@ def profile_steps(recipe: Recipe, method: Method, source: Any, device: torch.dev
         for _ in loader:
             pass
     method.to(device).train()
-    optimizer = build_optimizer(method, recipe.optim)
+    optimizer, parameters = build_optimizer(method, recipe.optim), list(method.parameters())
     records: list[dict[str, float]] = []
     batches = iter(loader)
     with kept_memory(device), search_new_objects_only(), _timed_parts(method, device) as clock:  # as in training
@@ -75,7 +75,7 @@ def profile_steps(recipe: Recipe, method: Method, source: Any, device: torch.dev
                 set_schedules(optimizer, recipe.optim, progress, size)
                 for parameter in method.frozen(progress):
                     parameter.grad = None
-                clip_gradients(method.parameters(), recipe.optim)
+                clip_gradients(parameters, recipe.optim)
                 optimizer.step()
                 optimizer.zero_grad()
             with clock("averages and memories"):

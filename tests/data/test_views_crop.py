@@ -23,7 +23,7 @@ def random_crop(draw: random.Random, height: int, width: int) -> Crop:
 
 def cut_one(picture: Tensor, crop: Crop, size: int) -> Tensor:
     view = torch.empty(1, 3, size, size, dtype=torch.uint8)
-    cut([picture], [crop], out=view)
+    cut([picture], [[crop]], out=view[None])
     return view[0]
 
 

@@ -1,3 +1,5 @@
+import copy
+
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -63,6 +65,40 @@ def test_momentum_zero_copies_exactly_and_one_changes_nothing() -> None:
     assert all(a.equal(b) for a, b in zip(teacher.network.parameters(), other.parameters(), strict=True))
 
 
+def _one_higher(student: nn.Module) -> None:
+    with torch.no_grad():
+        for parameter in student.parameters():
+            parameter.add_(1.0)
+
+
+def test_tensors_that_are_replaced_are_followed() -> None:
+    """Another type or device gives parameters new memory, and batch statistics too; so does loading by assignment."""
+    student = _student()
+    teacher = Teacher(student)
+    teacher.update(student, momentum=0.5)
+    student.double()
+    teacher.double()
+    _one_higher(student)
+    teacher.update(student, momentum=0.0)
+    assert all(a.equal(b) for a, b in zip(teacher.network.parameters(), student.parameters(), strict=True))
+    student.load_state_dict({name: value + 1 for name, value in student.state_dict().items()}, assign=True)
+    teacher.update(student, momentum=0.0)
+    for own, other in zip(teacher.network.state_dict().values(), student.state_dict().values(), strict=True):
+        assert own.equal(other)
+
+
+def test_a_copy_follows_its_own_student() -> None:
+    pair = _Pair()
+    pair.teacher.update(pair.student, momentum=0.5)
+    other = copy.deepcopy(pair)
+    _one_higher(other.student)
+    other.teacher.update(other.student, momentum=0.0)
+    for own, expected in zip(other.teacher.network.parameters(), other.student.parameters(), strict=True):
+        assert own.equal(expected)
+    for own, expected in zip(pair.teacher.network.parameters(), pair.student.parameters(), strict=True):
+        assert own.equal(expected)
+
+
 class _Pair(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -74,12 +110,12 @@ class _Pair(nn.Module):
 
 
 def _sharded_update() -> list[Tensor]:
+    """The first update comes before sharding, as after loading a backbone."""
     pair = _Pair()
+    pair.teacher.update(pair.student, momentum=0.0)
     fully_shard(pair, mesh=init_device_mesh("cpu", (2,)))
     pair(torch.arange(6.0).reshape(2, 3)).backward()
-    with torch.no_grad():
-        for parameter in pair.student.parameters():
-            parameter.add_(1.0)
+    _one_higher(pair.student)
     pair.teacher.update(pair.student, momentum=0.75)
     return [whole(p).clone() for p in pair.teacher.parameters()]
 

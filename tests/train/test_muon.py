@@ -35,27 +35,35 @@ def with_gradients(network: nn.Module, seed: int) -> None:
         parameter.grad = torch.randn_like(parameter)
 
 
-def steps(network: nn.Module, optimizer: torch.optim.Optimizer, config: OptimConfig, seeds: list[int]) -> None:
-    for seed in seeds:
-        with_gradients(network, seed)
-        set_schedules(optimizer, config, Progress(0, 100, 10), 64)
+def steps(network: nn.Module, optimizer: torch.optim.Optimizer, config: OptimConfig, numbers: list[int]) -> None:
+    config = config.model_copy(update={"schedule": "constant"})
+    for number in numbers:
+        with_gradients(network, seed=number)
+        set_schedules(optimizer, config, Progress(number, 100, 10), 64)
         optimizer.step()
 
 
-def test_updates_follow_a_slow_loop() -> None:
+MATRICES = ["attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"]  # of a block, in the order of their turns
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_updates_follow_a_slow_loop(every: int) -> None:
     network, expected = Network(), Network()
-    steps(network, build_optimizer(network, MUON), MUON, [1, 2, 3])
+    config = MUON.model_copy(update={"muon_every": every})
+    steps(network, build_optimizer(network, config), config, [0, 1, 2, 3, 4])
     momenta = {name: torch.zeros_like(weight) for name, weight in expected.named_parameters()}
-    for seed in (1, 2, 3):
-        with_gradients(expected, seed)
-        for name, weight in expected.named_parameters():
-            if not (name.startswith("blocks.") and weight.ndim == 2):
-                continue
+    for step in range(5):
+        with_gradients(expected, seed=step)
+        for turn, matrix in enumerate(MATRICES):
+            name = f"blocks.0.{matrix}.weight"
+            weight = expected.get_parameter(name)
             momenta[name] = 0.95 * momenta[name] + 0.05 * weight.grad
+            if turn % every != step % every:
+                continue
             ahead = 0.05 * weight.grad + 0.95 * momenta[name]
             for rows in ahead.chunk(3) if "qkv" in name else [ahead]:
                 rows.copy_(0.2 * math.sqrt(max(rows.shape)) * orthogonalize(rows[None].clone())[0])
-            weight.data = weight.data - 0.1 * 0.5 * weight.data - 0.1 * ahead
+            weight.data = weight.data - every * 0.1 * 0.5 * weight.data - every * 0.1 * ahead
     for name, weight in network.named_parameters():
         if name.startswith("blocks.") and weight.ndim == 2:
             torch.testing.assert_close(weight, dict(expected.named_parameters())[name], msg=name)
@@ -125,18 +133,38 @@ def test_no_process_has_much_more_work_than_another() -> None:
     assert max(work) - min(work) <= 27
 
 
-def test_a_loaded_state_continues_as_the_original() -> None:
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_a_loaded_state_continues_as_the_original(every: int) -> None:
+    """Also with the matrices whose turn it is."""
+    config = MUON.model_copy(update={"muon_every": every})
     original = Network()
-    optimizer = build_optimizer(original, MUON)
-    steps(original, optimizer, MUON, [1])
+    optimizer = build_optimizer(original, config)
+    steps(original, optimizer, config, [1, 2])
     loaded = Network()
     loaded.load_state_dict(original.state_dict())
-    other = build_optimizer(loaded, MUON)
+    other = build_optimizer(loaded, config)
     other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     for network, own in ((original, optimizer), (loaded, other)):
-        steps(network, own, MUON, [2])
+        steps(network, own, config, [3])
     for expected, found in zip(original.parameters(), loaded.parameters(), strict=True):
         assert torch.equal(expected, found)
+
+
+def test_in_as_many_steps_as_turns_every_matrix_is_updated_once() -> None:
+    """A step of the recipes for CIFAR-10 updates one matrix of every kind: none has much more work than another."""
+    recipe = load_recipe("dino-cifar10", [])
+    learner = build_method(recipe)
+    optimizer = build_optimizer(learner, recipe.optim)
+    weights = [weight for weight, _ in hidden_matrices(learner)]
+    updated = []
+    for step in range(5000, 5000 + recipe.optim.muon_every):
+        with_gradients(learner, seed=1)
+        set_schedules(optimizer, recipe.optim, Progress(step, 10000, 1000), 64)
+        before = [weight.detach().clone() for weight in weights]
+        optimizer.step()
+        updated.append([place for place, weight in enumerate(weights) if not torch.equal(weight, before[place])])
+    assert sorted(place for step in updated for place in step) == list(range(len(weights)))
+    assert len({len(step) for step in updated}) == 1
 
 
 def test_a_shared_matrix_is_updated_once() -> None:

@@ -122,9 +122,9 @@ def adjust_hue(levels: Float[Tensor, "n 3 h w"], factors: Sequence[float]) -> Fl
     return torch.clamp(levels, smallest, largest, out=levels)
 
 
-def hue_offsets(factors: Sequence[float]) -> Float64[np.ndarray, "n 3"]:
+def hue_offsets(factors: Sequence[float] | Float64[np.ndarray, " n"]) -> Float64[np.ndarray, "n 3"]:
     """For each factor, the rotation minus the hues at which red, green and blue peak after its whole thirds."""
-    factor = np.array(factors)[:, None]
+    factor = np.asarray(factors)[:, None]
     thirds = np.rint(3 * factor)
     peaks = np.array(_PEAKS)[(np.arange(3) - thirds.astype(np.int64)) % 3]
     return 6 * factor - 2 * thirds - peaks

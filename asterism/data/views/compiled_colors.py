@@ -7,8 +7,8 @@ to the threshold of solarize.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, no_type_check
+from collections.abc import Sequence
+from typing import no_type_check
 
 import numba
 import numpy as np
@@ -16,14 +16,14 @@ from jaxtyping import Float32, Int8, Int16, Int64, UInt8
 
 from asterism.data.views.blur import half_kernels
 from asterism.data.views.color import LUMA, hue_offsets
+from asterism.data.views.compiled_once import compiled_once
 from asterism.data.views.sample import Colors
 
 _single = np.float32
 _RED, _GREEN, _BLUE = map(_single, LUMA)
 _BLACK, _WHITE, _ONE, _TWO, _THREE = map(_single, (0, 255, 1, 2, 3))
 _INTEGERS = _single(2**23)  # from here on float32 has no fractions: adding and subtracting it rounds to whole levels
-_TURNS = 4  # adjustments of a view, at most
-_NOTHING, _BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(5)
+_BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(4)
 _KINDS = {"brightness": _BRIGHTNESS, "contrast": _CONTRAST, "saturation": _SATURATION, "hue": _HUE}
 _NEVER = 256  # a threshold above all levels
 _FEW = 1024  # levels whose sum is exact enough in single precision
@@ -36,34 +36,17 @@ _fast = numba.njit(fastmath=_FAST, nogil=True)
 _reordered = numba.njit(fastmath={*_FAST, "reassoc"}, nogil=True)
 
 
-def _compiled_once(signature: str) -> Callable[[Any], Any]:
-    """Compiles now, with everything that the function calls, and keeps the result in a file if a folder is writable.
-
-    The file follows changes of this module alone: after a change of a constant in another one, it has to be removed.
-    """
-
-    def compiled(function: Any) -> Any:
-        try:
-            return numba.njit(signature, nogil=True, cache=True)(function)
-        except (RuntimeError, OSError):  # no folder, or no space
-            return numba.njit(signature, nogil=True)(function)
-
-    return compiled
-
-
 def recolor_(pixels: UInt8[np.ndarray, "n 3 h w"], colors: Sequence[Colors]) -> None:
     """Apply the drawn colour changes to the views, in place."""
-    drawn = [dict(own.adjustments) for own in colors]
-    assert all(len(once) == len(own.adjustments) for once, own in zip(drawn, colors, strict=True)), (
-        "a repeated adjustment"
-    )
-    unused = [[0] * (_TURNS - count) for count in range(_TURNS + 1)]
+    adjustments = [adjustment for own in colors for adjustment in own.adjustments]
+    factors = np.array([factor for _, factor in adjustments])
     _recolor(
         pixels.reshape(len(pixels), 3, -1),
         pixels.shape[-1],
-        np.array([[*map(_KINDS.__getitem__, each), *unused[len(each)]] for each in drawn], np.int8),
-        np.array([[*each.values(), *unused[len(each)]] for each in drawn], np.float32),
-        hue_offsets([each.get("hue", 0.0) for each in drawn]).astype(np.float32),
+        np.cumsum([len(own.adjustments) for own in colors]),
+        np.array([_KINDS[name] for name, _ in adjustments], np.int8),
+        factors.astype(np.float32),
+        hue_offsets(factors).astype(np.float32),
         np.array([own.grayscale for own in colors], np.int8),
         *_kernels([own.blur_sigma for own in colors], longest=min(pixels.shape[2:]) - 1),
         np.array([_NEVER if own.solarize_threshold is None else own.solarize_threshold for own in colors], np.int16),
@@ -233,23 +216,25 @@ def _to_levels(pixels: UInt8[np.ndarray, " n"], out: Float32[np.ndarray, " n"]) 
         out[i] = pixels[i]
 
 
-@_compiled_once(
-    "void(uint8[:, :, ::1], int64, int8[:, ::1], float32[:, ::1], float32[:, ::1], int8[::1], float32[:, ::1], "
+@compiled_once(
+    "void(uint8[:, :, ::1], int64, int64[::1], int8[::1], float32[::1], float32[:, ::1], int8[::1], float32[:, ::1], "
     "int64[::1], int16[::1])"
 )
 @no_type_check
 def _recolor(
     pixels: UInt8[np.ndarray, "n 3 p"],
     width: int,
-    kinds: Int8[np.ndarray, "n turns"],
-    factors: Float32[np.ndarray, "n turns"],
-    offsets: Float32[np.ndarray, "n 3"],
+    ends: Int64[np.ndarray, " n"],
+    kinds: Int8[np.ndarray, " m"],
+    factors: Float32[np.ndarray, " m"],
+    offsets: Float32[np.ndarray, "m 3"],
     gray: Int8[np.ndarray, " n"],
     kernels: Float32[np.ndarray, "n taps"],
     radii: Int64[np.ndarray, " n"],
     thresholds: Int16[np.ndarray, " n"],
 ) -> None:
-    """offsets: of the hue. kernels: the centre and one side, of which `radii` says how many count."""
+    """ends: where each view's adjustments end, among those of all views. offsets: of the hue, if that is what changes.
+    kernels: the centre and one side, of which `radii` says how many count."""
     views, _, area = pixels.shape
     levels = np.empty(3 * area, np.float32)
     red, green, blue = levels[:area], levels[area : 2 * area], levels[2 * area :]
@@ -257,10 +242,11 @@ def _recolor(
     height, most = area // width, 2 * (kernels.shape[1] - 1)  # rows and columns of padding
     padded = np.empty((height + most) * (width + most), np.float32)
     smooth = np.empty(height * (width + most), np.float32)
+    first = 0
     for view in range(views):
         _to_levels(pixels[view].reshape(-1), levels)
-        for turn in range(_TURNS):
-            kind, factor = kinds[view, turn], factors[view, turn]
+        for turn in range(first, ends[view]):
+            kind, factor = kinds[turn], factors[turn]
             if kind == _BRIGHTNESS:
                 _scale_and_shift(levels, factor, _BLACK)
             elif kind == _CONTRAST:
@@ -268,7 +254,8 @@ def _recolor(
             elif kind == _SATURATION:
                 _saturate(red, green, blue, factor)
             elif kind == _HUE:
-                _rotate_hue(red, green, blue, offsets[view, 0], offsets[view, 1], offsets[view, 2])
+                _rotate_hue(red, green, blue, offsets[turn, 0], offsets[turn, 1], offsets[turn, 2])
+        first = ends[view]
         if gray[view]:
             _gray(red, green, blue)
         if radii[view] > 0:

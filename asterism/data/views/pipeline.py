@@ -8,9 +8,10 @@ import torch
 from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor
 
-from asterism.data.views.crop import cut, cut_labels, interleaved
-from asterism.data.views.recolor import compiled_recolor, recolor_
-from asterism.data.views.sample import ViewParameters, check_specs, sample_views
+from asterism.data.views.compiled import compiled_functions
+from asterism.data.views.crop import cut, cut_labels
+from asterism.data.views.recolor import recolor_
+from asterism.data.views.sample import ViewParameters, ViewSampler, check_specs
 from asterism.types import ViewSpec
 
 _SMALL = 1 << 15  # levels of a view up to which the call overhead of an operation exceeds its work
@@ -27,35 +28,35 @@ class Views:
     def __init__(self, specs: Sequence[ViewSpec]) -> None:
         check_specs(specs)
         self.specs = tuple(specs)
+        self._sampler = ViewSampler(specs)
         self._by_size: dict[int, list[int]] = {}  # numbers of the views of each size, which are made together
         for number, spec in enumerate(specs):
             self._by_size.setdefault(spec.size, []).append(number)
 
     def prepare(self) -> None:
-        """Load compiled code that the views need, so that processes forked from this one have it."""
-        if any(spec.jitter or spec.grayscale or spec.blur or spec.solarize for spec in self.specs):
-            compiled_recolor()
+        """Load compiled code, so that processes forked from this one have it."""
+        compiled_functions()
 
     def sample(self, sizes: Sequence[tuple[int, int]], keys: Sequence[int]) -> list[tuple[ViewParameters, ...]]:
         """The parameters of every view of every image: a function of the view specs, (height, width) and key."""
-        return sample_views(self.specs, sizes, keys)
+        return self._sampler.sample(sizes, keys)
 
     def apply(
         self, images: Sequence[UInt8[Tensor, "3 _ _"]], parameters: Sequence[tuple[ViewParameters, ...]]
     ) -> list[UInt8[Tensor, "n 3 _ _"]]:
         """The pixels of every view. Fastest for images with the memory layout of the decoder, [h, w, 3] permuted."""
-        images = [interleaved(image[None])[0] for image in images]
         made: dict[int, UInt8[Tensor, "n 3 _ _"]] = {}
         for size, numbers in self._by_size.items():
-            pixels = torch.empty(len(numbers) * len(images), 3, size, size, dtype=torch.uint8)
-            same = [(image, own[number]) for number in numbers for image, own in zip(images, parameters, strict=True)]
+            pixels = torch.empty(len(numbers), len(images), 3, size, size, dtype=torch.uint8)
             levels = 3 * size**2
             together = _LEVELS_AT_ONCE // levels if levels <= _SMALL else 1
-            for first in range(0, len(same), together):
-                few, out = same[first : first + together], pixels[first : first + together]
-                cut([image for image, _ in few], [view.crop for _, view in few], out=out)
-                recolor_(out, [view.colors for _, view in few])
-            made |= zip(numbers, torch.split(pixels, len(images)), strict=True)
+            for first in range(0, len(images), together):
+                few, out = slice(first, first + together), pixels[:, first : first + together]
+                same = [[views[number] for views in parameters[few]] for number in numbers]
+                cut(images[few], [[view.crop for view in views] for views in same], out)
+                for view_pixels, views in zip(out, same, strict=True):
+                    recolor_(view_pixels, [view.colors for view in views])
+            made |= zip(numbers, pixels, strict=True)
         return [made[number] for number in range(len(self.specs))]
 
     @property

@@ -2,42 +2,25 @@
 
 from __future__ import annotations
 
-import functools
-import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from jaxtyping import UInt8
 from torch import Tensor
 
 from asterism.data.views import color
+from asterism.data.views.compiled import compiled_functions
 from asterism.data.views.sample import Colors
+
+_UNCHANGED = Colors()
 
 
 def recolor_(pixels: UInt8[Tensor, "n 3 h w"], colors: Sequence[Colors]) -> None:
     """Apply the colour changes to the views, in place."""
-    compiled = compiled_recolor()
+    compiled = compiled_functions()
     if compiled is None:
         color.recolor_(pixels, colors)
-    elif any(view != Colors() for view in colors):
+    elif any(view != _UNCHANGED for view in colors):
         planar = pixels.contiguous()
-        compiled(planar.numpy(), colors)
+        compiled.recolor_(planar.numpy(), colors)
         if planar is not pixels:
             pixels.copy_(planar)
-
-
-@functools.cache
-def compiled_recolor() -> Callable[[Any, Sequence[Colors]], None] | None:
-    """The compiled form, if there is one. Its first import on a machine compiles for a few seconds."""
-    try:
-        import numba
-
-        if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
-            return None
-        from asterism.data.views.compiled_colors import recolor_
-    except ImportError:  # also if numba does not support this numpy or Python
-        return None
-    except Exception as error:  # whatever a compiler may say: there is another way
-        warnings.warn(f"numba could not compile the colours of views, which are slower now: {error}", stacklevel=2)
-        return None
-    return recolor_

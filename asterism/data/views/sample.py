@@ -75,66 +75,74 @@ def check_specs(specs: Sequence[ViewSpec]) -> None:
                 raise UserError(f"view {place} has {name} = {reference}; {allowed}")
 
 
-def sample_views(
-    specs: Sequence[ViewSpec], sizes: Sequence[tuple[int, int]], keys: Sequence[int]
-) -> list[tuple[ViewParameters, ...]]:
-    """The parameters of every view of images of the given sizes (height, width), each drawn from its key."""
-    each = torch.tensor(keys, dtype=torch.int64)
-    draws = uniform(torch.stack([fold_each(each, place) for place in range(len(specs))], dim=1).flatten(), _DRAWS)
-    rows = draws.view(len(keys), len(specs), _DRAWS).tolist()
-    return [_sample_image(specs, *size, own) for size, own in zip(sizes, rows, strict=True)]
+class ViewSampler:
+    """Draws the parameters of every view of an image."""
+
+    def __init__(self, specs: Sequence[ViewSpec]) -> None:
+        self._views = [_OneView(spec) for spec in specs]
+
+    def sample(self, sizes: Sequence[tuple[int, int]], keys: Sequence[int]) -> list[tuple[ViewParameters, ...]]:
+        """For images of the given sizes (height, width), each drawn from its key."""
+        each = torch.tensor(keys, dtype=torch.int64)
+        folded = torch.stack([fold_each(each, place) for place in range(len(self._views))], dim=1)
+        rows = uniform(folded.flatten(), _DRAWS).view(len(keys), len(self._views), _DRAWS).tolist()
+        return [self._sample_image(*size, own) for size, own in zip(sizes, rows, strict=True)]
+
+    def _sample_image(self, height: int, width: int, draws: Sequence[Sequence[float]]) -> tuple[ViewParameters, ...]:
+        views: list[ViewParameters] = []
+        whole = Crop(0, 0, height, width, flip=False)
+        for view, row in zip(self._views, draws, strict=True):
+            spec = view.spec
+            if spec.same_place is not None:
+                crop = views[spec.same_place].crop
+            else:
+                crop = view.crop(whole if spec.inside is None else views[spec.inside].crop, row)
+            views.append(ViewParameters(spec.size, height, width, crop, view.colors(row)))
+        return tuple(views)
 
 
-def _sample_image(
-    specs: Sequence[ViewSpec], height: int, width: int, draws: Sequence[Sequence[float]]
-) -> tuple[ViewParameters, ...]:
-    views: list[ViewParameters] = []
-    for spec, row in zip(specs, draws, strict=True):
-        if spec.same_place is not None:
-            crop = views[spec.same_place].crop
-        elif spec.inside is not None:
-            crop = sample_crop(spec, views[spec.inside].crop, row)
-        else:
-            crop = sample_crop(spec, Crop(0, 0, height, width, flip=False), row)
-        views.append(ViewParameters(spec.size, height, width, crop, sample_colors(spec, row)))
-    return tuple(views)
+class _OneView:
+    """Draws the parameters of one view. What does not depend on the draws is computed once: these are many calls."""
+
+    def __init__(self, spec: ViewSpec) -> None:
+        self.spec = spec
+        self._log_ratios = math.log(spec.ratio[0]), math.log(spec.ratio[1])
+        self._jitter = 0.0 if spec.jitter is None else spec.jitter.probability
+        self._orders = [] if spec.jitter is None else _orders(spec.jitter)
+
+    def crop(self, frame: Crop, draws: Sequence[float]) -> Crop:
+        """A crop inside `frame`: area uniform, ratio log-uniform, position uniform among those that fit."""
+        first_top, first_left, tallest, widest, _ = frame
+        flip = draws[_FLIP] < self.spec.flip
+        for tried in range(_TRIES):
+            area = tallest * widest * _between(*self.spec.scale, draws[_AREA + tried])
+            ratio = math.exp(_between(*self._log_ratios, draws[_RATIO + tried]))
+            width, height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if 0 < width <= widest and 0 < height <= tallest:
+                top = first_top + int(draws[_TOP] * (tallest - height + 1))
+                left = first_left + int(draws[_LEFT] * (widest - width + 1))
+                return Crop(top, left, height, width, flip)
+        return _central_crop(self.spec, frame, flip)
+
+    def colors(self, draws: Sequence[float]) -> Colors:
+        spec, jittered = self.spec, draws[_JITTER] < self._jitter
+        order = self._orders[int(draws[_ORDER] * len(_ORDERS))] if jittered else ()
+        return Colors(
+            adjustments=tuple([(name, _between(low, high, draws[column])) for name, low, high, column in order]),
+            grayscale=draws[_GRAYSCALE] < spec.grayscale,
+            blur_sigma=_between(*spec.blur_sigma, draws[_SIGMA]) if draws[_BLUR] < spec.blur else None,
+            solarize_threshold=spec.solarize_threshold if draws[_SOLARIZE] < spec.solarize else None,
+        )
 
 
-def sample_crop(spec: ViewSpec, frame: Crop, draws: Sequence[float]) -> Crop:
-    """A crop inside `frame`: area uniform, ratio log-uniform, position uniform among those that fit."""
-    flip = draws[_FLIP] < spec.flip
-    shortest, longest = math.log(spec.ratio[0]), math.log(spec.ratio[1])
-    for area_draw, ratio_draw in zip(draws[_AREA:_RATIO], draws[_RATIO:_TOP], strict=True):
-        area = frame.height * frame.width * _between(*spec.scale, area_draw)
-        ratio = math.exp(_between(shortest, longest, ratio_draw))
-        width, height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if 0 < width <= frame.width and 0 < height <= frame.height:
-            top = frame.top + int(draws[_TOP] * (frame.height - height + 1))
-            left = frame.left + int(draws[_LEFT] * (frame.width - width + 1))
-            return Crop(top, left, height, width, flip)
-    return _central_crop(spec, frame, flip)
-
-
-def sample_colors(spec: ViewSpec, draws: Sequence[float]) -> Colors:
-    """The colour changes of a view."""
-    jittered = spec.jitter is not None and draws[_JITTER] < spec.jitter.probability
-    return Colors(
-        adjustments=_sample_adjustments(spec.jitter, draws) if spec.jitter is not None and jittered else (),
-        grayscale=draws[_GRAYSCALE] < spec.grayscale,
-        blur_sigma=_between(*spec.blur_sigma, draws[_SIGMA]) if draws[_BLUR] < spec.blur else None,
-        solarize_threshold=spec.solarize_threshold if draws[_SOLARIZE] < spec.solarize else None,
-    )
-
-
-def _sample_adjustments(jitter: ColorJitter, draws: Sequence[float]) -> tuple[tuple[Adjustment, float], ...]:
-    drawn: list[tuple[Adjustment, float]] = []
-    for kind in _ORDERS[int(draws[_ORDER] * len(_ORDERS))]:
-        name = _ADJUSTMENTS[kind]
+def _orders(jitter: ColorJitter) -> list[list[tuple[Adjustment, float, float, int]]]:
+    """The adjustments in every order: name, lowest and highest factor, and the column that draws it."""
+    ranges: list[tuple[Adjustment, float, float, int]] = []
+    for kind, name in enumerate(_ADJUSTMENTS):
         strength = getattr(jitter, name)
         low, high = (-strength, strength) if name == "hue" else (max(0.0, 1 - strength), 1 + strength)
-        if strength > 0:
-            drawn.append((name, _between(low, high, draws[_FACTORS + kind])))
-    return tuple(drawn)
+        ranges.append((name, low, high, _FACTORS + kind))
+    return [[ranges[kind] for kind in order if getattr(jitter, _ADJUSTMENTS[kind]) > 0] for order in _ORDERS]
 
 
 def _central_crop(spec: ViewSpec, frame: Crop, flip: bool) -> Crop:
