@@ -7,8 +7,8 @@ Small networks learn more from the same images this way (docs/results.md).
 Updates are scaled to the root mean square of AdamW's, 0.2·√(longer side), so both share learning rate and weight decay
 (Liu et al., 2025). Patch embeddings, positions, tokens, norms, biases and prototypes stay with AdamW.
 
-With `every` = n, matrices take turns: each step updates every n-th of them, n times as far. Momenta follow all gradients.
-The steps of a small network then cost less, and it learns as much (docs/training.md).
+With `every` = n, matrices take turns: each step updates every n-th of them, n times as far, while momenta follow all
+gradients. A step of a small network then costs less, and the network learns as much (docs/training.md).
 """
 
 from __future__ import annotations
