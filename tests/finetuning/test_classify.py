@@ -15,6 +15,7 @@ from asterism.finetuning.classification.classify import Accuracy, Classes, Class
 from asterism.finetuning.classification.probe import Probe, ProbeConfig
 from asterism.finetuning.classification.timm_images import AugmentationConfig, MixingConfig, TimmImages, mixed
 from asterism.finetuning.task import Task
+from asterism.images.write import to_pillow
 from asterism.types import Progress
 from tests.finetuning.tiny import BACKBONE, SWIN, start
 
@@ -39,6 +40,19 @@ def test_augmentation_is_a_function_of_the_key_and_leaves_global_generators_alon
     assert torch.equal(first.images, again.images.flip(0))
     assert not torch.equal(first.images, make(samples(3), [8, 9, 10]).images)
     assert torch.equal(state, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize("magnitude", [0.0, 0.01, 2.5, 5.0, 7.5, 9.0, 9.99, 10.0, 30.0])
+def test_every_augmentation_works_at_every_strength(magnitude: float) -> None:
+    """timm asks for zero bits when posterising at full strength, which a drawn magnitude reaches once in fifty times."""
+    from timm.data.auto_augment import RandAugment
+
+    images = TimmImages(AugmentationConfig(), 32, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    (policy,) = [step for step in images._transform.transforms if isinstance(step, RandAugment)]
+    assert len(policy.ops) == 15
+    for operation in policy.ops:
+        operation.prob, operation.magnitude, operation.magnitude_std = 1.0, magnitude, 0
+        assert operation(to_pillow(samples(1)[0].image)).size == (30, 20), operation.name
 
 
 def test_neighbours_are_mixed_with_labels_in_the_same_proportion() -> None:

@@ -20,6 +20,7 @@ from asterism.nn.encoder import Triple
 from asterism.ops.random import fold_each
 from asterism.ranges import AreaRange, Few, NonNegative, PositiveRange, Share
 
+_ALMOST_FULL = 9.99  # of 10, timm's strongest
 _MIXING = 0x31  # separates the draws of mixing from other uses of an image's key
 
 
@@ -76,7 +77,7 @@ class TimmImages:
         name = None
         if policy is not None:
             name = f"rand-m{policy.magnitude:g}-n{policy.layers}-mstd{policy.deviation:g}-inc1"
-        return create_transform(
+        transform = create_transform(
             self.size,
             is_training=True,
             scale=config.crop_area,
@@ -90,10 +91,22 @@ class TimmImages:
             re_prob=config.erasing,
             re_mode="pixel",
         )
+        _keep_a_bit(transform)
+        return transform
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the transform, which every worker makes itself."""
         return {name: value for name, value in self.__dict__.items() if name != "_transform"}
+
+
+def _keep_a_bit(transform: Any) -> None:
+    """Limit posterising to one bit per colour: at its full strength, timm keeps none, which Pillow 13 refuses."""
+    from timm.data.auto_augment import RandAugment
+
+    for policy in transform.transforms:
+        for operation in policy.ops if isinstance(policy, RandAugment) else ():
+            if operation.name.startswith("Posterize"):
+                operation.magnitude_max = _ALMOST_FULL
 
 
 def mixed(
