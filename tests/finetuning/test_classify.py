@@ -44,7 +44,7 @@ def test_augmentation_is_a_function_of_the_key_and_leaves_global_generators_alon
 
 @pytest.mark.parametrize("magnitude", [0.0, 0.01, 2.5, 5.0, 7.5, 9.0, 9.99, 10.0, 30.0])
 def test_every_augmentation_works_at_every_strength(magnitude: float) -> None:
-    """timm asks for zero bits when posterising at full strength, which a drawn magnitude reaches once in fifty times."""
+    """At full strength timm asks for zero bits when posterising; a drawn magnitude is that high once in fifty times."""
     from timm.data.auto_augment import RandAugment
 
     images = TimmImages(AugmentationConfig(), 32, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
