@@ -23,7 +23,7 @@ from asterism.images.pictures import Picture, Pictures, as_list
 from asterism.index.write import Written, check_target, write_embeddings
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
-from asterism.nn.pixels import pixel_encoder
+from asterism.nn.pixel_baseline import pixel_encoder
 from asterism.nn.weights.description import weights_options
 from asterism.nn.weights.load import load_encoder
 from asterism.ops.collectives import join_processes, on_first_process, rank
@@ -32,8 +32,8 @@ from asterism.train.run import Run, is_aligned, is_finetuned, open_run
 from asterism.types import Model
 
 if TYPE_CHECKING:
-    from asterism.aligning.run import AlignedRun
-    from asterism.comparing.compare import Comparison
+    from asterism.extras.studies.compare import Comparison
+    from asterism.extras.words.run import AlignedRun
     from asterism.finetuning.run import FinetunedRun
     from asterism.tools.export.export import Exported
     from asterism.tools.predict import PredictedFolder
@@ -175,13 +175,13 @@ def align(
 ) -> AlignedRun:
     """Align a frozen encoder with text on captioned images, and return the run.
 
-    source: a run, a weights file or a timm name. data: captioned images, see `asterism.data.sources.captions`. text:
+    source: a run, a weights file or a timm name. data: captioned images, see docs/words.md. text:
     "own", a tower that is trained here (the default); a folder of transformers or open_clip; hf:ORGANISATION/MODEL; or
     open_clip:MODEL:WEIGHTS. out: the new run folder, by default runs/aligned. Settings are changed as in `pretrain`;
     `probe={"tokens": "class"}` chooses what the probe reads: sparse, class, patches, sparse+class or mean-patch.
     """
-    from asterism.aligning import start
-    from asterism.aligning.recipe import load_align_recipe
+    from asterism.extras.words import start
+    from asterism.extras.words.recipe import load_align_recipe
 
     if data is not None:
         settings["data"] = data if isinstance(data, Mapping) else {"path": os.fspath(data)}
@@ -288,7 +288,7 @@ def load(
 
         return load_model(Path(place))
     if (alignment := _alignment_of(place)) is not None:
-        from asterism.nn.aligned import load_aligned
+        from asterism.extras.words.aligned import load_aligned
 
         return load_aligned(alignment, **{**options, **given})
     return load_encoder(place, **{**options, **given})
@@ -346,7 +346,7 @@ def compare(
     it are not repeated, and interrupted ones are resumed. data: images to train on instead of those in the recipes.
     only: a subset of the runs. jobs: concurrent trials, by default one per GPU, or one per core without GPUs.
     """
-    from asterism.comparing.compare import plan_study, run_study
+    from asterism.extras.studies.compare import plan_study, run_study
 
     place = None if out is None else Path(out)
     planned = plan_study(os.fspath(study), place, None if data is None else os.fspath(data), only)
@@ -387,7 +387,7 @@ def embed(
 
 def report(*runs: PathLike | Run) -> Path:
     """Write a self-contained page with curves and pictures, and return its path; several runs share one page."""
-    from asterism.reporting.write import write_report  # imports the drawing libraries
+    from asterism.reports.write import write_report  # imports the drawing libraries
 
     return write_report([open_run(_path_of(run)).path for run in runs])
 
@@ -548,9 +548,9 @@ def explore(
     moved. other: a second model, shown side by side. allow_writes: the only folder that copies and labels may be
     written to; without it the page only reads. port: 0 takes a free one. say: gets the address.
     """
-    from asterism.exploring.model import ExploredModel
-    from asterism.exploring.open import open_explored
-    from asterism.exploring.server import check_installed, serve
+    from asterism.extras.explorer.model import ExploredModel
+    from asterism.extras.explorer.open import open_explored
+    from asterism.extras.explorer.server import check_installed, serve
 
     check_installed()
     if index is not None and split is not None:
@@ -595,7 +595,7 @@ def export(
 
 def _examples(run: Run) -> Mapping[str, Gallery]:
     """Pictures of a finished run for its trackers."""
-    from asterism.reporting.examples import example_pictures  # imports the drawing libraries
+    from asterism.reports.examples import example_pictures  # imports the drawing libraries
 
     return example_pictures(run)
 
@@ -645,7 +645,7 @@ def _alignment_of(place: str) -> Path | None:
     path = Path(place)
     if not (path / "alignment.safetensors").is_file() and path.name != "alignment.safetensors":
         return None
-    from asterism.nn.aligned import alignment_file
+    from asterism.extras.words.aligned import alignment_file
 
     return alignment_file(path)
 

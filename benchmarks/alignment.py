@@ -17,14 +17,14 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from asterism.aligning.learner import Aligning
-from asterism.aligning.pairs import Pairs, batches, text_rows
-from asterism.aligning.recipe import PairLossConfig
-from asterism.nn.aligned import Alignment
-from asterism.nn.attention_pooling import AttentionPooling, usual_heads
-from asterism.nn.text.own_tower import OwnTower, TextConfig
-from asterism.nn.text.words import WordTokens
-from asterism.ops.pair_losses import sigmoid_pair_loss
+from asterism.extras.words.aligned import Alignment
+from asterism.extras.words.attention_pooling import AttentionPooling, usual_heads
+from asterism.extras.words.learner import Aligning
+from asterism.extras.words.pair_losses import sigmoid_pair_loss
+from asterism.extras.words.pairs import Pairs, batches, text_rows
+from asterism.extras.words.recipe import PairLossConfig
+from asterism.extras.words.towers.own_tower import OwnTower, TextConfig
+from asterism.extras.words.towers.words import WordTokens
 from asterism.types import Progress
 
 

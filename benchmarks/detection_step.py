@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torchvision.models.detection import MaskRCNN
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 
-from asterism.finetuning.detection.detect import Detect, DetectConfig
+from asterism.extras.detection.detect import Detect, DetectConfig
 from asterism.finetuning.task import Start, TaskBatch
 from asterism.nn.backbone import BackboneConfig, build_backbone
 from asterism.types import Progress

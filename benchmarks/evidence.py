@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from asterism.comparing.interval import interval
-from asterism.comparing.mechanisms.cribo_matches import measure_matches
-from asterism.comparing.mechanisms.cribo_objects import measure_objects
-from asterism.comparing.mechanisms.prototypes import measure_use
+from asterism.extras.studies.interval import interval
+from asterism.extras.studies.mechanisms.cribo_matches import measure_matches
+from asterism.extras.studies.mechanisms.cribo_objects import measure_objects
+from asterism.extras.studies.mechanisms.prototypes import measure_use
 from asterism.train.run import Run, open_run
 
 BANKS = (32, 128, 512)  # images

@@ -54,9 +54,9 @@ def main() -> None:
 
 def measure(chosen: argparse.Namespace, folder: Path) -> None:
     sys.path.insert(0, str(Path(__file__).parents[1]))
-    from asterism.exploring.explored import Explored
-    from asterism.exploring.model import ExploredModel
-    from tests.exploring.served import served
+    from asterism.extras.explorer.explored import Explored
+    from asterism.extras.explorer.model import ExploredModel
+    from tests.extras.explorer.served import served
 
     encoder = small_encoder()
     path = write_index(folder / "many.npz", encoder, chosen.images)
@@ -114,7 +114,7 @@ def write_index(path: Path, encoder: Any, images: int) -> Path:
 
 
 def open_collection(path: Path, encoder: Any) -> Any:
-    from asterism.exploring.collection import collection_of_index
+    from asterism.extras.explorer.collection import collection_of_index
 
     return collection_of_index(path, None, encoder)
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 import asterism
 from asterism.errors import UserError
-from asterism.finetuning.detection.detect import Detect, DetectConfig
+from asterism.extras.detection.detect import Detect, DetectConfig
 from asterism.finetuning.model import FinetunedModel
 from asterism.finetuning.segmentation.segment import Segment, SegmentConfig
 from asterism.finetuning.task import Start

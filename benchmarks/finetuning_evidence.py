@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 import asterism
-from asterism.comparing.interval import interval
+from asterism.extras.studies.interval import interval
 from asterism.train.metrics import read_metrics
 
 STARTS = {"pretrained": "pretrained", "scratch": "fresh"}  # by their name in the table

@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from asterism.train.building import build_method
 from asterism.train.cost import noise, step_cost
-from asterism.train.memory import estimate_memory
+from asterism.train.memory_estimate import estimate_memory
 from asterism.train.optim import build_optimizer
 from asterism.train.recipe import Recipe, load_recipe
 from asterism.types import Progress

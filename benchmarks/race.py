@@ -333,8 +333,8 @@ def knn(search: str) -> Step:
 
 def coco(side: str) -> Step:
     """Average precision of boxes: 300 images, 7 objects and 60 detections each, 80 classes."""
-    from asterism.finetuning.detection.average_precision import AveragePrecision
-    from asterism.finetuning.detection.objects import Detections, TrueObjects
+    from asterism.extras.detection.average_precision import AveragePrecision
+    from asterism.extras.detection.objects import Detections, TrueObjects
 
     names, size, draw = tuple(map(str, range(80))), (480, 640), torch.Generator().manual_seed(0)
     truths, found = [], []

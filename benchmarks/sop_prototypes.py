@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from asterism.nn.memory import Memory
+from asterism.nn.memory_bank import Memory
 from asterism.nn.neighbour_lists import NeighbourLists
 from asterism.ops.prototypes import Contribution, Prototypes, Supports, grouped_cross_entropy, nearest_rows, organize
 

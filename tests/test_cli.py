@@ -17,7 +17,7 @@ from asterism import api, cli
 from asterism.errors import Interrupted, UserError
 from asterism.evals import protocol_names
 from asterism.methods import method_names
-from asterism.tools.choices import KINDS, entries
+from asterism.tools.choices import entries, kinds
 from asterism.train.run import Run
 from tests.evals.samples import small_encoder, write_colours
 
@@ -167,7 +167,7 @@ def test_lists_can_be_filtered() -> None:
 
 def test_an_unknown_list_names_near_ones() -> None:
     assert "did you mean 'models'" in refused(call("list", "modles"))
-    assert set(KINDS) == {"methods", "tasks", "recipes", "studies", "datasets", "protocols", "models"}
+    assert set(kinds()) == {"methods", "tasks", "recipes", "studies", "datasets", "protocols", "models"}
 
 
 # --- from training to a report ---------------------------------------------------------------------------------------

@@ -22,18 +22,18 @@ from PIL import Image
 
 from asterism.config import with_overrides
 from asterism.data.sources.boxes import read_boxes
-from asterism.data.sources.captions import open_captions
 from asterism.data.sources.coco import CocoMasks
 from asterism.data.sources.shards import open_shards
 from asterism.data.sources.tar_index import members
 from asterism.data.views import Views
 from asterism.errors import UserError
 from asterism.evals.settings.few_labels import listed_places
+from asterism.extras.words.sources.captions import open_captions
+from asterism.extras.words.towers.words import WordTokens
 from asterism.images.masks import read_mask, read_values, save_mask
 from asterism.index.read import open_index
 from asterism.index.write import write_embeddings
 from asterism.inputs import read_json, read_text
-from asterism.nn.text.words import WordTokens
 from asterism.ops.geometry import geometry_from_rows, locate, patch_centers, to_image, to_view
 from asterism.train.recipe import load_recipe
 from asterism.types import Model, ViewSpec

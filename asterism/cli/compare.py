@@ -54,8 +54,8 @@ def compare(
       asterism compare sop-count-imagenet --dry-run
       asterism compare sop-count-imagenet --out studies/count --launch slurm --devices 8
     """
-    from asterism.comparing import compare as comparing
-    from asterism.comparing.launch import LAUNCHERS, Machines
+    from asterism.extras.studies import compare as comparing
+    from asterism.extras.studies.launch import LAUNCHERS, Machines
 
     planned = comparing.plan_study(study, out, data, only or [])
     if launch is not None:

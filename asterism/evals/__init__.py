@@ -1,4 +1,4 @@
-"""Evaluation protocols, found by file name: `dense_nn.py` is the protocol `dense-nn`.
+"""Evaluation protocols, found by file name: `dense_nn.py` is the protocol `dense-nn`. Other packages add more.
 
 A file in this folder is a protocol if it defines a class derived from `Evaluation`. That is determined from the source
 text, so listing protocols imports nothing.
@@ -12,39 +12,44 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asterism.errors import unknown
+from asterism.plugins import first_line, plugins
 
 if TYPE_CHECKING:
     from asterism.evals.base import Evaluation
 
 
 def protocol_names() -> list[str]:
-    return sorted(protocol_summaries())
+    return sorted({*_files(), *plugins("protocols")})
 
 
 def protocol_summaries() -> dict[str, str]:
     """The first line of every protocol's docstring, by name."""
-    summaries = {}
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        if _class_name(tree) is not None:
-            summaries[path.stem.replace("_", "-")] = (ast.get_docstring(tree) or "").partition("\n")[0]
-    return summaries
+    files, added = _files(), plugins("protocols")
+    return {name: first_line(files[name]) if name in files else added[name].summary() for name in protocol_names()}
 
 
 def protocol_class(name: str) -> type[Evaluation]:
     """The class that defines a protocol."""
-    if name not in protocol_names():
+    found: type[Evaluation]
+    if name in (files := _files()):
+        class_name = _class_name(files[name])
+        assert class_name is not None
+        found = getattr(importlib.import_module(f"{__name__}.{files[name].stem}"), class_name)
+    elif name in (added := plugins("protocols")):
+        found = added[name].load()
+    else:
         raise unknown("protocol", name, protocol_names())
-    stem = name.replace("-", "_")
-    class_name = _class_name(ast.parse((Path(__file__).parent / f"{stem}.py").read_text(encoding="utf-8")))
-    assert class_name is not None
-    found: type[Evaluation] = getattr(importlib.import_module(f"asterism.evals.{stem}"), class_name)
     return found
 
 
-def _class_name(tree: ast.Module) -> str | None:
+def _files() -> dict[str, Path]:
+    paths = sorted(Path(__file__).parent.glob("*.py"))
+    return {path.stem.replace("_", "-"): path for path in paths if _class_name(path) is not None}
+
+
+def _class_name(file: Path) -> str | None:
     """Name of the class derived from `Evaluation`, if the file defines one."""
-    for node in tree.body:
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
         bases = [base.id for base in getattr(node, "bases", ()) if isinstance(base, ast.Name)]
         if isinstance(node, ast.ClassDef) and any(name.endswith("Evaluation") for name in bases):
             return node.name

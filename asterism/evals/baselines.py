@@ -8,7 +8,7 @@ from asterism.nn.backbone import rebuild_backbone
 from asterism.nn.concepts import ConceptEncoder, rebuild_reconstruction
 from asterism.nn.encoder import Encoder
 from asterism.nn.localization import Localization
-from asterism.nn.pixels import pixel_encoder, pixel_patches
+from asterism.nn.pixel_baseline import pixel_encoder, pixel_patches
 from asterism.nn.reconstruction import CodeReconstruction
 
 

@@ -30,7 +30,7 @@ from asterism.evals.baselines import concept_baselines
 from asterism.evals.probes.pixel_probe import PixelProbe, PixelProbeConfig
 from asterism.evals.settings.cropped import CroppedConfig
 from asterism.features.encoding import helpers
-from asterism.images.square import usual_resize
+from asterism.images.centre_crop import usual_resize
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
 from asterism.nn.feature_networks import (

@@ -11,7 +11,7 @@ from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from asterism.config import Config, chosen_by_name, read_yaml, with_overrides
 from asterism.errors import UserError, unknown
-from asterism.finetuning.registry import TASKS
+from asterism.finetuning.registry import task_names
 from asterism.finetuning.task import TaskConfig, task_class
 from asterism.nn.weights.metadata import ArchitectureDescription, Mean, Std
 from asterism.ranges import (
@@ -129,7 +129,7 @@ class FinetuneRecipe(Config):
     @field_validator("task", mode="before")
     @classmethod
     def _choose_task(cls, value: Any) -> Any:
-        return chosen_by_name(value, "task", TASKS, lambda name: task_class(name).Config)
+        return chosen_by_name(value, "task", task_names(), lambda name: task_class(name).Config)
 
     @model_validator(mode="after")
     def _held_out_where_needed(self) -> FinetuneRecipe:
@@ -153,8 +153,8 @@ def load_finetune_recipe(
     """
     if (task is None) == (recipe is None):
         raise UserError("give a task or a recipe: --task classify, or --recipe NAME (see `asterism list tasks`)")
-    if task is not None and task not in TASKS:
-        raise unknown("task", task, TASKS)
+    if task is not None and task not in task_names():
+        raise unknown("task", task, task_names())
     written = {"task": {"name": task}} if recipe is None else read_yaml(find_finetune_recipe(recipe))
     changes = with_overrides({}, [_long_form(override) for override in overrides])
     if "path" in _section(changes.get("source")):
@@ -162,7 +162,7 @@ def load_finetune_recipe(
     merged = _merged(_without_alternatives(_full(written), changes), _full(changes))
     merged = _merged(merged, {"source": {"path": source, "options": dict(options or {})}})
     name = _section(merged.get("task")).get("name")
-    if isinstance(name, str) and name in TASKS:
+    if isinstance(name, str) and name in task_names():
         merged = _merged(task_class(name).Config.recipe_defaults, merged)
     if "path" not in _section(merged.get("data")):
         raise UserError("no labelled images given: use --data with a folder, an annotation file or a data set's name")

@@ -1,7 +1,7 @@
 """The contract of a task: what is predicted from an image, how it is learned from labels, and how it is measured.
 
-To add a task, write a module with a subclass of `Task` and its `TaskConfig`, and add one line to `TASKS` in
-`asterism/finetuning/registry.py`. The module is imported only when the task is used. Everything else is shared: data
+To add a task, write a module with a subclass of `Task` and its `TaskConfig`, and name it in an entry point of the group
+`asterism.tasks`. The module is imported only when the task is used. Everything else is shared: data
 splits, workers, optimiser with layer decay, averaged weights, processes, checkpoints, exact resume, choice of the best
 weights on held-out training images, early stop, `predict`, `evaluate`, the report and exports.
 
@@ -18,7 +18,6 @@ The life of a task:
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -34,7 +33,7 @@ from asterism.config import Config
 from asterism.data import Sample, Source
 from asterism.data.sample_loader import MakeBatch
 from asterism.errors import UserError, unknown
-from asterism.finetuning.registry import TASKS
+from asterism.finetuning.registry import load_task
 from asterism.nn.backbone import Backbone
 from asterism.nn.encoder import Triple
 from asterism.nn.layer_depths import block_depths, undecayed
@@ -44,10 +43,7 @@ from asterism.viz.page import Section
 
 def task_class(name: str) -> type[Task]:
     """The task of this name."""
-    if name not in TASKS:
-        raise unknown("task", name, TASKS)
-    module, _, attribute = TASKS[name].partition(":")
-    found: type[Task] = getattr(importlib.import_module(module), attribute)
+    found: type[Task] = load_task(name)
     return found
 
 

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from asterism.errors import UserError
 from asterism.images.bad_image import BadImage
+from asterism.images.centre_crop import center_square
 from asterism.images.decode import decode, from_pillow
 from asterism.images.limits import check_size
-from asterism.images.square import center_square
 
 Picture = str | os.PathLike[str] | Image.Image | NDArray[Any] | Tensor
 Pictures = Picture | Iterable[Picture]  # an array or tensor of four axes is a batch

@@ -13,10 +13,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from asterism.extras.words.aligned import AlignedEncoder
 from asterism.features.cache import stored
 from asterism.features.rows import Block, Stored
 from asterism.index.read import Index
-from asterism.nn.aligned import AlignedEncoder
 from asterism.nn.fingerprint import encoder_fingerprint
 
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asterism.errors import MissingExtra, UserError, reason_of
+from asterism.extras.words.aligned import AlignedEncoder
 from asterism.inputs import parse_json
-from asterism.nn.aligned import AlignedEncoder
 from asterism.nn.encoder import Encoder
 from asterism.nn.fingerprint import encoder_fingerprint
 from asterism.types import Features
@@ -25,7 +25,7 @@ from asterism.types import Features
 FORMAT = 1  # of the columns and their metadata; older files have none, and the same columns
 _LARGEST_SIDE = 1 << 24  # of one axis of a row
 _BYTES = 16 << 20  # of a column in memory at a time
-# Columns, by the tokens of a probe (`asterism.nn.attention_pooling.TokenChoice`) that they contain.
+# Columns, by the tokens of a probe (`asterism.extras.words.attention_pooling.TokenChoice`) that they contain.
 _COLUMNS = {"sparse": {"sparse"}, "embedding": {"class"}, "patches": {"patches", "mean-patch"}}
 _OWN_COLUMNS = ("key", "label", "embedding", "sparse", "where", "aligned", "patches")
 

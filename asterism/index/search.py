@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from asterism.extras.words.aligned import AlignedEncoder
 from asterism.index.read import Index
-from asterism.nn.aligned import AlignedEncoder
 from asterism.ops.concept_search import Matches, merge, nearest_by_concept, no_matches
 
 

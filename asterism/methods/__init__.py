@@ -1,13 +1,14 @@
-"""One file per method. A new file here is a new method: it needs no registration."""
+"""One file per method. A new file here is a new method: it needs no registration. Other packages add more."""
 
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asterism.errors import unknown
+from asterism.plugins import first_line, plugins
 
 if TYPE_CHECKING:
     from asterism.methods.base import Method
@@ -15,16 +16,25 @@ if TYPE_CHECKING:
 
 
 def method_names() -> list[str]:
-    """Names of all methods, from the files in this folder, without importing them."""
-    return sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in ("base", "parts"))
+    """Names of all methods, without importing them."""
+    return sorted({*_files(), *plugins("methods")})
+
+
+def method_summaries() -> dict[str, str]:
+    """The first line of every method's file, by name."""
+    files, added = _files(), plugins("methods")
+    return {name: first_line(files[name]) if name in files else added[name].summary() for name in method_names()}
 
 
 def method_class(name: str) -> type[Method]:
-    """The method defined by the file of this name."""
-    if name not in method_names():
+    """The method defined by the file of this name, or by a package that is installed."""
+    if name in _files():
+        module = importlib.import_module(f"{__name__}.{name}")
+        return next(value for value in vars(module).values() if _is_method_of(value, module.__name__))
+    if name not in plugins("methods"):
         raise unknown("method", name, method_names())
-    module = importlib.import_module(f"{__name__}.{name}")
-    return next(value for value in vars(module).values() if _is_method_of(value, module.__name__))
+    found: type[Method] = plugins("methods")[name].load()
+    return found
 
 
 def create_method(name: str, backbone: BackboneConfig | Mapping[str, Any] | None = None, **settings: Any) -> Method:
@@ -37,6 +47,11 @@ def create_method(name: str, backbone: BackboneConfig | Mapping[str, Any] | None
     kind = method_class(name)
     network = backbone if isinstance(backbone, BackboneConfig) else BackboneConfig.parse(backbone or {}, "backbone")
     return kind(kind.Config.parse({"name": name, **settings}, "method"), network)
+
+
+def _files() -> dict[str, Path]:
+    paths = sorted(Path(__file__).parent.glob("*.py"))
+    return {path.stem: path for path in paths if path.stem not in ("__init__", "base")}
 
 
 def _is_method_of(value: Any, module: str) -> bool:

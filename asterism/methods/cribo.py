@@ -60,9 +60,9 @@ from asterism.ops.clustering import ClusteringConfig, cluster, draw_seeds, mean_
 from asterism.ops.cycle import closes_cycle
 from asterism.ops.geometry import patch_centers
 from asterism.ops.losses import cross_view_loss, soft_targets
+from asterism.ops.normalise import denormalise, normalise
 from asterism.ops.object_losses import Counts, ObjectSoftmax, neighbour_loss, object_loss
 from asterism.ops.object_means import ObjectBatch, gather_objects
-from asterism.ops.pixels import denormalise, normalise
 from asterism.ops.random import fold, fold_each
 from asterism.ops.schedules import ramp_per_epoch
 from asterism.ranges import AreaRange, CountFromTwo, CountFromZero, NonNegative, Pixels, Positive, Share, ShareBelowOne

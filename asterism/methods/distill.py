@@ -37,11 +37,11 @@ from asterism.nn.backbone import BackboneConfig
 from asterism.nn.encoder import Encoder
 from asterism.nn.frozen_encoder import FrozenEncoder, InputSize
 from asterism.nn.heads import ProjectionHead, image_tokens
-from asterism.nn.memory import Memory
+from asterism.nn.memory_bank import Memory
 from asterism.ops.distillation import Distance, queue_distillation, resample_tokens, token_distance
 from asterism.ops.losses import entropy
+from asterism.ops.normalise import denormalise
 from asterism.ops.patches import standardize
-from asterism.ops.pixels import denormalise
 from asterism.ops.precision import at_least_float32
 from asterism.ranges import AreaRange, Count, Few, Pixels, Positive, Share
 from asterism.types import Batch, Features, Losses, Progress, Tokens, ViewSpec

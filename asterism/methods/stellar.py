@@ -65,7 +65,7 @@ from asterism.ops.concept_alignment import (
 )
 from asterism.ops.koleo import koleo
 from asterism.ops.masking import FocusConfig, MaskDraw, draw_focus
-from asterism.ops.pixels import denormalise
+from asterism.ops.normalise import denormalise
 from asterism.ops.random import fold_each, uniform
 from asterism.ranges import AreaRange, Count, FewFromZero, InnerShare, Pixels, PositiveShare, Share
 from asterism.types import Batch, Losses, Progress, Tokens, ViewSpec

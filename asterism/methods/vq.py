@@ -25,7 +25,7 @@ from asterism.nn.encoder import Encoder
 from asterism.nn.reconstruction import ConceptDecoder
 from asterism.nn.tokenizers.patches import PatchCodes, PatchTokenizer
 from asterism.nn.tokenizers.saved import FILE_NAME, save_tokenizer
-from asterism.ops.pixels import denormalise, normalise
+from asterism.ops.normalise import denormalise, normalise
 from asterism.ops.random import fold_each
 from asterism.ranges import AreaRange, Count, CountFromTwo, Few, NonNegative, Pixels, ShareBelowOne
 from asterism.types import Batch, Losses, Progress, ViewSpec

@@ -20,7 +20,7 @@ from asterism.nn.encoder import Encoder
 from asterism.nn.fingerprint import encoder_fingerprint
 from asterism.nn.weights.description import WeightsOptions
 from asterism.nn.weights.load import load_encoder
-from asterism.ops.pixels import normalise
+from asterism.ops.normalise import normalise
 from asterism.ranges import Pixels
 from asterism.types import Features
 

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from asterism.nn.aligned import AlignedEncoder
+from asterism.extras.words.aligned import AlignedEncoder
 from asterism.nn.backbone import Backbone
 from asterism.nn.encoder import Encoder
 from asterism.nn.positions import Grid

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asterism.config import Config
-from asterism.nn.memory import Memory
+from asterism.nn.memory_bank import Memory
 from asterism.nn.neighbour_lists import NeighbourLists
 from asterism.ops.prototypes import (
     Contribution,

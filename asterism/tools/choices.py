@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import re
 from collections.abc import Callable
@@ -11,8 +10,9 @@ from pathlib import Path
 from asterism.data import dataset_names
 from asterism.errors import UserError, unknown
 from asterism.evals import protocol_summaries
-from asterism.finetuning.registry import TASKS
-from asterism.methods import method_names
+from asterism.finetuning.registry import task_summaries
+from asterism.methods import method_summaries
+from asterism.plugins import plugins
 
 _PACKAGE = Path(__file__).parents[1]
 _FAMILIES = ("vision_transformer.py", "eva.py", "swin_transformer.py")  # timm files with models that are supported
@@ -20,33 +20,18 @@ _FAMILIES = ("vision_transformer.py", "eva.py", "swin_transformer.py")  # timm f
 
 def entries(kind: str, substring: str = "") -> dict[str, str]:
     """Summaries by name of all entries of one kind whose name contains `substring`."""
-    if kind not in KINDS:
-        raise unknown("list", kind, KINDS)
-    found = {name: text for name, text in KINDS[kind]().items() if substring.lower() in name.lower()}
+    lists = kinds()
+    if kind not in lists:
+        raise unknown("list", kind, lists)
+    found = {name: text for name, text in lists[kind]().items() if substring.lower() in name.lower()}
     if not found:
         raise UserError(f"no {kind} with {substring!r} in the name; `asterism list {kind}` shows all")
     return found
 
 
-def methods() -> dict[str, str]:
-    """Methods, each with the first line of its file."""
-    return {name: _first_line(_PACKAGE / "methods" / f"{name}.py") for name in method_names()}
-
-
-def tasks() -> dict[str, str]:
-    """Tasks of fine-tuning, each with the first line of its file."""
-    files = {name: place.partition(":")[0].replace(".", "/") + ".py" for name, place in TASKS.items()}
-    return {name: _first_line(_PACKAGE.parent / file) for name, file in files.items()}
-
-
 def recipes() -> dict[str, str]:
     """Shipped recipes; the first comment of each is its summary. Those of fine-tuning follow those of pretraining."""
     return _shipped("recipes") | _shipped("recipes/finetuning")
-
-
-def studies() -> dict[str, str]:
-    """Shipped studies; the first comment of each is its summary."""
-    return _shipped("studies")
 
 
 def models() -> dict[str, str]:
@@ -64,12 +49,13 @@ def models() -> dict[str, str]:
 
 
 def _shipped(folder: str) -> dict[str, str]:
-    files = {path.stem: path for path in (_PACKAGE / folder).glob("*.yaml")}
+    return yaml_summaries(_PACKAGE / folder)
+
+
+def yaml_summaries(folder: Path) -> dict[str, str]:
+    """The first comment of every YAML file in a folder, by name."""
+    files = {path.stem: path for path in folder.glob("*.yaml")}
     return {name: _first_comment(files[name]) for name in sorted(files)}
-
-
-def _first_line(path: Path) -> str:
-    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
 
 
 def _first_comment(path: Path) -> str:
@@ -77,12 +63,16 @@ def _first_comment(path: Path) -> str:
     return next((line.lstrip("# ").rstrip() for line in lines if line.startswith("#") and line.strip("# ")), "")
 
 
-KINDS: dict[str, Callable[[], dict[str, str]]] = {
-    "methods": methods,
-    "tasks": tasks,
+_OWN: dict[str, Callable[[], dict[str, str]]] = {
+    "methods": method_summaries,
+    "tasks": task_summaries,
     "recipes": recipes,
-    "studies": studies,
     "datasets": dataset_names,
     "protocols": protocol_summaries,
     "models": models,
 }
+
+
+def kinds() -> dict[str, Callable[[], dict[str, str]]]:
+    """What can be listed."""
+    return _OWN | {name: lambda plugin=plugin: plugin.load()() for name, plugin in plugins("lists").items()}

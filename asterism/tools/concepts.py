@@ -10,17 +10,17 @@ from pathlib import Path
 import torch
 
 from asterism.errors import UserError
+from asterism.extras.words.aligned import AlignedEncoder, needs_text
+from asterism.extras.words.named_concepts import word_maps
 from asterism.files import filling
+from asterism.images.centre_crop import center_square
 from asterism.images.pictures import Picture, batch_of
-from asterism.images.square import center_square
 from asterism.images.write import to_pillow
 from asterism.index.images import IndexedImages, open_images
 from asterism.index.read import Index, open_index
 from asterism.index.search import nearest_concepts
-from asterism.nn.aligned import AlignedEncoder, needs_text
 from asterism.nn.concepts import ConceptEncoder
 from asterism.tools.output_folder import image_names
-from asterism.tools.words import word_maps
 from asterism.types import Features
 from asterism.viz import concepts as draw
 from asterism.viz import page

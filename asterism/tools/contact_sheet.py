@@ -15,8 +15,8 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from asterism.files import replacing
+from asterism.images.centre_crop import center_square
 from asterism.images.decode import from_pillow
-from asterism.images.square import center_square
 from asterism.images.write import to_pillow
 from asterism.viz.page import page
 

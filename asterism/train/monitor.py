@@ -14,7 +14,7 @@ from torch import Tensor
 
 from asterism.errors import Interrupted
 from asterism.ops.collectives import all_gather_rows, all_reduce_sum, rank, world_size
-from asterism.ops.spread import SpreadWindow
+from asterism.ops.effective_rank import SpreadWindow
 from asterism.ranges import Count
 from asterism.train.collapse import CollapseWatch
 from asterism.train.metrics import MetricsLog

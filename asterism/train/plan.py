@@ -8,7 +8,7 @@ import torch
 from rich.table import Table
 
 from asterism.train.cost import StepCost
-from asterism.train.memory import Memory
+from asterism.train.memory_estimate import Memory
 from asterism.train.recipe import Recipe
 from asterism.train.units import duration, size
 

@@ -22,7 +22,7 @@ from asterism.train.exporting import export_if_stale
 from asterism.train.init_network import with_network_of
 from asterism.train.launch import launch
 from asterism.train.loop import Training
-from asterism.train.memory import estimate_memory
+from asterism.train.memory_estimate import estimate_memory
 from asterism.train.plan import Plan
 from asterism.train.pretraining import Examples, Pretraining
 from asterism.train.processes import Init, Place, Request

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from asterism.images.masks import save_mask
 from asterism.nn.concepts import concepts_file
-from tests.aligning.tiny import captions as write_captions
 from tests.campaigns.campaign import copied
 from tests.campaigns.processes import execute
 from tests.concept_samples import concept_encoder
 from tests.data.clips import frame_and_mask, write_frames
 from tests.evals.samples import small_encoder, write_colours
+from tests.extras.words.tiny import captions as write_captions
 
 SMALL = [  # a network and a length that a case can afford
     "backbone.image_size=16",

@@ -14,7 +14,7 @@ from asterism.data.evaluation.labelled import DataChoice, Parts, labels_of
 from asterism.errors import UserError
 from asterism.evals import protocol_class
 from asterism.evals.base import Evaluation
-from asterism.nn.pixels import pixel_encoder
+from asterism.nn.pixel_baseline import pixel_encoder
 from tests.evals.samples import small_encoder, write_colours
 from tests.evals.segmented_samples import write_camvid
 

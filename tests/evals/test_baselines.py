@@ -10,13 +10,13 @@ from asterism.evals.knn import KnnConfig
 from asterism.evals.measure import run_protocol
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.fingerprint import encoder_fingerprint
-from asterism.nn.pixels import pixel_encoder, pixel_patches
+from asterism.nn.pixel_baseline import pixel_encoder, pixel_patches
 from asterism.ops.random import generator
 from asterism.types import Model
 from asterism.viz.bar import Bar
 from tests.concept_samples import concept_encoder
 from tests.evals.samples import small_encoder
-from tests.exploring.explored_sample import aligned
+from tests.extras.explorer.explored_sample import aligned
 
 
 def test_pixels_are_the_image_itself() -> None:

@@ -15,7 +15,7 @@ from asterism.evals.bbox_knn import BboxKnn, BboxKnnConfig, point_accuracy
 from asterism.evals.measure import run_protocol
 from asterism.features import cache
 from asterism.features import extract as extraction
-from asterism.nn.pixels import pixel_encoder
+from asterism.nn.pixel_baseline import pixel_encoder
 from asterism.ops.box_cells import boxes_in_square, largest_box_cells
 from asterism.types import Model
 from tests.evals.samples import small_encoder, write_colours

@@ -10,7 +10,7 @@ from asterism.data.evaluation.labelled import DataChoice, Parts
 from asterism.errors import UserError
 from asterism.evals.knn import Knn, KnnConfig
 from asterism.evals.measure import run_protocol
-from asterism.nn.pixels import pixel_encoder
+from asterism.nn.pixel_baseline import pixel_encoder
 from asterism.ops.neighbours import knn_accuracy
 from asterism.types import Model
 from tests.evals.samples import small_encoder, write_colours

@@ -12,7 +12,7 @@ from asterism.evals.linear import Linear, LinearConfig
 from asterism.evals.linear_sparse import LinearSparse, LinearSparseConfig
 from asterism.nn.backbone import BackboneConfig, build_backbone
 from asterism.nn.encoder import Encoder
-from asterism.nn.pixels import pixel_encoder
+from asterism.nn.pixel_baseline import pixel_encoder
 from tests.evals.samples import small_encoder, write_colours
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from asterism.data.sources.imagenet9 import from_imagenet
-from asterism.evals.backgrounds import branch_accuracy
+from asterism.extras.papers.backgrounds import branch_accuracy
+from asterism.extras.papers.imagenet9 import from_imagenet
+from asterism.extras.papers.mean_average_precision import retrieval_scores
 from asterism.ops.frechet import Moments, frechet_distance
 from asterism.ops.neighbours import knn_accuracy, nearest, votes
 from asterism.ops.patch_labels import class_counts, majority_labels, mean_of_neighbours, mode_labels, soft_labels
 from asterism.ops.propagation import hard_labels, propagate
-from asterism.ops.retrieval import retrieval_scores
 from asterism.ops.segmentation_metrics import confusion, scores
 from asterism.ops.video_metrics import boundary_similarity, region_similarity
 from tests.golden.vectors import read, relative_error

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from asterism.methods.sop import Temperatures, image_loss, patch_loss
-from asterism.nn.memory import Memory
+from asterism.nn.memory_bank import Memory
 from asterism.ops import prototypes as P
 from tests.golden.vectors import Vectors, read, relative_error
 

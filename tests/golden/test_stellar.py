@@ -21,7 +21,7 @@ from asterism.nn.weights.load import load_encoder
 from asterism.ops import assignment, concept_alignment, masking
 from asterism.ops.concept_alignment import AlignmentConfig, Concepts, align_concepts
 from asterism.ops.koleo import koleo
-from asterism.ops.pixels import normalise
+from asterism.ops.normalise import normalise
 from asterism.ops.random import fold, fold_each, uniform
 from asterism.types import Losses, Progress
 from tests.golden.trajectories import stellar as published

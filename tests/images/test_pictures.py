@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 
 from asterism.errors import UserError
+from asterism.images.centre_crop import center_square
 from asterism.images.decode import decode
 from asterism.images.pictures import as_list, batch_of, read_picture
-from asterism.images.square import center_square
 
 
 def noise(height: int, width: int, channels: int = 3) -> np.ndarray:

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from asterism.errors import UserError
 from asterism.methods.distill import Distill, DistillConfig
 from asterism.nn.weights.load import load_encoder
-from asterism.reporting import sections
-from asterism.reporting.pictures import open_look
+from asterism.reports import sections
+from asterism.reports.pictures import open_look
 from asterism.train.optim import build_optimizer
 from asterism.train.recipe import Recipe
 from asterism.train.start import pretrain, resume

@@ -12,7 +12,7 @@ from asterism.methods import create_method
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
 from asterism.nn.fingerprint import encoder_fingerprint
-from asterism.nn.pixels import pixel_patches
+from asterism.nn.pixel_baseline import pixel_patches
 from asterism.nn.weights.load import load_encoder
 from tests.concept_samples import concept_encoder
 from tests.evals.samples import small_encoder

@@ -12,7 +12,7 @@ from asterism.methods.mae import Mae, MaeConfig
 from asterism.nn.backbone import Backbone, BackboneConfig, build_backbone, rebuild_backbone
 from asterism.nn.encoder import Encoder
 from asterism.nn.initialisation import Init, choose_init
-from asterism.ops.spread import effective_rank
+from asterism.ops.effective_rank import effective_rank
 
 SMALL: dict[str, Any] = {"image_size": 32, "patch_size": 4, "dim": 96, "depth": 3}
 

@@ -4,7 +4,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asterism.nn import neighbour_lists
-from asterism.nn.memory import Memory
+from asterism.nn.memory_bank import Memory
 from asterism.nn.neighbour_lists import NeighbourLists
 from asterism.ops.prototypes import nearest_rows
 from asterism.ops.random import generator

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 import asterism
 from asterism.errors import UserError
+from asterism.extras.detection.detect import Detect
 from asterism.finetuning.classification.probe import Probe, ProbeConfig
-from asterism.finetuning.detection.detect import Detect
 from asterism.finetuning.model import FinetunedModel
 from asterism.finetuning.segmentation.segment import Segment
 from asterism.finetuning.task import Task
 from asterism.nn.graph import Graph
-from tests.finetuning.detection.drawn import HEADS as DETECTORS
-from tests.finetuning.detection.drawn import detector
+from tests.extras.detection.drawn import HEADS as DETECTORS
+from tests.extras.detection.drawn import detector
 from tests.finetuning.segmentation.tiny_heads import SMALL as SEGMENTERS
 from tests.finetuning.segmentation.tiny_heads import segment
 from tests.finetuning.tiny import BACKBONE, SWIN, start

@@ -9,7 +9,7 @@ from PIL import Image
 from asterism import api
 from asterism.errors import UserError
 from asterism.nn.encoder import Encoder
-from asterism.nn.pixels import pixel_encoder
+from asterism.nn.pixel_baseline import pixel_encoder
 from tests.evals.samples import small_encoder, write_colours
 
 

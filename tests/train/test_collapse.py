@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from asterism.ops.spread import SpreadWindow, effective_rank
+from asterism.ops.effective_rank import SpreadWindow, effective_rank
 from asterism.train.collapse import CollapseWatch
 from asterism.train.start import pretrain
 from tests.train.tiny import METHODS, tiny_recipe

@@ -9,7 +9,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from asterism.train.building import build_method
 from asterism.train.cost import noise
-from asterism.train.memory import estimate_memory
+from asterism.train.memory_estimate import estimate_memory
 from asterism.train.optim import build_optimizer
 from asterism.train.recipe import Recipe
 from asterism.types import Progress

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from asterism.aligning import start as aligning
-from asterism.aligning.learner import Aligning
-from asterism.aligning.recipe import load_align_recipe
+from asterism.extras.words import start as aligning
+from asterism.extras.words.learner import Aligning
+from asterism.extras.words.recipe import load_align_recipe
 from asterism.finetuning import start as finetuning
 from asterism.finetuning.learner import FineTuned
 from asterism.methods.dino import Dino
@@ -22,7 +22,7 @@ from asterism.train.metrics import read_metrics
 from asterism.train.monitor import LoggingConfig, Monitor
 from asterism.types import Losses
 from tests import distributed
-from tests.aligning.tiny import SETTINGS, captions, encoder_file
+from tests.extras.words.tiny import SETTINGS, captions, encoder_file
 from tests.finetuning.tiny import coloured_folder, tiny
 from tests.train.tiny import tiny_recipe
 

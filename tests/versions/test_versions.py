@@ -13,8 +13,8 @@ import torch
 import asterism
 from asterism.errors import UserError
 from asterism.evals.result import read_results
+from asterism.extras.words.aligned import AlignedEncoder
 from asterism.index.read import open_index
-from asterism.nn.aligned import AlignedEncoder
 from asterism.nn.fingerprint import encoder_fingerprint
 from asterism.train.run import Run
 

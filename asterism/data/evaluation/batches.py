@@ -13,7 +13,7 @@ from asterism.data.reading import Entry, read_batches
 from asterism.data.sources.source import Source
 from asterism.errors import UserError
 from asterism.images.bad_image import BadImage
-from asterism.images.square import center_square, usual_resize
+from asterism.images.centre_crop import center_square, usual_resize
 
 
 @dataclass(frozen=True)

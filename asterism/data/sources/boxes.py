@@ -24,7 +24,7 @@ from asterism.data.sources.source import Sample, Source
 from asterism.data.sources.wrapped import Wrapped
 from asterism.errors import UserError
 from asterism.images.bad_image import BadImage
-from asterism.images.square import center_square
+from asterism.images.centre_crop import center_square
 from asterism.inputs import read_json, user_path
 
 FILE_NAME = "boxes.json"

@@ -7,7 +7,7 @@ from pydantic import model_validator
 from asterism.data import Source
 from asterism.evals.base import ProtocolConfig
 from asterism.features.extract import Extracted, Feature, extract_pooled
-from asterism.images.square import usual_resize
+from asterism.images.centre_crop import usual_resize
 from asterism.nn.encoder import Encoder
 from asterism.nn.few_patches import seeing
 from asterism.ranges import AtLeastOne, Count

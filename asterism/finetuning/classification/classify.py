@@ -53,7 +53,7 @@ from asterism.finetuning.task import (
     check_classes,
     chosen_head,
 )
-from asterism.images.square import center_square, usual_resize
+from asterism.images.centre_crop import center_square, usual_resize
 from asterism.ops import collectives
 from asterism.ranges import ShareBelowOne
 from asterism.types import Losses, Progress

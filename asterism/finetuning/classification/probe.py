@@ -25,7 +25,7 @@ from asterism.evals.probes.heads import linear_layer
 from asterism.finetuning.classification.classify import Accuracy, Classes, Classify, Label
 from asterism.finetuning.classification.timm_images import AugmentationConfig, TimmImages
 from asterism.finetuning.task import LinearClassifier, Metric, Start, Task, TaskBatch, TaskConfig
-from asterism.images.square import center_square, usual_resize
+from asterism.images.centre_crop import center_square, usual_resize
 from asterism.nn.linear_features import (
     LinearFeature,
     chosen_feature,

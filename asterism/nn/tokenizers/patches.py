@@ -15,7 +15,7 @@ from asterism.nn.positions import Grid
 from asterism.nn.reconstruction import ConceptDecoder, PixelReconstruction
 from asterism.nn.tokenizers.base import Tokenizer
 from asterism.nn.tokenizers.codebook import Codebook
-from asterism.ops.pixels import normalise
+from asterism.ops.normalise import normalise
 
 
 class PatchCodes(nn.Module):

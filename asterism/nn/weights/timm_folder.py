@@ -13,7 +13,7 @@ from jaxtyping import Float
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from asterism.images.square import usual_resize
+from asterism.images.centre_crop import usual_resize
 from asterism.nn.backbone import Backbone
 from asterism.nn.encoder import Encoder
 from asterism.nn.rope_vit import RopeViT

@@ -12,9 +12,9 @@ from jaxtyping import Float
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from asterism.extras.words.aligned import AlignedEncoder
 from asterism.finetuning.model import FinetunedModel
-from asterism.images.square import usual_resize
-from asterism.nn.aligned import AlignedEncoder
+from asterism.images.centre_crop import usual_resize
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
 from asterism.nn.localization import Localization

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from asterism.aligning.run import open_aligned
 from asterism.evals.result import Result, read_results
+from asterism.extras.words.run import open_aligned
 from asterism.finetuning.model import FinetunedModel
 from asterism.finetuning.run import open_finetuned
 from asterism.finetuning.task import Task

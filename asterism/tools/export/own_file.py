@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
+from asterism.extras.words.aligned import ALIGNMENT_NAME, AlignedEncoder, alignment_file, load_aligned
 from asterism.finetuning.model import FinetunedModel, load_model, model_file, save_model
 from asterism.finetuning.run import MODEL_NAME
-from asterism.nn.aligned import ALIGNMENT_NAME, AlignedEncoder, alignment_file, load_aligned
 from asterism.nn.concepts import concepts_file
 from asterism.nn.encoder import FILE_NAME, Encoder
 from asterism.nn.weights.load import load_encoder

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from asterism.extras.words.aligned import AlignedEncoder
 from asterism.finetuning.model import FinetunedModel
-from asterism.nn.aligned import AlignedEncoder
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
 from asterism.nn.weights.timm_folder import (

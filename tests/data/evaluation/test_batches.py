@@ -7,7 +7,7 @@ from PIL import Image
 
 from asterism.data import evaluation_batches, open_source
 from asterism.errors import UserError
-from asterism.images.square import center_square, usual_resize
+from asterism.images.centre_crop import center_square, usual_resize
 from tests.data.pictures import picture
 from tests.data.sample_sources import Numbered
 

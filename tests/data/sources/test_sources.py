@@ -19,19 +19,13 @@ from PIL import Image
 
 import asterism.data.sources as package
 from asterism.data.sources.boxes import with_boxes
-from asterism.data.sources.captioned import Captioned, Texts
 from asterism.data.sources.davis import open_davis
 from asterism.data.sources.folder import open_folder
-from asterism.data.sources.imagenet9 import VARIATIONS, SceneVariation, open_imagenet9
 from asterism.data.sources.joined import Joined
-from asterism.data.sources.landmarks import Landmarks
 from asterism.data.sources.listed_images import ListedImages
 from asterism.data.sources.named import Named
-from asterism.data.sources.objects.scenes import SceneObjects
-from asterism.data.sources.objects.source import AnnotatedImage, AnnotatedImages, Objects, RelabelledObjects
 from asterism.data.sources.relabelled import Relabelled
 from asterism.data.sources.scenes import Scenes
-from asterism.data.sources.scenes.pairs import PairedScenes
 from asterism.data.sources.segmented import SegmentedScenes, SegmentedSubset
 from asterism.data.sources.segmented_layouts import open_segmented
 from asterism.data.sources.shards import open_shards
@@ -40,6 +34,12 @@ from asterism.data.sources.stamp import stamp
 from asterism.data.sources.subset import Subset
 from asterism.data.sources.videos import SceneFrames, first_videos
 from asterism.data.sources.wrapped import Wrapped
+from asterism.extras.detection.sources.scenes import SceneObjects
+from asterism.extras.detection.sources.source import AnnotatedImage, AnnotatedImages, Objects, RelabelledObjects
+from asterism.extras.papers.imagenet9 import VARIATIONS, SceneVariation, open_imagenet9
+from asterism.extras.papers.landmarks import Landmarks
+from asterism.extras.words.sources.captioned import Captioned, Texts
+from asterism.extras.words.sources.scene_pairs import PairedScenes
 from tests.data.pictures import encoded, picture, write, write_classes
 
 

@@ -9,7 +9,7 @@ from asterism.data.evaluation.labelled import DataChoice, labels_of
 from asterism.errors import UserError
 from asterism.evals.linear import Linear, LinearConfig
 from asterism.evals.settings.few_labels import FewLabelsConfig, labelled_part, listed_places
-from asterism.nn.pixels import pixel_encoder
+from asterism.nn.pixel_baseline import pixel_encoder
 from tests.evals.samples import write_colours
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from asterism.methods.sop import Draws, Sop
-from asterism.nn.memory import Memory
+from asterism.nn.memory_bank import Memory
 from asterism.types import Losses, Progress
 from tests.golden.trajectories.compared import Compared
 from tests.golden.trajectories.steps import Step, train

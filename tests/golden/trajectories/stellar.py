@@ -20,7 +20,7 @@ from asterism.nn.reconstruction import ReconstructionConfig
 from asterism.nn.vocabulary import VocabularyConfig
 from asterism.ops.concept_alignment import Alignment, AlignmentConfig, align_concepts
 from asterism.ops.masking import Focus, MaskDraw, focus_noise
-from asterism.ops.pixels import normalise
+from asterism.ops.normalise import normalise
 from asterism.train.optim import OptimConfig, clip_gradients
 from asterism.types import Batch, Losses, Progress
 from tests.golden.trajectories.compared import Compared

@@ -1,0 +1,182 @@
+"""Alignment as a job of the training loop: cached pairs in, a probe in the space of texts out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from rich.console import RenderableType
+from rich.table import Table
+from safetensors import SafetensorError
+
+from asterism.errors import UserError, reason_of
+from asterism.extras.words.aligned import Alignment, backbone_fingerprint, save_alignment
+from asterism.extras.words.learner import Aligning
+from asterism.extras.words.pair_scores import recall
+from asterism.extras.words.pairs import PairBatch, Pairs, batches
+from asterism.extras.words.recipe import AlignRecipe
+from asterism.extras.words.run import AlignedRun
+from asterism.extras.words.sources.captioned import Captioned
+from asterism.files import write_text
+from asterism.images.bad_image import BadImage
+from asterism.nn.encoder import Encoder
+from asterism.nn.learner import trained_parameters
+from asterism.ops.collectives import rank
+from asterism.train.checkpoint import Facts, State
+from asterism.train.job import Job, timed
+from asterism.train.optim import build_optimizer, set_schedules
+from asterism.types import Progress
+
+_KS = (1, 5, 10)
+_MOST_MEASUREMENTS = 20  # in a run
+_MEASURED = 2000  # held-out images at most
+
+
+class AlignmentJob(Job[PairBatch]):
+    """A resolved recipe, the frozen encoder, what is trained, and its cached pairs."""
+
+    verb = "align"
+
+    def __init__(
+        self,
+        recipe: AlignRecipe,
+        source: Captioned,
+        encoder: Encoder,
+        alignment: Alignment,
+        pairs: Pairs,
+        held_out: Pairs | None,
+        run: AlignedRun,
+        unreadable: Sequence[BadImage] = (),
+    ) -> None:
+        self.recipe, self.source, self.encoder = recipe, source, encoder
+        self.run: AlignedRun = run
+        self.learner = self.model = Aligning(alignment, recipe.loss)
+        self.pairs, self.held_out = pairs, held_out
+        self.trainer, self.checkpoint, self.logging = recipe.trainer, recipe.checkpoint, recipe.monitor
+        self.clipping = recipe.optim
+        self.images, self.workers = len(pairs), 0
+        self._unreadable = unreadable
+        if held_out is not None and rank() == 0:
+            self.measurement = _HeldOut(self)
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        return build_optimizer(self.learner, self.recipe.optim)
+
+    def set_schedules(self, optimizer: torch.optim.Optimizer, progress: Progress) -> float:
+        return set_schedules(optimizer, self.recipe.optim, progress, self.batch_size)
+
+    def batches(self, start: int, fabric: Fabric) -> Iterator[tuple[PairBatch, float]]:
+        made = batches(
+            self.pairs,
+            batch_size=self.batch_size,
+            seed=self.trainer.seed,
+            start=start,
+            steps=self.steps,
+            rank=fabric.global_rank,
+            world=fabric.world_size,
+        )
+        for batch, waited in timed(made):
+            yield batch.to(fabric.device), waited
+
+    def facts(self) -> Facts:
+        return Facts(
+            steps=self.steps,
+            images=len(self.source),
+            batch_size=self.batch_size,
+            data=self.source.fingerprint,
+            recipe=self.recipe.model_dump(mode="json"),
+            frozen_encoders=fingerprints(self.encoder, self.model.alignment),
+        )
+
+    def saved(self, state: State) -> None:
+        """The encoder is written once, the alignment after every checkpoint."""
+        alignment = self.model.alignment
+        path = self.run.alignment
+        try:
+            if not self.run.weights.is_file():
+                self.encoder.save(self.run.weights)
+            save_alignment(alignment, self.encoder, path, state.step)
+            if self._unreadable:
+                lines = [json.dumps({"key": bad.key, "reason": bad.reason}) for bad in self._unreadable]
+                write_text(self.run.path / "bad_images.jsonl", "\n".join(lines) + "\n")
+        except (OSError, SafetensorError) as error:
+            raise UserError(
+                f"cannot write {path}: {reason_of(error)}; the checkpoint of step {state.step} is complete"
+            ) from None
+
+    def describe(self, fabric: Fabric) -> RenderableType:
+        recipe = self.recipe
+        held_out = "" if self.held_out is None else f", {len(self.held_out):,} held out"
+        table = Table.grid(padding=(0, 2))
+        table.add_row("encoder", f"{recipe.source.path}, frozen; its {recipe.probe.tokens} tokens are cached")
+        text = self.model.alignment.text
+        table.add_row("text", f"{recipe.text.name} ({'frozen' if text.frozen else 'trained'}), {text.dim} channels")
+        table.add_row("parameters", f"{trained_parameters(self.learner) / 1e6:.1f} M trained")
+        sentences = len(self.pairs.sentences.sentences)
+        table.add_row("data", f"{recipe.data.path}, {self.images:,} images{held_out}, {sentences:,} sentences")
+        epochs = self.steps / self.steps_per_epoch
+        table.add_row("length", f"{self.steps:,} steps of {self.batch_size} pairs ({epochs:.1f} epochs)")
+        table.add_row("loss", f"{recipe.loss.name}, learning rate {recipe.optim.peak_lr(self.batch_size):.3g}")
+        table.add_row("device", f"{fabric.world_size} × {fabric.device.type}, precision {self.trainer.precision}")
+        return table
+
+    def advice(self, device: torch.device) -> str:
+        more = "a GPU" if device.type == "cpu" else "more devices (trainer.devices)"
+        return (
+            f"To shorten it: fewer steps (trainer.steps, now {self.steps:,}), a time limit (trainer.minutes=30), a "
+            f"smaller text tower (text.depth, text.dim), fewer tokens (probe.tokens=class), or {more}"
+        )
+
+    def verdict(self, records: Sequence[Mapping[str, Any]]) -> str | None:
+        values = [record for record in records if "held_out/text_to_image_r1" in record]
+        if not values or self.held_out is None:
+            return None
+        last = values[-1]
+        images = min(len(self.held_out), _MEASURED)
+        return (
+            f"Among {images:,} held-out images, the right one is first for {last['held_out/text_to_image_r1']:.1f} % "
+            f"of the sentences (chance {100 / images:.2g} %), and a right sentence for "
+            f"{last['held_out/image_to_text_r1']:.1f} % of the images"
+        )
+
+
+def fingerprints(encoder: Encoder, alignment: Alignment) -> dict[str, str]:
+    """Of what a resumed run needs and checkpoints do not contain."""
+    found = {"source.path": backbone_fingerprint(encoder)}
+    if alignment.text.frozen:
+        found["text.name"] = alignment.text.fingerprint
+    return found
+
+
+class _HeldOut:
+    """Recall among held-out images and their sentences, on the first process."""
+
+    def __init__(self, job: AlignmentJob) -> None:
+        assert job.held_out is not None
+        self._job = job
+        self._every = max(1, job.steps_per_epoch, -(-job.steps // _MOST_MEASUREMENTS))
+
+    def is_due(self, step: int) -> bool:
+        return step % self._every == 0 or step == self._job.steps
+
+    def measure(self, step: int) -> dict[str, float]:
+        assert self._job.held_out is not None
+        pairs = self._job.held_out
+        device = next(self._job.learner.parameters()).device
+        self._job.learner.eval()
+        images, texts = self._job.model.vectors(pairs, device)
+        self._job.learner.train()
+        matches = pairs.matches()
+        if len(images) > _MEASURED:
+            images = images[:_MEASURED]
+            matches = matches[matches[:, 0] < _MEASURED]
+            kept, renumbered = torch.unique(matches[:, 1], return_inverse=True)
+            texts, matches = texts[kept.to(device)], torch.stack([matches[:, 0], renumbered], dim=1)
+        to_image, to_text = recall(texts, images, matches.flip(1), _KS), recall(images, texts, matches, _KS)
+        return {
+            **{f"held_out/text_to_image_r{k}": value for k, value in to_image.items()},
+            **{f"held_out/image_to_text_r{k}": value for k, value in to_text.items()},
+        }

@@ -1,0 +1,44 @@
+"""The folder of an aligned run: as in pretraining, with the frozen encoder and what was aligned with text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from asterism.config import read_yaml
+from asterism.errors import UserError
+from asterism.extras.words.aligned import ALIGNMENT_NAME
+from asterism.extras.words.recipe import AlignRecipe
+from asterism.train.run import Run, is_aligned, open_run
+
+
+class AlignedRun(Run):
+    """`encoder.safetensors` is the frozen encoder, and `alignment.safetensors` the probe and our own text tower."""
+
+    @property
+    def alignment(self) -> Path:
+        return self.path / ALIGNMENT_NAME
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self.align_recipe.model_dump(mode="json")
+
+    @property
+    def align_recipe(self) -> AlignRecipe:
+        """The resolved recipe."""
+        path = self.path / "config.yaml"
+        try:
+            recipe = AlignRecipe.parse(read_yaml(path))
+        except UserError as error:
+            raise UserError(f"{path} does not fit this version of Asterism: {error}") from None
+        if recipe.trainer.steps is None or recipe.trainer.batch_size == "auto" or recipe.probe.tokens == "auto":
+            raise UserError(f"{path} lacks trainer.steps, trainer.batch_size or probe.tokens; restore them")
+        return recipe
+
+
+def open_aligned(path: Path | str) -> AlignedRun:
+    """Open an existing aligned run; the error says what is missing."""
+    run = open_run(path)
+    if not is_aligned(run.path):
+        raise UserError(f"{run.path} is not a run of `asterism align`; align it first: asterism align {run.path}")
+    return AlignedRun(run.path)

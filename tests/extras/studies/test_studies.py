@@ -1,0 +1,56 @@
+"""Every shipped study can be read, and its recipes, settings, protocols and values exist."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from asterism.extras.studies.checks import check_settings
+from asterism.extras.studies.plan import Place, plan_trials
+from asterism.extras.studies.study import load_study, study_folder, study_names
+from asterism.tools.choices import entries
+from asterism.train.recipe import read_yaml
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_everything_in_a_study_exists(name: str) -> None:
+    study = load_study(name)
+    trials = plan_trials(study, Place(Path("nowhere")), data=None if _has_data(name) else "images/")
+    recipes = check_settings(study, trials)
+    assert set(recipes) == {run for run, config in study.runs.items() if config.recipe}
+    assert len({trial.name for trial in trials}) == len(trials)
+    for trial in trials:
+        if trial.recipe and trial.budget and not trial.budget.is_measured:
+            trial.budget.overrides(recipes[trial.run])
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_its_header_has_the_command_and_the_expected_result(name: str) -> None:
+    lines = (study_folder() / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    header = [line for line in lines if line.startswith("#")]
+    assert lines[: len(header)] == header
+    assert f"asterism compare {name} --out studies/{name}" in header[1] + header[2]
+    for word in ("expected", "command"):
+        assert sum(line.startswith(f"# {word}:") for line in header) == 1, word
+
+
+def test_published_ablations_of_sop_have_300_epochs_without_small_views() -> None:
+    names = [name for name in study_names() if name.startswith("sop-") and name.endswith("-imagenet")]
+    ablations = [name for name in names if load_study(name).epochs == (300.0,)]
+    assert len(ablations) >= 10
+    for name in ablations:
+        study = load_study(name)
+        for recipe in check_settings(study, plan_trials(study, Place(Path("nowhere")))).values():
+            assert recipe.method.model_dump()["local_views"] == 0
+
+
+def test_studies_are_listed_with_their_first_line() -> None:
+    assert set(entries("studies")) == set(study_names())
+    assert entries("studies", "sop-count-imagenet")["sop-count-imagenet"].startswith("SOP: number of prototypes")
+
+
+def _has_data(name: str) -> bool:
+    """Whether its recipes specify their images; those for COCO do not."""
+    recipes = [run.get("recipe") for run in read_yaml(study_folder() / f"{name}.yaml")["runs"].values()]
+    return "cribo-coco-vits16" not in recipes

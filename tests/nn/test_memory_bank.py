@@ -1,0 +1,86 @@
+import torch
+from torch import Tensor
+
+from asterism.nn.memory_bank import Memory
+from asterism.ops.random import generator
+from tests import distributed
+
+
+def rows(start: int, count: int) -> Tensor:
+    """Recognisable rows: row i is (i, i)."""
+    return torch.arange(start, start + count, dtype=torch.float32)[:, None].expand(-1, 2)
+
+
+def test_starts_with_random_unit_vectors() -> None:
+    memory = Memory(50, 8)
+    torch.testing.assert_close(memory.rows.norm(dim=1), torch.ones(50))
+    assert memory.rows.mean(dim=0).abs().max() < 0.3
+    assert int(memory.filled) == 0
+
+
+def test_batches_of_any_size_equal_a_bounded_list() -> None:
+    memory, slow, pointer, seen = Memory(7, 2), Memory(7, 2).rows, 0, 0
+    slow = memory.rows.clone()
+    for count in [3, 3, 3, 1, 7, 0, 6, 20, 2, 14]:
+        batch = rows(seen, count)
+        changed = memory.push(batch)
+        written = set()
+        for row in batch:
+            slow[pointer] = row
+            written.add(pointer)
+            pointer = (pointer + 1) % 7
+        seen += count
+        assert torch.equal(memory.rows, slow)
+        assert int(memory.pointer) == pointer
+        assert int(memory.filled) == min(7, seen)
+        assert set(changed.tolist()) == written
+        assert len(changed) == len(written)
+
+
+def test_micro_batches_enter_together_in_the_order_of_their_keys() -> None:
+    memory = Memory(10, 2)
+    before = memory.rows.clone()
+    memory.collect(rows(0, 2), torch.tensor([30, -5]))
+    memory.collect(rows(2, 3), torch.tensor([7, 50, 1]))
+    assert torch.equal(memory.rows, before)
+    memory.store()
+    assert memory.rows[:5, 0].tolist() == [1, 4, 2, 0, 3]
+    assert int(memory.filled) == 5
+
+
+def test_state_survives_a_checkpoint() -> None:
+    memory, other = Memory(5, 2), Memory(5, 2)
+    memory.push(rows(0, 8))
+    other.load_state_dict(memory.state_dict())
+    memory.push(rows(8, 1))
+    other.push(rows(8, 1))
+    assert torch.equal(memory.rows, other.rows)
+    assert set(memory.state_dict()) == {"rows", "pointer", "filled"}
+
+
+def test_samples_without_replacement_from_the_generator() -> None:
+    memory = Memory(20, 2)
+    first, again, other = (memory.sample(15, generator(key)) for key in (1, 1, 2))
+    assert first.unique().numel() == 15
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    counts = torch.stack([memory.sample(5, generator(key)) for key in range(2000)]).flatten().bincount(minlength=20)
+    assert (counts - 500).abs().max() < 5 * (2000 * 0.25 * 0.75) ** 0.5
+
+
+def _store_in_parts(shares: list[list[int]]) -> Tensor:
+    torch.manual_seed(0)
+    memory = Memory(11, 2)
+    from asterism.ops.collectives import rank
+
+    for step in range(3):
+        mine = torch.tensor(shares[rank()]) + 10 * step
+        memory.collect(mine[:, None].float().expand(-1, 2), mine * 7919 % 101)
+        memory.store()
+    return torch.cat([memory.rows.flatten(), memory.pointer[None].float(), memory.filled[None].float()])
+
+
+def test_processes_with_uneven_shares_store_the_same_as_one_process() -> None:
+    first, second = distributed.run(_store_in_parts, [[3, 0, 4], [2, 1]])
+    assert torch.equal(first, second)
+    torch.testing.assert_close(first, _store_in_parts([[0, 1, 2, 3, 4]]))
