@@ -13,14 +13,14 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from asterism.extras.words.aligned import AlignedEncoder
 from asterism.features.cache import stored
 from asterism.features.rows import Block, Stored
 from asterism.index.read import Index
 from asterism.nn.fingerprint import encoder_fingerprint
+from asterism.nn.text_encoder import TextEncoder
 
 
-def mapped_index(index: Index, text_encoder: AlignedEncoder | None = None) -> Stored:
+def mapped_index(index: Index, text_encoder: TextEncoder | None = None) -> Stored:
     """`vectors` [n, d] of all images and, if the model has them, `concepts` [n · r, d]; all of unit length.
 
     With an encoder that is aligned with text, also `aligned` [n, e], in the space of its texts.

@@ -16,17 +16,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asterism.errors import MissingExtra, UserError, reason_of
-from asterism.extras.words.aligned import AlignedEncoder
 from asterism.inputs import parse_json
 from asterism.nn.encoder import Encoder
 from asterism.nn.fingerprint import encoder_fingerprint
+from asterism.nn.text_encoder import TextEncoder
 from asterism.types import Features
 
 FORMAT = 1  # of the columns and their metadata; older files have none, and the same columns
 _LARGEST_SIDE = 1 << 24  # of one axis of a row
 _BYTES = 16 << 20  # of a column in memory at a time
-# Columns, by the tokens of a probe (`asterism.extras.words.attention_pooling.TokenChoice`) that they contain.
-_COLUMNS = {"sparse": {"sparse"}, "embedding": {"class"}, "patches": {"patches", "mean-patch"}}
+_COLUMNS = {"sparse": "sparse", "cls": "embedding", "patches": "patches"}  # by the field of `Features` that they hold
 _OWN_COLUMNS = ("key", "label", "embedding", "sparse", "where", "aligned", "patches")
 
 
@@ -88,15 +87,14 @@ class Index:
             )
         return self._parts("sparse")
 
-    def aligned(self, encoder: AlignedEncoder) -> Iterator[Float[Tensor, "n 1 e"]]:
+    def aligned(self, encoder: TextEncoder) -> Iterator[Float[Tensor, "n 1 e"]]:
         """One vector per image in the space of texts, in parts.
 
         A file of the aligned model has them. One of the encoder that was aligned has the tokens that the probe reads.
         """
         if "aligned" in self._file.shapes:
             return (part[:, None] for part in self._parts("aligned"))
-        choice = encoder.alignment.tokens
-        needed = [column for column, used in _COLUMNS.items() if used & set(choice.split("+"))]
+        needed = [column for field, column in _COLUMNS.items() if field in encoder.aligned_from]
         missing = [column for column in needed if column not in self._file.shapes]
         if missing:
             raise UserError(
@@ -106,8 +104,8 @@ class Index:
         return self._pooled(encoder, needed)
 
     @torch.no_grad()
-    def _pooled(self, encoder: AlignedEncoder, columns: Sequence[str]) -> Iterator[Float[Tensor, "n 1 e"]]:
-        place = encoder.alignment.bias.device
+    def _pooled(self, encoder: TextEncoder, columns: Sequence[str]) -> Iterator[Float[Tensor, "n 1 e"]]:
+        place = next(encoder.parameters()).device
         size = min(max(1, _BYTES // (4 * int(np.prod(self._file.shapes[name])))) for name in columns)
         for parts in zip(*(self._parts(name, size) for name in columns), strict=True):
             found = dict(zip(columns, (part.to(place) for part in parts), strict=True))
@@ -116,7 +114,7 @@ class Index:
             cls = given if given.ndim == 2 else given[:, 0]
             patches = found.get("patches", cls[:, None])
             features = Features(cls, patches, (1, patches.shape[1]), sparse=found.get("sparse"))
-            yield encoder.alignment.images(features).cpu()[:, None]
+            yield encoder.align(features).cpu()[:, None]
 
     def patches(self) -> Iterator[Float[Tensor, "n p d"]]:
         """The patch tokens of each image, in parts."""
@@ -152,7 +150,7 @@ class Index:
         made_with = self.facts.get("encoder")
         if made_with == encoder_fingerprint(encoder):
             return
-        if isinstance(encoder, AlignedEncoder) and made_with == encoder_fingerprint(encoder.frozen()):
+        if isinstance(encoder, TextEncoder) and made_with == encoder_fingerprint(encoder.frozen()):
             return  # the encoder that was aligned: its vectors are the same
         step = "" if self.facts.get("step") is None else f" at step {self.facts['step']}"
         raise UserError(

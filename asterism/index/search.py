@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from asterism.extras.words.aligned import AlignedEncoder
 from asterism.index.read import Index
+from asterism.nn.text_encoder import TextEncoder
 from asterism.ops.concept_search import Matches, merge, nearest_by_concept, no_matches
 
 
@@ -18,7 +18,7 @@ def nearest_images(index: Index, queries: Float[Tensor, "q d"], k: int, without:
     return _nearest(index, index.vectors(), queries, k, without)
 
 
-def nearest_to_texts(index: Index, encoder: AlignedEncoder, texts: Float[Tensor, "q e"], k: int) -> Matches:
+def nearest_to_texts(index: Index, encoder: TextEncoder, texts: Float[Tensor, "q e"], k: int) -> Matches:
     """The k images most similar to each text."""
     return _nearest(index, index.aligned(encoder), texts, k, ())
 

@@ -70,12 +70,15 @@ class Encoder(nn.Module):
         An encoder with further outputs, such as the scores of a classifier, adds them here.
         """
         features = self(pixels)
-        outputs = {name: getattr(features, name) for name in ("cls", "patches", "sparse", "where")}
+        outputs = {name: getattr(features, name) for name in ("cls", "patches", "sparse", "where", "aligned")}
         return {name: output for name, output in outputs.items() if output is not None}
 
     def set_backbone(self, backbone: Backbone) -> None:
         """Put another backbone in the place of its own, which it must equal: see `asterism.nn.graph`."""
         self.backbone = backbone
+
+    def keep_named_outputs(self) -> None:
+        """Drop what `named_outputs` does not need, from a copy that is recorded: see `asterism.nn.graph`."""
 
     @torch.no_grad()
     def encode(self, images: Pictures) -> Features:

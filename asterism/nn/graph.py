@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from asterism.extras.words.aligned import AlignedEncoder
 from asterism.nn.backbone import Backbone
 from asterism.nn.encoder import Encoder
 from asterism.nn.positions import Grid
@@ -49,9 +48,7 @@ class Graph(nn.Module):
         self.canvas = encoder.canvas  # height and width up to which images may have any size; None: see `any_size`
         self.any_size = self.canvas is None and _takes_any_size(encoder.backbone)  # in multiples of the patch size
         self.encoder: Any = copy.deepcopy(encoder).requires_grad_(False).eval().to(dtype)
-        if isinstance(encoder, AlignedEncoder):
-            recorded: Any = self.encoder
-            recorded.alignment.text = nn.Identity()  # images enter the graph, sentences do not
+        self.encoder.keep_named_outputs()
         self.encoder.set_backbone(_recordable(self.encoder.backbone, encoder.backbone, self.only_size))
         if self.any_size:
             _replace_pools(self.encoder)

@@ -10,8 +10,6 @@ from pathlib import Path
 import torch
 
 from asterism.errors import UserError
-from asterism.extras.words.aligned import AlignedEncoder, needs_text
-from asterism.extras.words.named_concepts import word_maps
 from asterism.files import filling
 from asterism.images.centre_crop import center_square
 from asterism.images.pictures import Picture, batch_of
@@ -20,6 +18,7 @@ from asterism.index.images import IndexedImages, open_images
 from asterism.index.read import Index, open_index
 from asterism.index.search import nearest_concepts
 from asterism.nn.concepts import ConceptEncoder
+from asterism.nn.text_encoder import TextEncoder, needs_text
 from asterism.tools.output_folder import image_names
 from asterism.types import Features
 from asterism.viz import concepts as draw
@@ -148,9 +147,9 @@ def _drawn(encoder: ConceptEncoder, image: Picture, collection: Collection | Non
     return _Drawn(overview, draw.taken_apart(features.where, large)[0], nearest, missing, found)
 
 
-def word_tiles(encoder: AlignedEncoder, features: Features, images: Pictures, words: Sequence[str]) -> list[list[Tile]]:
+def word_tiles(encoder: TextEncoder, features: Features, images: Pictures, words: Sequence[str]) -> list[list[Tile]]:
     """For each image, a heat map of every word, with the concepts that mean it most."""
-    maps = word_maps(encoder, features, words)
+    maps = encoder.word_maps(features, words)
     tiles = []
     for image in range(len(images)):
         own = []

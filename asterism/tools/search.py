@@ -13,12 +13,12 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from asterism.errors import UserError
-from asterism.extras.words.aligned import needs_text
 from asterism.images.pictures import read_picture
 from asterism.index.images import open_images
 from asterism.index.read import Index, open_index
 from asterism.index.search import nearest_images, nearest_to_texts
 from asterism.nn.encoder import Encoder
+from asterism.nn.text_encoder import needs_text
 from asterism.ops.concept_search import Matches
 from asterism.tools.contact_sheet import SUFFIXES, SheetPicture, write_sheet, written_picture
 

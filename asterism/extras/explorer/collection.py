@@ -15,7 +15,6 @@ from torch.nn.functional import normalize
 from asterism.data import EvaluationBatch, Source
 from asterism.data.sources.folder import Folder
 from asterism.errors import UserError
-from asterism.extras.words.aligned import AlignedEncoder
 from asterism.features.cache import stored
 from asterism.features.encoding import Workers, cropped_blocks
 from asterism.features.extract import nothing_readable, origin
@@ -24,6 +23,7 @@ from asterism.index.images import IndexedImages, open_images
 from asterism.index.mapped import mapped_index
 from asterism.index.read import Index, open_index
 from asterism.nn.encoder import Encoder
+from asterism.nn.text_encoder import TextEncoder
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def collection_of_index(path: Path, data: str | None, encoder: Encoder) -> Colle
     labels, classes = index.labels(), index.facts.get("classes")
     if labels is not None and (not isinstance(classes, list) or max(labels) >= len(classes)):
         classes = [str(number) for number in range(max(labels) + 1)]
-    found = mapped_index(index, encoder if isinstance(encoder, AlignedEncoder) else None)
+    found = mapped_index(index, encoder if isinstance(encoder, TextEncoder) else None)
     return _collection(
         str(index.facts.get("data")), found, images, images.source, labels, classes, index.columns(), index
     )

@@ -15,11 +15,10 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from asterism.errors import UserError
-from asterism.extras.words.aligned import AlignedEncoder
-from asterism.extras.words.named_concepts import word_maps
 from asterism.images.centre_crop import center_square
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
+from asterism.nn.text_encoder import TextEncoder
 from asterism.types import Features
 from asterism.viz.affinity import looked_at
 
@@ -60,7 +59,7 @@ class ExploredModel:
 
     @property
     def reads_text(self) -> bool:
-        return isinstance(self.encoder, AlignedEncoder)
+        return isinstance(self.encoder, TextEncoder)
 
     @cached_property
     def grid(self) -> tuple[int, int]:
@@ -127,7 +126,7 @@ class ExploredModel:
     def text_vectors(self, texts: list[str]) -> Float[Tensor, "n e"]:
         """Unit vectors of sentences, in the space of the collection's `aligned`."""
         encoder = self.encoder
-        if not isinstance(encoder, AlignedEncoder):
+        if not isinstance(encoder, TextEncoder):
             raise UserError(f"{self.name} is not aligned with text, so it cannot be asked with sentences")
         with self._lock, torch.no_grad():
             return encoder.encode_text(texts).float().cpu()
@@ -135,16 +134,16 @@ class ExploredModel:
     def concept_names(self, features: Features, names: list[str]) -> list[str] | None:
         """The name that is nearest to each concept; None if the model does not compare concepts with text."""
         encoder = self.encoder
-        if not isinstance(encoder, AlignedEncoder) or not encoder.alignment.tokens.startswith("sparse"):
+        if not isinstance(encoder, TextEncoder) or "sparse" not in encoder.aligned_from:
             return None
         assert features.sparse is not None
         assert features.where is not None
         cls, patches, sparse, where = (
-            tensor.to(encoder.alignment.bias.device)
+            tensor.to(next(encoder.parameters()).device)
             for tensor in (features.cls, features.patches, features.sparse, features.where)
         )
         with self._lock:
-            similarity = word_maps(encoder, Features(cls, patches, features.grid, sparse, where), names).concepts
+            similarity = encoder.word_maps(Features(cls, patches, features.grid, sparse, where), names).concepts
         assert similarity is not None
         return [names[best] for best in similarity[0].argmax(dim=0).tolist()]
 

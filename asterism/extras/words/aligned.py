@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from asterism.config import Config
 from asterism.errors import UserError, reason_of
-from asterism.extras.words.attention_pooling import AttentionPooling, TokenChoice, chosen_tokens
+from asterism.extras.words.attention_pooling import FIELDS, AttentionPooling, TokenChoice, chosen_tokens
 from asterism.extras.words.towers import own_tower
 from asterism.extras.words.towers.build import rebuild_tower
 from asterism.extras.words.towers.tower import TextTower
@@ -31,6 +31,7 @@ from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import FILE_NAME, Encoder
 from asterism.nn.fingerprint import encoder_fingerprint
 from asterism.nn.safetensors_file import METADATA_KEY, read_safetensors, write_safetensors
+from asterism.nn.text_encoder import TextEncoder, WordMaps
 from asterism.nn.weights.load import load_encoder
 from asterism.nn.weights.metadata import check_fits, checked, description_in
 from asterism.ranges import Count, CountFromZero, Few, NonNegative
@@ -61,17 +62,23 @@ class Alignment(nn.Module):
         return F.normalize(self.probe(tokens), dim=1)
 
 
-class AlignedEncoder(Encoder):
-    """An encoder whose features also have `aligned`, one unit vector per image in the space of its texts."""
+class AlignedEncoder(TextEncoder):
+    """An encoder with an alignment."""
 
     alignment: Alignment
 
     def forward(self, pixels: Float[Tensor, "b 3 h w"]) -> Features:
         features = super().forward(pixels)
-        return replace(features, aligned=self.alignment.images(features))
+        return replace(features, aligned=self.align(features))
+
+    @property
+    def aligned_from(self) -> frozenset[str]:
+        return frozenset(FIELDS[part] for part in self.alignment.tokens.split("+"))
+
+    def align(self, features: Features) -> Float[Tensor, "b e"]:
+        return self.alignment.images(features)
 
     def encode_text(self, texts: str | Sequence[str]) -> Float[Tensor, "n e"]:
-        """Unit vectors of sentences: `encoder.encode(images).aligned @ encoder.encode_text(texts).T` compares them."""
         sentences = [texts] if isinstance(texts, str) else list(texts)
         if not sentences or any(not isinstance(text, str) or not text.strip() for text in sentences):
             raise UserError("give at least one sentence, and none that is empty")
@@ -79,13 +86,14 @@ class AlignedEncoder(Encoder):
             raise UserError(f"the sentence {ascii(broken[0])[:100]} has half a character; write it again")
         return self.alignment.text.encode(sentences)
 
-    def named_outputs(self, pixels: Float[Tensor, "b 3 h w"]) -> dict[str, Tensor]:
-        features = self(pixels)
-        outputs = {name: getattr(features, name) for name in ("cls", "patches", "sparse", "where", "aligned")}
-        return {name: output for name, output in outputs.items() if output is not None}
+    def word_maps(self, features: Features, texts: Sequence[str]) -> WordMaps:
+        return word_maps(self.alignment, features, self.encode_text(texts))
+
+    def keep_named_outputs(self) -> None:
+        recorded: Any = self.alignment
+        recorded.text = nn.Identity()  # images enter a graph, sentences do not
 
     def frozen(self) -> Encoder:
-        """The encoder that was aligned, without the probe."""
         return Encoder(self.backbone, self.mean, self.std, self.image_size).eval()
 
     def save_parts(self, path: Path) -> None:
@@ -113,13 +121,27 @@ def aligned_encoder(encoder: Encoder, alignment: Alignment) -> AlignedEncoder:
     return made.eval()
 
 
-def needs_text(encoder: Encoder, what: str) -> AlignedEncoder:
-    """The encoder, if it is aligned with text. what: the thing that needs it, for the error."""
-    if isinstance(encoder, AlignedEncoder):
-        return encoder
+@torch.no_grad()
+def word_maps(alignment: Alignment, features: Features, words: Float[Tensor, "words e"]) -> WordMaps:
+    """Where the probe finds what the words say.
+
+    The probe pools each token as if it were the only one of the image, which gives it a vector in the space of texts. A
+    patch has the similarities of its concepts, weighted by how much of it belongs to each.
+    """
+    choice = alignment.tokens
+
+    def likeness(tokens: Float[Tensor, "b t d"]) -> Float[Tensor, "b words t"]:
+        return words @ F.normalize(alignment.probe.one_by_one(tokens), dim=2).mT
+
+    if choice.startswith("sparse") and features.sparse is not None and features.where is not None:
+        concepts = likeness(features.sparse)
+        return WordMaps(concepts, torch.einsum("bwr,brij->bwij", concepts, features.where))
+    if choice in ("patches", "mean-patch"):
+        where = likeness(features.patches)
+        return WordMaps(None, where.view(*where.shape[:2], *features.grid))
     raise UserError(
-        f"{what} needs a model that is aligned with text, and this one is not; align it first: "
-        "asterism align MODEL --data CAPTIONS --out RUN"
+        f"this model was aligned with probe.tokens={choice}, which has no place in the image; align the encoder again "
+        "with probe.tokens=sparse or patches to see where words are"
     )
 
 

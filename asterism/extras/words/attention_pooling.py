@@ -15,6 +15,8 @@ from asterism.ranges import Few, NonNegative
 from asterism.types import Features
 
 TokenChoice = Literal["sparse", "class", "patches", "sparse+class", "mean-patch"]
+# The field of `Features` that each of them is made of.
+FIELDS = {"sparse": "sparse", "class": "cls", "patches": "patches", "mean-patch": "patches"}
 
 
 class ProbeConfig(Config):

@@ -12,12 +12,12 @@ from jaxtyping import Float
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from asterism.extras.words.aligned import AlignedEncoder
 from asterism.finetuning.model import FinetunedModel
 from asterism.images.centre_crop import usual_resize
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
 from asterism.nn.localization import Localization
+from asterism.nn.text_encoder import TextEncoder
 from asterism.nn.vit import ViT
 from asterism.nn.weights.to_transformers import NativeModel, native_model, with_classifier
 from asterism.tools.export.target import Model, Target, Written, feature_sizes, needed
@@ -163,7 +163,7 @@ def _notes(encoder: Encoder) -> tuple[str, ...]:
         notes.append("an image's vector is the mean of its patches, not pooler_output")
     if isinstance(encoder, ConceptEncoder) and encoder.reconstruction is not None:
         notes.append("the decoder, which makes images from concepts, is left out; --to safetensors keeps it")
-    if isinstance(encoder, AlignedEncoder):
+    if isinstance(encoder, TextEncoder):
         notes.append("the probe that aligns it with text is left out; --to safetensors, onnx and torchscript keep it")
     return tuple(notes)
 

@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from asterism.extras.words.aligned import AlignedEncoder
 from asterism.finetuning.model import FinetunedModel
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
+from asterism.nn.text_encoder import TextEncoder
 from asterism.nn.weights.timm_folder import (
     CONFIG_FILE,
     WEIGHTS_FILE,
@@ -50,7 +50,7 @@ def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
             "concept tokens are the registers of forward_features; maps and reconstruction are left out, timm has no "
             "place for them"
         )
-    if isinstance(encoder, AlignedEncoder):
+    if isinstance(encoder, TextEncoder):
         notes.append("the probe that aligns it with text is left out; --to safetensors, onnx and torchscript keep it")
     usage = _usage(eps, "scores" if classifier is not None else "vector")
     return Written(feature_sizes(encoder, any_size), tuple(notes), usage, has_head=classifier is not None)

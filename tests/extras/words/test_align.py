@@ -14,7 +14,6 @@ from asterism.errors import UserError
 from asterism.extras.words import start
 from asterism.extras.words.aligned import AlignedConceptEncoder, AlignedEncoder
 from asterism.extras.words.attention_pooling import chosen_tokens
-from asterism.extras.words.named_concepts import word_maps
 from asterism.index.read import open_index
 from asterism.index.search import nearest_to_texts
 from asterism.nn.encoder import Encoder
@@ -111,7 +110,7 @@ def test_words_in_concepts(trained: Path, tmp_path: Path) -> None:
     model = model_of(trained)
     assert isinstance(model, AlignedConceptEncoder)
     features = model.encode(str(trained / "data" / "red0.png"))
-    maps = word_maps(model, features, ["red", "blue"])
+    maps = model.word_maps(features, ["red", "blue"])
     assert maps.concepts is not None
     alone = model.alignment.images_of_tokens(features.sparse[:, 1:2])  # type: ignore[index]
     torch.testing.assert_close(maps.concepts[0, :, 1], (model.encode_text(["red", "blue"]) @ alone.T)[:, 0])
@@ -122,7 +121,7 @@ def test_words_in_concepts(trained: Path, tmp_path: Path) -> None:
     assert "<b>:" not in page.read_text()
     model.alignment.tokens = "class"
     with pytest.raises(UserError, match="has no place in the image"):
-        word_maps(model, features, ["red"])
+        model.word_maps(features, ["red"])
 
 
 def test_the_report_shows_sentences_and_words(trained: Path) -> None:

@@ -12,9 +12,9 @@ from asterism.data import Source
 from asterism.data.evaluation.labelled import DataChoice, Parts
 from asterism.data.sources.splits import UnknownSplit
 from asterism.evals.base import ProtocolConfig
-from asterism.extras.words.aligned import AlignedEncoder
 from asterism.extras.words.sources.captioned import Captioned
 from asterism.features.token_rows import token_rows
+from asterism.nn.text_encoder import TextEncoder
 from asterism.types import Features
 
 _NOTE = "nothing is trained here: training and test images are the same"
@@ -48,7 +48,7 @@ class ImageVectors:
     unreadable: int
 
 
-def image_vectors(config: ProtocolConfig, encoder: AlignedEncoder, source: Source) -> ImageVectors:
+def image_vectors(config: ProtocolConfig, encoder: TextEncoder, source: Source) -> ImageVectors:
     def aligned(features: Features) -> Float[Tensor, "b 1 e"]:
         assert features.aligned is not None
         return features.aligned[:, None]
@@ -57,5 +57,5 @@ def image_vectors(config: ProtocolConfig, encoder: AlignedEncoder, source: Sourc
     return ImageVectors(found.tokens[:, 0], found.places, len(found.unreadable))
 
 
-def text_vectors(encoder: AlignedEncoder, texts: Sequence[str]) -> Float[Tensor, "n e"]:
+def text_vectors(encoder: TextEncoder, texts: Sequence[str]) -> Float[Tensor, "n e"]:
     return encoder.encode_text(texts).float().cpu()

@@ -14,7 +14,6 @@ import torch
 from asterism.data.evaluation.labelled import DataChoice, Parts
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
-from asterism.extras.words.aligned import needs_text
 from asterism.extras.words.protocols.captioned_settings import (
     CaptionedParts,
     image_vectors,
@@ -23,6 +22,7 @@ from asterism.extras.words.protocols.captioned_settings import (
 )
 from asterism.extras.words.sources.captions import open_captions
 from asterism.nn.encoder import Encoder
+from asterism.nn.text_encoder import needs_text
 
 
 class CompositionConfig(ProtocolConfig):

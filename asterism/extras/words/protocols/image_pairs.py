@@ -8,13 +8,13 @@ from torch import Tensor
 
 from asterism.errors import UserError
 from asterism.evals.base import ProtocolConfig
-from asterism.extras.words.aligned import AlignedEncoder
 from asterism.extras.words.protocols.captioned_settings import image_vectors, text_vectors
 from asterism.extras.words.sources.captioned import Captioned, pairs_of
+from asterism.nn.text_encoder import TextEncoder
 
 
 def pair_similarities(
-    config: ProtocolConfig, encoder: AlignedEncoder, source: Captioned, template: str = "{}"
+    config: ProtocolConfig, encoder: TextEncoder, source: Captioned, template: str = "{}"
 ) -> tuple[Float[Tensor, "n 2 2"], list[str]]:
     """Similarity of image i and sentence j of every pair, and the pairs' categories."""
     pairs = pairs_of(source)

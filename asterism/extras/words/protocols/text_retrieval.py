@@ -12,7 +12,6 @@ import torch
 
 from asterism.data.evaluation.labelled import DataChoice, Parts
 from asterism.evals.base import Evaluation, ProtocolConfig
-from asterism.extras.words.aligned import needs_text
 from asterism.extras.words.pair_scores import recall
 from asterism.extras.words.protocols.captioned_settings import (
     CaptionedParts,
@@ -22,6 +21,7 @@ from asterism.extras.words.protocols.captioned_settings import (
 )
 from asterism.extras.words.sources.captions import open_captions
 from asterism.nn.encoder import Encoder
+from asterism.nn.text_encoder import needs_text
 
 _KS = (1, 5, 10)
 

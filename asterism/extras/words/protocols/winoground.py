@@ -11,12 +11,12 @@ from collections.abc import Iterator
 
 from asterism.data.evaluation.labelled import DataChoice, Parts
 from asterism.evals.base import Evaluation, ProtocolConfig
-from asterism.extras.words.aligned import needs_text
 from asterism.extras.words.pair_scores import pair_scores
 from asterism.extras.words.protocols.captioned_settings import CaptionedParts, open_captioned_parts
 from asterism.extras.words.protocols.image_pairs import pair_similarities
 from asterism.extras.words.sources.captions import open_pairs
 from asterism.nn.encoder import Encoder
+from asterism.nn.text_encoder import needs_text
 
 
 class WinogroundConfig(ProtocolConfig):

@@ -19,10 +19,10 @@ from asterism.data.evaluation.labelled import DataChoice, Parts, labels_of
 from asterism.data.evaluation.unlabelled import open_untrained
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
-from asterism.extras.words.aligned import AlignedEncoder, needs_text
 from asterism.extras.words.protocols.captioned_settings import image_vectors, text_vectors
 from asterism.inputs import read_text, user_path
 from asterism.nn.encoder import Encoder
+from asterism.nn.text_encoder import TextEncoder, needs_text
 
 _TOPS = (1, 5)
 Templates = Annotated[tuple[str, ...], Field(min_length=1, max_length=1000)]
@@ -78,7 +78,7 @@ class ZeroShot(Evaluation):
         return {}
 
 
-def class_vectors(encoder: AlignedEncoder, names: list[str], templates: tuple[str, ...]) -> Float[Tensor, "classes e"]:
+def class_vectors(encoder: TextEncoder, names: list[str], templates: tuple[str, ...]) -> Float[Tensor, "classes e"]:
     for template in templates:
         if template.count("{}") != 1:
             raise UserError(f"the template {template!r} must contain {{}} once, where the name of the class goes")
