@@ -3,7 +3,7 @@ VENV ?= .venv
 PYTHON ?= python3
 JOBS ?= 2
 BIN := $(VENV)/bin
-PROSE := README.md CONTRIBUTING.md CHANGELOG.md docs/*.md docs/*/*.md
+PROSE := README.md CONTRIBUTING.md CHANGELOG.md docs/*.md docs/*/*.md lab/*.md
 STAMP := $(VENV)/.asterism-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
 .PHONY: setup demo test campaign check audit format docs clean
@@ -35,7 +35,7 @@ check: setup
 	PYTHONPATH=$(CURDIR) $(BIN)/lint-imports
 	PYTHONPATH=$(CURDIR) $(BIN)/python -m docs.links
 	$(BIN)/codespell --dictionary - --dictionary docs/british.txt --ignore-regex '`[^`]*`' $(PROSE)
-	$(BIN)/codespell --ignore-words docs/spelling.txt asterism benchmarks tests docs/*.py Makefile Dockerfile mkdocs.yml
+	$(BIN)/codespell --ignore-words docs/spelling.txt asterism lab tests docs/*.py Makefile Dockerfile mkdocs.yml
 	$(BIN)/python -m tests.audit
 
 # The site, with warnings as errors: build/site/index.html. It needs no network, neither to build nor to read.

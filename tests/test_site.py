@@ -66,12 +66,12 @@ def test_a_function_that_was_renamed_is_noticed(name: str, known: bool) -> None:
     ("target", "found"),
     [
         ("results.md", None),
-        ("results.md#speed-and-memory", None),
+        ("results.md#with-labels", None),
         ("#micro-batches", None),
         ("images/report.png", None),
         ("api/index.md#asterism.UserError", None),
         ("result.md", "no such page or file"),
-        ("results.md#speed", "no such heading"),
+        ("results.md#with-label", "no such heading"),
         ("images/nothing.png", "no such page or file"),
     ],
 )

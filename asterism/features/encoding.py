@@ -2,7 +2,7 @@
 
 By default worker processes read images, and this process encodes them. On a CPU, the threads that share the work on a
 small matrix synchronise after every operation. There, each worker encodes what it reads, with one thread, and this
-process stores what they send (`benchmarks/encoding.py`).
+process stores what they send (`lab/benchmarks/encoding.py`).
 """
 
 from __future__ import annotations

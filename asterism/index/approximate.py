@@ -1,8 +1,8 @@
 """Nearest unit vectors in milliseconds: exact for small collections, faiss's IVF or HNSW for large ones.
 
 IVF divides the vectors among about 4 √n cells and looks into the cells nearest to a query. HNSW walks along a graph of
-near neighbours. IVF is built faster, HNSW answers faster; benchmarks/index.py measures both. Either is a file of its
-own that is mapped into memory, so that opening it takes no time and unused parts stay on disk.
+near neighbours. IVF is built faster, HNSW answers faster (lab/benchmarks/index.py). Either is a file
+that is mapped into memory, so that opening it takes no time and unused parts stay on disk.
 """
 
 from __future__ import annotations

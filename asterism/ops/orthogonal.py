@@ -11,7 +11,7 @@ from asterism.ops.precision import at_least_float32
 # a, b and c of the odd polynomial a·s + b·s³ + c·s⁵ that each round applies to the singular values s. Each is the one
 # that stays closest to 1 where the rounds before it take the values from 0.01 to 1 (Amsel et al., 2025), with 1 % to
 # spare at the upper end. Together they take 0.01 … 1 to 0.72 … 1.28. Five rounds of the one polynomial of Jordan et al.
-# (2024) end at 0.68 … 1.13, and raise values below 0.01 more. benchmarks/orthogonal.py derives and compares them.
+# (2024) end at 0.68 … 1.13, and raise values below 0.01 more. lab/benchmarks/orthogonal.py derives and compares them.
 POLYNOMIALS = ((8.0172, -22.941, 16.6113), (3.6119, -2.6521, 0.5123), (2.661, -1.9451, 0.4357))
 
 _SPARE = 1.01  # the first polynomial explodes above 1.01: rounding must not lead there

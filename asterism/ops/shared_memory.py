@@ -2,7 +2,7 @@
 
 Each process writes into its own slot, all wait for each other, and each reads the slots of all. For the small networks
 that several processes of a CPU train, this takes a fraction of the time of a connection over the loopback interface
-(`benchmarks/shared_memory.py`).
+(`lab/benchmarks/shared_memory.py`).
 
 The slots exist twice, and exchanges use the two sets in turn. A process that returns to a set has finished the exchange
 in between, which every other process joined only after it had read what it needs from this set.

@@ -1,6 +1,6 @@
 """How training uses the cores of a CPU: several processes for a small network, several threads for a large one.
 
-`benchmarks/threads.py` measures both.
+`lab/benchmarks/threads.py` measures both.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Updates are scaled to the root mean square of AdamW's, 0.2·√(longer side), so
 (Liu et al., 2025). Patch embeddings, positions, tokens, norms, biases and prototypes stay with AdamW.
 
 With `every` = n, matrices take turns: each step updates every n-th of them, n times as far, while momenta follow all
-gradients. A step of a small network then costs less, and the network learns as much (docs/training.md).
+gradients. A step of a small network then costs less, and the network learns as much (lab/training.md).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Training on a CPU with several processes on this machine.
 
 A small network has small matrices. Threads that share a matrix synchronise after every operation; processes that share
-a batch synchronise once per step, to average their gradients (`benchmarks/threads.py` measures both). They meet on the
+a batch synchronise once per step, to average their gradients (`lab/benchmarks/threads.py`). They meet on the
 loopback interface and exchange tensors through memory that only they hold. The losses are those of a single process, up
 to the order of summation.
 

@@ -1,4 +1,4 @@
-"""The effect of the first steps on the features, on photographs. `benchmarks/first_steps.py` measures all methods."""
+"""The effect of the first steps on the features, on photographs. `lab/benchmarks/first_steps.py` has all methods."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_narrow_network_keeps_its_rank_and_does_not_get_worse(tmp_path: Path, 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["dino", "ibot", "mae"])
 def test_200_steps_raise_knn_and_keep_the_rank(method: str, real_data: Path, tmp_path: Path) -> None:
-    """Of the nine methods, which all rise (docs/training.md), DINO, and two of the three that rise only with Muon."""
+    """Of the nine methods, which all rise (lab/training.md), DINO, and two of the three that rise only with Muon."""
     # With a momentum of 0.99 the teacher, which is the encoder, would still be close to its start.
     following = ["method.momentum=0.95"] if method in ("dino", "ibot") else []
     found = records(
