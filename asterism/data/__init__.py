@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from asterism.data.loader import DataConfig, Loader, RawBatch, to_batch
     from asterism.data.own_batch import make_batch
     from asterism.data.sources.catalog import dataset_names
+    from asterism.data.sources.derived import Subset
     from asterism.data.sources.open import open_source
     from asterism.data.sources.scenes import Scenes
     from asterism.data.sources.source import Sample, Source
-    from asterism.data.sources.subset import Subset
     from asterism.data.views import Views
 
 _HOMES = {
@@ -29,7 +29,7 @@ _HOMES = {
     "Sample": "sources.source",
     "Scenes": "sources.scenes",
     "Source": "sources.source",
-    "Subset": "sources.subset",
+    "Subset": "sources.derived",
     "Views": "views",
     "dataset_names": "sources.catalog",
     "evaluation_batches": "evaluation.batches",

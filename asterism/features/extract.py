@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from asterism.data import EvaluationBatch, Source
 from asterism.data.evaluation.batches import CenterCrops
-from asterism.data.sources.stamp import stamp
+from asterism.data.sources.source import stamp
 from asterism.errors import UserError
 from asterism.features.cache import WORTH_KEEPING, stored
 from asterism.features.encoding import Workers, cropped_blocks, encoded

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asterism.data.reading import Entry
+from asterism.data.sources.derived import Wrapped
 from asterism.data.sources.source import Sample, Source
-from asterism.data.sources.wrapped import Wrapped
 from asterism.errors import UserError
 from asterism.images.bad_image import BadImage
 from asterism.images.centre_crop import center_square

@@ -1,7 +1,7 @@
-"""Indices of large data sets on disk, so that a tree is listed and a tar file is scanned only once.
+"""Indices of large data sets: compact in memory, and on disk, so that a tree is listed and a tar file is scanned once.
 
-The cache is only a shortcut. If it cannot be written, the work is repeated next time; if it cannot be read or does not
-match the data, it is treated as missing.
+The cache on disk is only a shortcut. If it cannot be written, the work is repeated next time; if it cannot be read or
+does not match the data, it is treated as missing.
 """
 
 from __future__ import annotations
@@ -22,6 +22,31 @@ Arrays = dict[str, NDArray[np.generic]]
 # A change within the same tick of the file system's clock as the check does not show in the time stamp. Two seconds is
 # the coarsest clock in use (FAT); anything that changed that recently is checked again next time.
 _COARSEST_CLOCK = 2_000_000_000  # nanoseconds
+
+
+class Names:
+    """Names as bytes in one blob, each terminated by NUL, and where they end: their length plus nine bytes each.
+
+    It is never modified, so workers share its memory.
+    """
+
+    def __init__(self, blob: bytes) -> None:
+        self.blob = blob
+        self._ends: NDArray[np.int64] = np.flatnonzero(np.frombuffer(blob, dtype=np.uint8) == 0)
+
+    @classmethod
+    def of(cls, names: list[bytes]) -> Names:
+        return cls(b"".join(name + b"\0" for name in names))
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, index: int) -> bytes:
+        start = int(self._ends[index - 1]) + 1 if index else 0
+        return self.blob[start : int(self._ends[index])]
+
+    def __reduce__(self) -> tuple[type[Names], tuple[bytes]]:
+        return Names, (self.blob,)
 
 
 def user_cache() -> Path:

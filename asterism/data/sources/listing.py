@@ -20,8 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from asterism.data.sources.index_cache import Arrays, read_index, settled, user_cache_file, write_index
-from asterism.data.sources.names import Names
+from asterism.data.sources.index_cache import Arrays, Names, read_index, settled, user_cache_file, write_index
 from asterism.images.decode import SUFFIXES
 
 REMEMBER_FROM = 10_000  # images; listing fewer is so fast that a cache is not worthwhile

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from asterism.data.sources import splits
 from asterism.data.sources.catalog import IMAGENET, NAMED
+from asterism.data.sources.derived import Joined
 from asterism.data.sources.folder import Folder, open_folder
 from asterism.data.sources.index_cache import user_cache
-from asterism.data.sources.joined import Joined
 from asterism.data.sources.source import Sample
 from asterism.errors import UserError
 from asterism.files import locked

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asterism.data.reading import Entry, read_batches
+from asterism.data.sources.derived import Subset, Wrapped
 from asterism.data.sources.source import Sample, Source
-from asterism.data.sources.subset import Subset
-from asterism.data.sources.wrapped import Wrapped
 from asterism.errors import UserError
 from asterism.images.bad_image import BadImage
 from asterism.images.decode import decode

@@ -3,7 +3,8 @@
 CamVid      train/ trainannot/ …; label 11 is void. A data set without that label is not CamVid but the user's own
 VOC         JPEGImages/ SegmentationClass/ ImageSets/Segmentation/train.txt …, also below VOCdevkit/VOC*; trainaug
             has its masks in SegmentationClassAug/
-Context     VOC's JPEGImages/ with SegmentationClassContext/ and ImageSets/SegmentationContext/ (Pascal Context)
+Context     VOC's JPEGImages/ with SegmentationClassContext/ and ImageSets/SegmentationContext/ (Pascal Context,
+            as mmsegmentation writes it), also below VOCdevkit/VOC2010
 ADE20K      images/training/ annotations/training/ …; label 0 is void
 Cityscapes  leftImg8bit/train/<city>/ gtFine/train/<city>/ …; 19 of the 34 labels count
 COCO-Stuff  images/train2017/ annotations/train2017/*.png …
@@ -28,7 +29,6 @@ from asterism.data.sources.coco import CocoMasks
 from asterism.data.sources.coco_stuff import coco_stuff
 from asterism.data.sources.open import open_source
 from asterism.data.sources.own_masks import CLASSES_FILE, OwnClasses, class_names, own_classes, paired
-from asterism.data.sources.pascal_context import pascal_context
 from asterism.data.sources.segmented import (
     Item,
     Segmented,
@@ -58,6 +58,15 @@ _CITYSCAPES_LABELS = 34
 _ADE20K_CLASSES = 150
 _ADE20K_NAMES = "objectInfo150.txt"
 _VOC_LISTS = Path("ImageSets") / "Segmentation"
+_CONTEXT_LISTS = Path("ImageSets") / "SegmentationContext"
+_CONTEXT = (
+    "background", "aeroplane", "bag", "bed", "bedclothes", "bench", "bicycle", "bird", "boat", "book", "bottle",
+    "building", "bus", "cabinet", "car", "cat", "ceiling", "chair", "cloth", "computer", "cow", "cup", "curtain", "dog",
+    "door", "fence", "floor", "flower", "food", "grass", "ground", "horse", "keyboard", "light", "motorbike",
+    "mountain", "mouse", "person", "plate", "platform", "potted plant", "road", "rock", "sheep", "shelves", "sidewalk",
+    "sign", "sky", "snow", "sofa", "table", "track", "train", "tree", "truck", "tv monitor", "wall", "water", "window",
+    "wood",
+)  # fmt: skip
 
 Opener = Callable[[], SegmentedSource]
 
@@ -87,7 +96,7 @@ def _plain(split: str | None, parts: Mapping[str, Opener]) -> str | None:
 
 def _parts(root: Path) -> dict[str, Opener]:
     """Openers of the parts that have masks, by name."""
-    for layout in (_camvid, pascal_context, _voc, _ade20k, _cityscapes, coco_stuff, _coco, _own):
+    for layout in (_camvid, _pascal_context, _voc, _ade20k, _cityscapes, coco_stuff, _coco, _own):
         if parts := layout(root):
             return parts
     return {}
@@ -114,6 +123,23 @@ def _has_void_of_camvid(root: Path, names: list[str]) -> bool:
     files = (path for name in names for path in sorted((root / f"{name}annot").iterdir()))
     masks = (path for path in files if path.suffix.lower() in SUFFIXES)
     return any(bool((read_values(path)[0] == len(_CAMVID)).any()) for path in masks)
+
+
+def _pascal_context(root: Path) -> dict[str, Opener]:
+    """Label 0 is the background, which counts as a class."""
+    home = next((place for place in (root, root / "VOCdevkit" / "VOC2010") if (place / _CONTEXT_LISTS).is_dir()), None)
+    if home is None:
+        return {}
+
+    def opener(name: str) -> Opener:
+        def items() -> list[Item]:
+            images, masks = home / "JPEGImages", home / "SegmentationClassContext"
+            keys = read_text(home / _CONTEXT_LISTS / f"{name}.txt").split()
+            return [check_item(Item(key, images / f"{key}.jpg", masks / f"{key}.png")) for key in keys]
+
+        return lambda: Segmented(f"pascal-context/{name}", items(), _CONTEXT, identity_labels(len(_CONTEXT)))
+
+    return {file.stem: opener(file.stem) for file in sorted((home / _CONTEXT_LISTS).glob("*.txt"))}
 
 
 def _voc(root: Path) -> dict[str, Opener]:

@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asterism.data.sources import splits
-from asterism.data.sources.index_cache import Arrays, read_index, settled, user_cache_file, write_index
-from asterism.data.sources.names import Names
+from asterism.data.sources.index_cache import Arrays, Names, read_index, settled, user_cache_file, write_index
 from asterism.data.sources.source import Sample
 from asterism.data.sources.tar_index import Member, members
 from asterism.errors import UserError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,3 +69,20 @@ def same_images(one: Source, other: Source) -> bool:
     Fingerprints are of relative paths: `train/cat/1.png` and `test/cat/1.png` differ in the names of their sources.
     """
     return one.fingerprint == other.fingerprint and one.name == other.name
+
+
+def stamp(source: Source) -> str:
+    """A hash that changes whenever the images may have changed. A fingerprint identifies the data on any machine; the
+    stamp also detects that a file was overwritten on this one."""
+    digest = hashlib.blake2b(source.fingerprint.encode(), digest_size=16)
+    for path in source.files():
+        digest.update(f"{path.absolute()} {_state(path)}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def _state(path: Path) -> str:
+    try:
+        status = path.stat()
+    except OSError:
+        return "missing"  # such as a broken link, which is reported when it is read
+    return f"{status.st_size} {status.st_mtime_ns}"

@@ -9,9 +9,9 @@ from typing import Protocol, runtime_checkable
 
 from asterism.data.sources.catalog import SCENES
 from asterism.data.sources.davis import open_davis
+from asterism.data.sources.derived import Subset
 from asterism.data.sources.scenes import Clip, SceneVideos
 from asterism.data.sources.source import Sample, Source
-from asterism.data.sources.subset import Subset
 from asterism.errors import UserError, unknown
 from asterism.inputs import user_path
 

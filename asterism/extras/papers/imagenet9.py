@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
+from asterism.data.sources.derived import Joined
 from asterism.data.sources.folder import open_folder
-from asterism.data.sources.joined import Joined
 from asterism.data.sources.scenes import Scenes
 from asterism.data.sources.source import Sample, Source
 from asterism.errors import UserError

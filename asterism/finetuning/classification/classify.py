@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from asterism.data import Sample, Source, open_source
 from asterism.data.evaluation.labelled import labels_of
 from asterism.data.sample_loader import MakeBatch
-from asterism.data.sources.relabelled import Relabelled
+from asterism.data.sources.derived import Relabelled
 from asterism.errors import UserError
 from asterism.finetuning.classification.confusion import confusion_section
 from asterism.finetuning.classification.heads import (

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from asterism.data import Sample, Source
+from asterism.data.sources.derived import Wrapped
 from asterism.data.sources.own_masks import OwnClasses
 from asterism.data.sources.segmented import Segmented, SegmentedSource
 from asterism.data.sources.segmented_layouts import open_segmented
-from asterism.data.sources.wrapped import Wrapped
 from asterism.errors import UserError
 from asterism.images.bad_image import BadImage
 from asterism.images.decode import image_size

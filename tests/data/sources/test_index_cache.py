@@ -1,10 +1,11 @@
 import os
+import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from asterism.data.sources.index_cache import read_index, settled, user_cache, user_cache_file, write_index
+from asterism.data.sources.index_cache import Names, read_index, settled, user_cache, user_cache_file, write_index
 
 SECOND = 1_000_000_000
 
@@ -53,3 +54,21 @@ def test_only_old_stamps_are_settled() -> None:
     now = 1000 * SECOND
     assert settled(np.array([now - 3 * SECOND]), now)
     assert not settled(np.array([now - 3 * SECOND, now - SECOND]), now)
+
+
+def test_names_are_found_by_number() -> None:
+    names = [b"b.png", b"", "ü/日本.jpg".encode(), b"a b", b"\xff\xfe"]
+    packed = Names.of(names)
+    assert len(packed) == len(names)
+    assert [packed[i] for i in range(len(packed))] == names
+    again = pickle.loads(pickle.dumps(packed))
+    assert [again[i] for i in range(len(again))] == names
+
+
+def test_no_names() -> None:
+    assert len(Names.of([])) == 0
+
+
+def test_a_name_takes_its_length_plus_nine_bytes() -> None:
+    packed = Names.of([b"x" * 20] * 1000)
+    assert len(packed.blob) + packed._ends.nbytes == 1000 * (20 + 1 + 8)

@@ -11,7 +11,7 @@ from PIL import Image
 
 from asterism.data.sources.segmented import SegmentedSource, nearest_multiple, segmented_batches, square
 from asterism.data.sources.segmented_layouts import open_segmented
-from asterism.data.sources.stamp import stamp
+from asterism.data.sources.source import stamp
 from asterism.errors import UserError
 from asterism.images.masks import VOID
 from tests.evals.segmented_samples import halves, write_camvid

@@ -17,28 +17,27 @@ import pytest
 import torch
 from PIL import Image
 
-import asterism.data.sources as package
+import asterism.data.sources
+import asterism.extras.detection.sources
+import asterism.extras.papers
+import asterism.extras.words.sources
 from asterism.data.sources.boxes import with_boxes
 from asterism.data.sources.davis import open_davis
+from asterism.data.sources.derived import Joined, Relabelled, Subset, Wrapped
 from asterism.data.sources.folder import open_folder
-from asterism.data.sources.joined import Joined
-from asterism.data.sources.listed_images import ListedImages
 from asterism.data.sources.named import Named
-from asterism.data.sources.relabelled import Relabelled
 from asterism.data.sources.scenes import Scenes
 from asterism.data.sources.segmented import SegmentedScenes, SegmentedSubset
 from asterism.data.sources.segmented_layouts import open_segmented
 from asterism.data.sources.shards import open_shards
-from asterism.data.sources.source import Source
-from asterism.data.sources.stamp import stamp
-from asterism.data.sources.subset import Subset
+from asterism.data.sources.source import Source, stamp
 from asterism.data.sources.videos import SceneFrames, first_videos
-from asterism.data.sources.wrapped import Wrapped
 from asterism.extras.detection.sources.scenes import SceneObjects
 from asterism.extras.detection.sources.source import AnnotatedImage, AnnotatedImages, Objects, RelabelledObjects
 from asterism.extras.papers.imagenet9 import VARIATIONS, SceneVariation, open_imagenet9
 from asterism.extras.papers.landmarks import Landmarks
 from asterism.extras.words.sources.captioned import Captioned, Texts
+from asterism.extras.words.sources.listed_images import ListedImages
 from asterism.extras.words.sources.scene_pairs import PairedScenes
 from tests.data.pictures import encoded, picture, write, write_classes
 
@@ -145,6 +144,12 @@ OPENERS: dict[str, Callable[[Path], Source]] = {
     "Captioned": lambda root: Captioned(_folder(root), [Texts(("a",))] * len(_folder(root))),
     "PairedScenes": lambda root: PairedScenes(Scenes(size=16, count=3)),
 }
+_HOMES = (
+    asterism.data.sources,
+    asterism.extras.detection.sources,
+    asterism.extras.papers,
+    asterism.extras.words.sources,
+)
 WITHOUT_FILES = {
     "Scenes",
     "SceneObjects",
@@ -157,13 +162,14 @@ WITHOUT_FILES = {
 
 
 def _source_classes() -> set[str]:
-    """Every class of the package that returns images by number."""
+    """Every class of the package's sources and satellites that returns images by number."""
     found = set()
-    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        for name, kind in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
-            own = kind.__module__.startswith(package.__name__) and not getattr(kind, "_is_protocol", False)
-            if own and all(hasattr(kind, method) for method in ("__getitem__", "__len__", "label")):
-                found.add(name)
+    for home in _HOMES:
+        for module in pkgutil.walk_packages(home.__path__, f"{home.__name__}."):
+            for name, kind in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
+                own = kind.__module__ == module.name and not getattr(kind, "_is_protocol", False)
+                if own and all(hasattr(kind, method) for method in ("__getitem__", "__len__", "label")):
+                    found.add(name)
     return found
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from asterism.data.sources.derived import Wrapped
 from asterism.data.sources.source import Source
-from asterism.data.sources.wrapped import Wrapped
 from asterism.extras.detection.sources import run_lengths
 from asterism.extras.detection.sources.source import Objects, SampleWithObjects
 

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from asterism.data.sources.derived import Wrapped
 from asterism.data.sources.source import Sample, Source
-from asterism.data.sources.wrapped import Wrapped
 from asterism.errors import UserError
 from asterism.extras.detection.sources.run_lengths import RunLengths
 from asterism.images.decode import decode

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from asterism.data import Source, evaluation_batches, open_source
 from asterism.data.evaluation.labelled import labels_of
-from asterism.data.sources.subset import Subset
+from asterism.data.sources.derived import Subset
 from asterism.errors import UserError
 from asterism.methods.base import Method
 from asterism.methods.sop import Sop

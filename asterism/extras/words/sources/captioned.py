@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from asterism.data.sources.derived import Subset, Wrapped
 from asterism.data.sources.source import Source
-from asterism.data.sources.subset import Subset
-from asterism.data.sources.wrapped import Wrapped
 from asterism.errors import UserError
 
 

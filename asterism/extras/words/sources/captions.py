@@ -17,12 +17,12 @@ from typing import Any
 
 from asterism.data.sources import splits
 from asterism.data.sources.catalog import SCENES
-from asterism.data.sources.listed_images import ListedImages, is_file
 from asterism.data.sources.open import scene_settings
 from asterism.data.sources.shards import find_shards, is_tar, open_shards
 from asterism.data.sources.splits import UnknownSplit
 from asterism.errors import UserError, reason_of
 from asterism.extras.words.sources.captioned import Captioned, Negative, Texts
+from asterism.extras.words.sources.listed_images import ListedImages, is_file
 from asterism.extras.words.sources.shard_texts import texts_of_shards
 from asterism.inputs import MAX_JSON, is_text, parse_json, read_json, read_text, user_path
 
