@@ -34,6 +34,7 @@ check: setup
 	$(BIN)/mypy
 	PYTHONPATH=$(CURDIR) $(BIN)/lint-imports
 	PYTHONPATH=$(CURDIR) $(BIN)/python -m docs.links
+	PYTHONPATH=$(CURDIR) $(BIN)/python -m docs.figures
 	$(BIN)/codespell --dictionary - --dictionary docs/british.txt --ignore-regex '`[^`]*`' $(PROSE)
 	$(BIN)/codespell --ignore-words docs/spelling.txt asterism lab tests docs/*.py Makefile Dockerfile mkdocs.yml
 	$(BIN)/python -m tests.audit

@@ -48,9 +48,8 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links to the top of the repository point into the site; a tutorial links to its notebook."""
+    """A tutorial links to its notebook."""
     place = page.file.src_uri
-    markdown = markdown.replace("](../README.md#on-your-images)", "](tutorials/index.md)")
     if place in TUTORIALS:
         up = "../" * place.count("/")
         link = f"[Notebook]({up}notebooks/{Path(place).stem}.ipynb){{ .notebook }}\n\n"

@@ -38,15 +38,16 @@ def problems() -> Iterator[str]:
         for name in _REFERENCE.findall(prose):
             if not is_documented(name):
                 yield f"{place}: [{name}] is not in the reference: no such function, class or module"
-    for name in ("README.md", *MOVED):
+    for name in ("README.md", *MOVED, *(f"lab/{path.name}" for path in sorted((ROOT / "lab").glob("*.md")))):
         prose = _without_code(_FENCE.sub("", (ROOT / name).read_text(encoding="utf-8")))
         for target in _MARKDOWN_LINK.findall(prose):
             path, _, anchor = target.partition("#")
-            if _REMOTE.match(target) or not path:
+            goal = (ROOT / name).parent / path if path else ROOT / name
+            if _REMOTE.match(target):
                 continue
-            if not (ROOT / path).exists():
+            if not goal.exists():
                 yield f"{name}: {target}: no such file"
-            elif anchor and path.endswith(".md") and anchor not in anchors((ROOT / path).read_text(encoding="utf-8")):
+            elif anchor and goal.suffix == ".md" and anchor not in anchors(goal.read_text(encoding="utf-8")):
                 yield f"{name}: {target}: no such heading"
 
 
@@ -101,8 +102,6 @@ def _defines(tree: ast.AST, names: list[str]) -> bool:
 def _missing(place: str, target: str) -> str | None:
     """What is wrong with a link from a page, if anything."""
     path, _, anchor = unquote(target).partition("#")
-    if path == "../README.md":  # moved by docs/hooks.py
-        return None
     goal = _joined(place, path) if path else place
     goal = goal.removesuffix(".html") + ".md" if goal.endswith(".html") else goal
     notebooks = {f"notebooks/{Path(tutorial).stem}.ipynb" for tutorial in TUTORIALS}

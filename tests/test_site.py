@@ -20,6 +20,7 @@ from pydantic import BaseModel
 
 import docs.doctests
 import docs.equations
+import docs.figures
 from asterism.cli import _COMMANDS
 from asterism.methods import method_class, method_names
 from docs import links
@@ -77,6 +78,10 @@ def test_a_function_that_was_renamed_is_noticed(name: str, known: bool) -> None:
 )
 def test_broken_links_are_noticed(target: str, found: str | None) -> None:
     assert links._missing("methods.md", target) == found
+
+
+def test_each_figure_stands_in_one_place() -> None:
+    assert list(docs.figures.problems()) == []
 
 
 def test_headings_become_anchors_as_on_the_site() -> None:
@@ -141,7 +146,7 @@ def _has(config: type[BaseModel], path: list[str]) -> bool:
     return len(path) == 1 or any(_has(kind, path[1:]) for kind in inner if issubclass(kind, BaseModel))
 
 
-@pytest.mark.parametrize("module", [docs.equations, docs.doctests], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [docs.equations, docs.doctests, docs.figures], ids=lambda module: module.__name__)
 def test_examples_of_the_site_s_own_code(module: Any) -> None:
     assert doctest.testmod(module).failed == 0
 
