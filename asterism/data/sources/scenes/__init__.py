@@ -1,11 +1,9 @@
 """Built-in scenes: drawn images and videos of textured things, for every protocol without a download.
 
-shapes, distance   what kinds of things there are, as signed distance fields
-outlines           their fields as tables, with areas
-surfaces, backgrounds, tiles, lookup   patterns, grounds, noise, and how tables are read
-layout             every number of a scene, drawn from its key
-paint              numbers to pixels and masks
-stills, videos     the sources
+shapes, outlines    the kinds of things, as signed distance fields and as tables of them
+surfaces, layout    every number of a scene, drawn from its key: what things are made of, and where they lie
+textures, paint     numbers to pixels and masks
+stills, videos      the sources
 """
 
 from asterism.data.sources.scenes.shapes import CLASSES

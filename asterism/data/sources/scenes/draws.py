@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import TypeVar
 
@@ -18,12 +18,16 @@ class Draws:
     unit: Callable[[], float]  # the next number in [0, 1)
 
     def __init__(self, key: int) -> None:
-        blocks = _blocks(np.random.default_rng(key & (1 << 64) - 1))
+        generator = np.random.default_rng(key & (1 << 64) - 1)
+        blocks = iter(lambda: generator.random(_BLOCK).tolist(), None)
         self.unit = chain.from_iterable(blocks).__next__
 
     def between(self, low: float, high: float) -> float:
         """In [low, high)."""
         return low + (high - low) * self.unit()
+
+    def each(self, *ranges: tuple[float, float]) -> list[float]:
+        return [self.between(low, high) for low, high in ranges]
 
     def whole(self, low: int, high: int) -> int:
         """One of low, …, high."""
@@ -34,8 +38,3 @@ class Draws:
 
     def chance(self, probability: float) -> bool:
         return self.unit() < probability
-
-
-def _blocks(generator: np.random.Generator) -> Iterator[list[float]]:
-    while True:
-        yield generator.random(_BLOCK).tolist()

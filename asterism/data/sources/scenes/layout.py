@@ -10,15 +10,13 @@ the largest, with room to spare for the rounding of areas to pixels.
 
 from __future__ import annotations
 
-import colorsys
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from asterism.data.sources.scenes.backgrounds import GROUNDS, Background
 from asterism.data.sources.scenes.draws import Draws
 from asterism.data.sources.scenes.outlines import VARIANTS, outlines
 from asterism.data.sources.scenes.shapes import CLASSES
-from asterism.data.sources.scenes.surfaces import COARSE, FINE, PATTERNS, USUAL, Color, Material, Surface
+from asterism.data.sources.scenes.surfaces import Background, Surface, sample_background, sample_surface
 from asterism.ops.random import fold
 
 LARGEST_OTHER = 0.3  # area of any other thing over the dominant one's
@@ -26,12 +24,10 @@ MOST_COVERED = 0.25  # area of all things in front of the dominant one over its 
 _SMALLEST_RADIUS = 0.09
 _LEAN = 0.35  # most that standing things are turned either way, radians; the others lie as they fall
 _STANDING = frozenset(("boat", "house", "tree", "mushroom", "mug"))
-_USUAL = 0.9  # share of things that are made of their class's usual material
 _LABEL, _REST = 0, 1  # the two uses of a scene's key
 
 
-@dataclass(frozen=True, slots=True)
-class Thing:
+class Thing(NamedTuple):
     """One thing: an outline, how it lies in the picture, and what it is made of."""
 
     kind: int  # place in `CLASSES`
@@ -50,8 +46,7 @@ class Thing:
         return outlines()[self.kind][self.variant].area * self.radius**2 * self.squeeze
 
 
-@dataclass(frozen=True, slots=True)
-class Scene:
+class Scene(NamedTuple):
     """A scene to be painted; `things[0]` is the dominant thing."""
 
     background: Background
@@ -68,7 +63,7 @@ def dominant_kind(key: int) -> int:
 def sample_scene(key: int, objects: tuple[int, int]) -> Scene:
     """The scene of a key, with `objects[0]` to `objects[1]` things."""
     draw = Draws(fold(key, _REST))
-    background = _background(draw)
+    background = sample_background(draw)
     count = draw.whole(*objects)
     dominant = _dominant(draw, dominant_kind(key), background)
     things, front = [dominant], []
@@ -129,72 +124,5 @@ def _thing(draw: Draws, kind: int, variant: int, x: float, y: float, radius: flo
         squeeze=draw.between(0.76, 1.0),
         squeeze_angle=draw.between(0, math.pi),
         mirrored=draw.chance(0.5),
-        surface=_surface(draw, kind, background),
+        surface=sample_surface(draw, CLASSES[kind], background),
     )
-
-
-def _surface(draw: Draws, kind: int, background: Background) -> Surface:
-    material = USUAL[CLASSES[kind]] if draw.chance(_USUAL) else _any_material(draw)
-    base = _distinct(draw, material.hue, (background.low, background.high, background.third))
-    hue, saturation, value = colorsys.rgb_to_hsv(*base)
-    second = _shade(
-        hue + draw.between(-0.12, 0.12), saturation * draw.between(0.2, 0.8), _apart(draw, value, 0.35, 0.6)
-    )
-    part = _shade(material.part_hue + draw.between(-0.04, 0.04), draw.between(0.5, 0.9), _apart(draw, value))
-    return Surface(
-        material.pattern,
-        base,
-        second,
-        part,
-        cycles=draw.between(*material.cycles),
-        direction=draw.between(0, math.pi),
-        phase=draw.unit(),
-    )
-
-
-def _any_material(draw: Draws) -> Material:
-    return Material(draw.pick(PATTERNS), (COARSE[0], FINE[1]), draw.unit(), draw.unit())
-
-
-def _background(draw: Draws) -> Background:
-    hue = draw.unit()
-    saturation = draw.between(0.03, 0.25)
-    value = draw.between(0.3, 1.0)
-    return Background(
-        draw.pick(GROUNDS),
-        low=_shade(hue, saturation, value),
-        high=_shade(
-            hue + draw.between(-0.15, 0.15), saturation * draw.between(0.4, 1.2), _apart(draw, value, 0.12, 0.3)
-        ),
-        third=_shade(draw.unit(), draw.between(0.05, 0.25), draw.between(0.35, 0.9)),
-        direction=draw.between(0, math.pi),
-        cycles=draw.between(2.0, 6.0),
-        horizon=draw.between(0.35, 0.75),
-        x=draw.between(0, 4),
-        y=draw.between(0, 4),
-    )
-
-
-def _distinct(draw: Draws, hue: float, others: tuple[Color, ...]) -> Color:
-    """The one of three colours of about this hue that is furthest from every colour of the background."""
-    best, most = (0.0, 0.0, 0.0), -1.0
-    for _ in range(3):
-        color = _shade(hue + draw.between(-0.04, 0.04), draw.between(0.6, 0.95), draw.between(0.45, 1.0))
-        apart = min([_difference(color, other) for other in others])
-        if apart > most:
-            best, most = color, apart
-    return best
-
-
-def _difference(a: Color, b: Color) -> float:
-    return abs(a[0] - b[0]) + abs(a[1] - b[1]) + abs(a[2] - b[2])
-
-
-def _apart(draw: Draws, value: float, least: float = 0.2, most: float = 0.4) -> float:
-    """A brightness clearly above or below the given one."""
-    step = draw.between(least, most)
-    return value + step if value < 0.6 else value - step
-
-
-def _shade(hue: float, saturation: float, value: float) -> Color:
-    return colorsys.hsv_to_rgb(hue % 1.0, min(saturation, 1.0), min(max(value, 0.05), 1.0))

@@ -6,8 +6,8 @@ holds the silhouette has radius 1. Their areas are known, so that the layout dec
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from asterism.data.sources.scenes.draws import Draws
-from asterism.data.sources.scenes.shapes import KINDS, Figure
+from asterism.data.sources.scenes.shapes import KINDS, Field, Figure
 from asterism.ops.random import fold
 
 VARIANTS = 16
@@ -25,8 +25,7 @@ _COARSE_UP_TO = 28.0  # pixels
 _KEY = 20_231  # of the proportions; another number gives other variants of every kind
 
 
-@dataclass(frozen=True)
-class Outline:
+class Outline(NamedTuple):
     """One variant of a kind, scaled into the unit circle."""
 
     fine: Float[Tensor, "1 2 rows columns"]  # signed distances to the silhouette and to the part with its own colour
@@ -45,36 +44,32 @@ class Outline:
 
 
 @lru_cache(maxsize=1)
-def outlines() -> tuple[tuple[Outline, ...], ...]:
+def outlines() -> list[list[Outline]]:
     """All variants by kind, in the order of `CLASSES`. Takes about half a second, once per process."""
-    return tuple(
-        tuple(_outline(make(Draws(fold(_KEY, kind, variant)))) for variant in range(VARIANTS))
-        for kind, make in enumerate(KINDS.values())
-    )
+    return [[_outline(kind, variant) for variant in range(VARIANTS)] for kind in range(len(KINDS))]
 
 
-def _outline(figure: Figure) -> Outline:
-    middle_x, middle_y, radius = _circle_around(figure)
+def _outline(kind: int, variant: int) -> Outline:
+    def figure(columns: Field, rows: Field) -> Figure:
+        draw = Draws(fold(_KEY, kind, variant))
+        return list(KINDS.values())[kind](draw, columns[None, :], rows[:, None])
+
+    # The middle of the silhouette's bounding box, and the radius that reaches its farthest point from there.
+    line = np.linspace(-1.4, 1.4, GRID // 2, dtype=np.float32)
+    rows, columns = np.nonzero(figure(line, line)[0] < 0)
+    x, y = line[columns], line[rows]
+    middle_x, middle_y = float(x.min() + x.max()) / 2, float(y.min() + y.max()) / 2
+    radius = float(np.hypot(x - middle_x, y - middle_y).max()) + float(line[1] - line[0]) / 2
+
     line = np.linspace(-EXTENT, EXTENT, GRID, dtype=np.float32)
-    silhouette, part = figure(radius * line[None, :] + middle_x, radius * line[:, None] + middle_y)
-    silhouette, part = silhouette / radius, np.broadcast_to(part, silhouette.shape) / radius
+    distances = np.stack(np.broadcast_arrays(*figure(radius * line + middle_x, radius * line + middle_y))) / radius
+    fine = torch.from_numpy(distances.astype(np.float32))[None]
     pitch = 2 * EXTENT / (GRID - 1)
-    touched = silhouette < pitch
-    table = torch.from_numpy(np.stack([silhouette, part]).astype(np.float32))[None]
+    touched = distances[0] < pitch
     return Outline(
-        fine=table,
-        coarse=table[:, :, ::2, ::2].contiguous(),
-        area=np.count_nonzero(silhouette < 0) * pitch**2,
+        fine=fine,
+        coarse=fine[:, :, ::2, ::2].contiguous(),
+        area=np.count_nonzero(distances[0] < 0) * pitch**2,
         half_width=float(np.abs(line[touched.any(axis=0)]).max()),
         half_height=float(np.abs(line[touched.any(axis=1)]).max()),
     )
-
-
-def _circle_around(figure: Figure) -> tuple[float, float, float]:
-    """Middle of the silhouette's bounding box, and the radius that reaches its farthest point from there."""
-    line = np.linspace(-1.4, 1.4, GRID // 2, dtype=np.float32)
-    rows, columns = np.nonzero(figure(line[None, :], line[:, None])[0] < 0)
-    x, y = line[columns], line[rows]
-    middle_x, middle_y = float(x.min() + x.max()) / 2, float(y.min() + y.max()) / 2
-    step = float(line[1] - line[0])
-    return middle_x, middle_y, float(np.hypot(x - middle_x, y - middle_y).max()) + step / 2

@@ -6,17 +6,25 @@ Each thing is worked on inside its own bounding box only. Pixel (row, column) ha
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from asterism.data.sources.scenes.backgrounds import paint as paint_background
-from asterism.data.sources.scenes.distance import Field
 from asterism.data.sources.scenes.layout import Scene, Thing
-from asterism.data.sources.scenes.lookup import Frame, bilinear, clip_to_unit, pixel_centres
 from asterism.data.sources.scenes.outlines import EXTENT, outlines
-from asterism.data.sources.scenes.surfaces import pattern
+from asterism.data.sources.scenes.shapes import Field
+from asterism.data.sources.scenes.surfaces import Background, Color
+from asterism.data.sources.scenes.textures import (
+    Frame,
+    TileName,
+    bilinear,
+    clip_to_unit,
+    noise,
+    pattern,
+    pixel_centres,
+    whole_picture,
+)
 
 _BEVEL = 0.30  # width of the rounded rim, in radii
 _RELIEF = 0.42  # how much brighter the rim facing the light is
@@ -25,16 +33,14 @@ _SHADOW_LENGTH = 0.13  # in radii
 _SHADOW_BLUR = 0.10  # in radii
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(NamedTuple):
     """A painted scene."""
 
     image: UInt8[np.ndarray, "3 h w"]
     instances: UInt8[np.ndarray, "h w"]  # 0 where no thing is, else 1 + the place of what is seen in the scene's things
 
 
-@dataclass(frozen=True, slots=True)
-class _Footprint:
+class _Footprint(NamedTuple):
     """Where a thing lies in the picture, and its outline at every pixel of its bounding box."""
 
     box: tuple[slice, slice]  # rows and columns
@@ -63,11 +69,12 @@ def paint(scene: Scene, size: int, least_visible: float) -> Picture:
             np.copyto(under, np.uint8(place + 1), where=visible)
             seen.append((thing, footprint))
 
-    canvas = paint_background(scene.background, size)
+    canvas = _ground(scene.background, whole_picture(size))
     for thing, footprint in reversed(seen):
         _cast_shadow(canvas, footprint, scene.light)
         _lay(canvas, thing, footprint)
-    _illuminate(canvas, scene.light)
+    a, b = 0.3 * math.cos(scene.light), 0.3 * math.sin(scene.light)
+    canvas *= whole_picture(size).linear(a, b, 1 - (a + b) / 2)  # a little brighter on the side of the light
     canvas *= 255
     canvas += 0.5
     np.minimum(canvas, 255, out=canvas)  # nothing paints below 0
@@ -92,7 +99,7 @@ def _footprint(thing: Thing, light: float, size: int) -> _Footprint | None:
     det = a * d - b * c
     xx, xy, yx, yy = d / det, -b / det, -c / det, a / det
     x0, y0 = -(xx * thing.x + xy * thing.y) * size, -(yx * thing.x + yy * thing.y) * size
-    frame = Frame(columns, rows, xx, xy, x0, yx, yy, y0)
+    frame = Frame(columns, rows, (xx, xy, x0), (yx, yy, y0))
     distances = bilinear(outline.table(radius), frame.moved(1 / EXTENT, 0, 1 / EXTENT, 0))
     distances *= radius
     cover, part = clip_to_unit(0.5 - distances[:, 1:-1, 1:-1])
@@ -177,9 +184,55 @@ def _shading(footprint: _Footprint) -> Field:
     return shading
 
 
-def _illuminate(canvas: Float[np.ndarray, "3 h w"], light: float) -> None:
-    """The side of the picture towards the light is a little brighter."""
-    size = canvas.shape[1]
-    centres = pixel_centres(size)[1:-1]
-    a, b = 0.3 * math.cos(light), 0.3 * math.sin(light)
-    canvas *= Frame(centres, centres, xx=1 / size, yy=1 / size).linear(a, b, 1 - (a + b) / 2)
+def _ground(background: Background, picture: Frame) -> Float[np.ndarray, "3 size size"]:
+    """The background alone, values in [0, 1]."""
+    match background.ground:
+        case "land":
+            return _land(background, picture)
+        case "gradient":
+            a, b = math.cos(background.direction), math.sin(background.direction)
+            share = picture.linear(0.8 * a, 0.8 * b, 0.4 - 0.4 * (a + b))
+            share += 0.2 * _noise("clouds", background, picture, 0.3, 0.3)
+        case _:
+            scale = 0.04 * background.cycles + 0.15
+            share = _noise("clouds", background, picture, scale, scale)
+    return _mixed(background.low, background.high, share)
+
+
+def _land(background: Background, picture: Frame) -> Float[np.ndarray, "3 size size"]:
+    """A sky that pales towards the horizon, clouds in it, and rough ground below a line of hills."""
+    pitch = picture.y[1]
+    row = (picture.rows * pitch)[:, None]
+    share = _noise("clouds", background, picture, 0.25, 0.6)
+    share *= 0.5 - 0.5 * row
+    share += 0.75 * row
+    sky = _mixed(background.low, background.high, share)
+    line = picture._replace(rows=picture.rows[:1], y=(0.0, 0.0, 0.0))
+    ridge = _noise("clouds", background, line, 0.06 * background.cycles, 0.0)
+    ridge *= -0.35
+    depth = row + (ridge + (0.175 - background.horizon))
+    red, green, blue = background.third
+    ground = _mixed(background.third, (0.6 * red, 0.6 * green, 0.6 * blue), 1 - 1.1 * depth)
+    rough = _noise("grain", background, picture, 0.35, 0.9)
+    rough *= 0.16
+    rough += 0.92
+    ground *= rough
+    ground -= sky
+    depth /= pitch
+    depth += 0.5
+    ground *= clip_to_unit(depth)
+    ground += sky
+    return ground
+
+
+def _noise(name: TileName, background: Background, picture: Frame, scale_x: float, scale_y: float) -> Field:
+    """Noise that moves with the background; the scales are the parts of a tile that fill the picture."""
+    frame = picture.moved(scale_x, scale_x * background.x, scale_y, scale_y * background.y)
+    return noise(name, frame, max(scale_x, scale_y) * picture.x[0])
+
+
+def _mixed(low: Color, high: Color, share: Field) -> Float[np.ndarray, "3 h w"]:
+    start = np.array(low, dtype=np.float32)[:, None, None]
+    way = (np.array(high, dtype=np.float32)[:, None, None] - start) * share
+    way += start
+    return way

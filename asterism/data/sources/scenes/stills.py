@@ -11,12 +11,15 @@ from jaxtyping import Float, Int, UInt8
 
 from asterism.data.sources import splits
 from asterism.data.sources.scenes.layout import Scene, dominant_kind, sample_scene
-from asterism.data.sources.scenes.limits import VERSION, check_count, check_objects, check_size
 from asterism.data.sources.scenes.paint import paint
 from asterism.data.sources.scenes.shapes import CLASSES
 from asterism.data.sources.source import Sample
+from asterism.errors import UserError
 from asterism.ops.random import fold
 
+VERSION = 3  # part of every fingerprint; raise it when the same key draws something else
+SMALLEST, LARGEST = 16, 1024  # pixels per side
+MOST_OBJECTS = 12
 _STREAMS = {"train": 0, "val": 1, "test": 2}  # no key of one stream occurs in another
 LEAST_VISIBLE = 0.25  # a thing of which others leave less than this to be seen is not drawn
 
@@ -40,9 +43,7 @@ class Scenes:
         split: str = "train",
         objects: tuple[int, int] = (1, 4),
     ) -> None:
-        check_size(size)
-        check_count(count, "count")
-        check_objects(objects)
+        check(size, objects, count=count)
         self.size = size
         self.count = count
         self.seed = seed
@@ -113,3 +114,16 @@ def _boxes(
     boxes[:, 2] = size - columns[:, ::-1].argmax(axis=1)
     boxes[:, 3] = size - rows[:, ::-1].argmax(axis=1)
     return seen, boxes[seen]
+
+
+def check(size: int, objects: tuple[int, int], **counts: int) -> None:
+    """Refuse scenes that cannot be drawn."""
+    if not SMALLEST <= size <= LARGEST:
+        raise UserError(f"scenes: size = {size} pixels; choose {SMALLEST} to {LARGEST} (they look best from 32 to 256)")
+    for name, count in counts.items():
+        if count < 1:
+            raise UserError(f"scenes: {name} = {count}; ask for at least 1")
+    if not 1 <= objects[0] <= objects[1] <= MOST_OBJECTS:
+        raise UserError(
+            f"scenes: objects = {objects}; give the fewest and the most, from 1 to {MOST_OBJECTS}, as in (1, 6)"
+        )

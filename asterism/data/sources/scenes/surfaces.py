@@ -1,26 +1,22 @@
-"""What things are made of: two colours mixed by a pattern that turns with them, and a third for their second part."""
+"""What things are made of and what lies behind them: colours, patterns and grounds, drawn from a scene's numbers."""
 
 from __future__ import annotations
 
+import colorsys
 import math
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-import numpy as np
-
-from asterism.data.sources.scenes.distance import Field
-from asterism.data.sources.scenes.lookup import Frame, clip_to_unit
-from asterism.data.sources.scenes.tiles import TileName, noise
+from asterism.data.sources.scenes.draws import Draws
 
 Color: TypeAlias = tuple[float, float, float]  # red, green, blue in [0, 1]
 
+GROUNDS = ("gradient", "clouds", "land", "land")  # land twice: it varies most
 PATTERNS = ("plain", "fade", "stripes", "checks", "dots", "hoops", "waves", "marble", "grain")
-
 FINE, COARSE = (2.9, 3.7), (1.3, 1.8)  # repeats of a pattern per radius
+_USUAL = 0.9  # share of things that are made of their class's usual material
 
 
-@dataclass(frozen=True, slots=True)
-class Material:
+class Material(NamedTuple):
     """What things are made of: a pattern, how often it repeats per radius (from, to), and two hues."""
 
     pattern: str
@@ -29,32 +25,33 @@ class Material:
     part_hue: float  # of the outline's second part
 
 
-_RED, _ORANGE, _YELLOW, _GREEN, _CYAN, _BLUE, _VIOLET, _PINK = (0.99, 0.07, 0.15, 0.34, 0.49, 0.61, 0.75, 0.89)
+HUES = {
+    "red": 0.99, "orange": 0.07, "yellow": 0.15, "green": 0.34, "cyan": 0.49, "blue": 0.61, "violet": 0.75, "pink": 0.89
+}  # fmt: skip
 
 # What the things of a class are usually made of. Two classes share each hue of the body, two each hue of the part, and
 # two each pattern: one of them alone does not tell the class, all together with the outline do.
 USUAL = {
-    "star": Material("hoops", COARSE, _YELLOW, _BLUE),
-    "moon": Material("marble", FINE, _BLUE, _YELLOW),
-    "heart": Material("plain", COARSE, _RED, _PINK),
-    "ring": Material("stripes", COARSE, _RED, _CYAN),
-    "cross": Material("checks", COARSE, _CYAN, _RED),
-    "arrow": Material("fade", COARSE, _ORANGE, _BLUE),
-    "gear": Material("grain", FINE, _BLUE, _ORANGE),
-    "leaf": Material("fade", FINE, _GREEN, _YELLOW),
-    "flower": Material("plain", COARSE, _PINK, _GREEN),
-    "key": Material("grain", COARSE, _YELLOW, _VIOLET),
-    "fish": Material("stripes", FINE, _ORANGE, _CYAN),
-    "boat": Material("waves", COARSE, _CYAN, _ORANGE),
-    "house": Material("checks", FINE, _PINK, _VIOLET),
-    "tree": Material("marble", COARSE, _GREEN, _RED),
-    "mushroom": Material("dots", COARSE, _VIOLET, _PINK),
-    "mug": Material("dots", FINE, _VIOLET, _GREEN),
+    "star": Material("hoops", COARSE, HUES["yellow"], HUES["blue"]),
+    "moon": Material("marble", FINE, HUES["blue"], HUES["yellow"]),
+    "heart": Material("plain", COARSE, HUES["red"], HUES["pink"]),
+    "ring": Material("stripes", COARSE, HUES["red"], HUES["cyan"]),
+    "cross": Material("checks", COARSE, HUES["cyan"], HUES["red"]),
+    "arrow": Material("fade", COARSE, HUES["orange"], HUES["blue"]),
+    "gear": Material("grain", FINE, HUES["blue"], HUES["orange"]),
+    "leaf": Material("fade", FINE, HUES["green"], HUES["yellow"]),
+    "flower": Material("plain", COARSE, HUES["pink"], HUES["green"]),
+    "key": Material("grain", COARSE, HUES["yellow"], HUES["violet"]),
+    "fish": Material("stripes", FINE, HUES["orange"], HUES["cyan"]),
+    "boat": Material("waves", COARSE, HUES["cyan"], HUES["orange"]),
+    "house": Material("checks", FINE, HUES["pink"], HUES["violet"]),
+    "tree": Material("marble", COARSE, HUES["green"], HUES["red"]),
+    "mushroom": Material("dots", COARSE, HUES["violet"], HUES["pink"]),
+    "mug": Material("dots", FINE, HUES["violet"], HUES["green"]),
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Surface:
+class Surface(NamedTuple):
     """Colours and pattern of one thing."""
 
     pattern: str
@@ -66,49 +63,78 @@ class Surface:
     phase: float  # in [0, 1)
 
 
-def pattern(surface: Surface, frame: Frame, pixels: float) -> Field:
-    """Share of the second colour at points of the thing's frame, whose radius (length 1) is `pixels` pixels wide.
+class Background(NamedTuple):
+    """A gradient, clouds, or a landscape; patterns are left to the things. Lengths are in sides of the picture."""
 
-    Edges are one pixel soft, and patterns too fine for the pixels fade into their mean instead of aliasing.
-    """
-    period = pixels / surface.cycles
-    contrast = min(1.0, max(0.0, (period - 2) / 2))
-    steep = max(0.5, period / (2 * math.pi))
-    a, b = math.cos(surface.direction), math.sin(surface.direction)
-    wave = 2 * math.pi * surface.cycles
-    shift = 2 * math.pi * surface.phase
-
-    match surface.pattern:
-        case "fade":
-            return clip_to_unit(frame.linear(0.6 * a, 0.6 * b, 0.5))
-        case "marble":
-            return _veined("clouds", surface, frame, 0.05 * surface.cycles, pixels)
-        case "grain":
-            return _veined("grain", surface, frame, 0.11 * surface.cycles, pixels)
-        case "stripes":
-            share = np.sin(frame.linear(wave * a, wave * b, shift))
-        case "waves":
-            bend = np.sin(frame.linear(-wave * b, wave * a))
-            share = np.sin(frame.linear(wave * a, wave * b, shift) + 1.3 * bend)
-        case "hoops":
-            share = np.sin(wave * np.sqrt(frame.linear(1, 0) ** 2 + frame.linear(0, 1) ** 2) + shift)
-        case "checks":
-            share = np.sin(frame.linear(wave * a, wave * b, shift))
-            share *= np.sin(frame.linear(-wave * b, wave * a))
-            steep *= 2
-        case "dots":
-            share = np.sin(frame.linear(wave * a, wave * b, shift))
-            share += np.sin(frame.linear(-wave * b, wave * a))
-            share -= 0.7
-        case other:
-            raise AssertionError(other)
-    share *= steep * contrast
-    share += 0.5
-    return clip_to_unit(share)
+    ground: str
+    low: Color
+    high: Color
+    third: Color
+    direction: float  # of gradients, radians
+    cycles: float  # how often clouds and hills repeat over the picture
+    horizon: float  # height of the land's horizon, from the top
+    x: float  # where the picture looks in the endless background
+    y: float
 
 
-def _veined(tile: TileName, surface: Surface, frame: Frame, scale: float, pixels: float) -> Field:
-    share = noise(tile, frame.moved(scale, surface.phase, scale, surface.direction), scale / pixels)
-    share *= 1.6
-    share -= 0.3
-    return clip_to_unit(share)
+def sample_surface(draw: Draws, kind: str, background: Background) -> Surface:
+    if draw.chance(_USUAL):
+        material = USUAL[kind]
+    else:
+        material = Material(draw.pick(PATTERNS), (COARSE[0], FINE[1]), draw.unit(), draw.unit())
+    base = _distinct(draw, material.hue, (background.low, background.high, background.third))
+    hue, saturation, value = colorsys.rgb_to_hsv(*base)
+    second = _shade(
+        hue + draw.between(-0.12, 0.12), saturation * draw.between(0.2, 0.8), _apart(draw, value, 0.35, 0.6)
+    )
+    part = _shade(material.part_hue + draw.between(-0.04, 0.04), draw.between(0.5, 0.9), _apart(draw, value))
+    return Surface(
+        material.pattern,
+        base,
+        second,
+        part,
+        cycles=draw.between(*material.cycles),
+        direction=draw.between(0, math.pi),
+        phase=draw.unit(),
+    )
+
+
+def sample_background(draw: Draws) -> Background:
+    hue = draw.unit()
+    saturation = draw.between(0.03, 0.25)
+    value = draw.between(0.3, 1.0)
+    return Background(
+        draw.pick(GROUNDS),
+        low=_shade(hue, saturation, value),
+        high=_shade(
+            hue + draw.between(-0.15, 0.15), saturation * draw.between(0.4, 1.2), _apart(draw, value, 0.12, 0.3)
+        ),
+        third=_shade(draw.unit(), draw.between(0.05, 0.25), draw.between(0.35, 0.9)),
+        direction=draw.between(0, math.pi),
+        cycles=draw.between(2.0, 6.0),
+        horizon=draw.between(0.35, 0.75),
+        x=draw.between(0, 4),
+        y=draw.between(0, 4),
+    )
+
+
+def _distinct(draw: Draws, hue: float, others: tuple[Color, ...]) -> Color:
+    """The one of three colours of about this hue that is furthest from every colour of the background."""
+
+    def apart(color: Color) -> float:
+        return min([abs(color[0] - o[0]) + abs(color[1] - o[1]) + abs(color[2] - o[2]) for o in others])
+
+    colors = [
+        _shade(hue + draw.between(-0.04, 0.04), draw.between(0.6, 0.95), draw.between(0.45, 1.0)) for _ in range(3)
+    ]
+    return max(colors, key=apart)
+
+
+def _apart(draw: Draws, value: float, least: float = 0.2, most: float = 0.4) -> float:
+    """A brightness clearly above or below the given one."""
+    step = draw.between(least, most)
+    return value + step if value < 0.6 else value - step
+
+
+def _shade(hue: float, saturation: float, value: float) -> Color:
+    return colorsys.hsv_to_rgb(hue % 1.0, min(saturation, 1.0), min(max(value, 0.05), 1.0))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,9 +15,9 @@ from torch import Tensor
 
 from asterism.data.sources.scenes.draws import Draws
 from asterism.data.sources.scenes.layout import Scene, Thing, sample_scene
-from asterism.data.sources.scenes.limits import VERSION, check_count, check_objects, check_size
 from asterism.data.sources.scenes.paint import paint
 from asterism.data.sources.scenes.shapes import CLASSES
+from asterism.data.sources.scenes.stills import VERSION, check
 from asterism.ops.random import fold
 
 _STREAM = 3  # different from those of the still scenes
@@ -29,9 +31,8 @@ class Clip:
     """One video."""
 
     frames: UInt8[Tensor, "t 3 h w"]
-    instances: Int64[
-        Tensor, "t h w"
-    ]  # 0 background; a thing has the same number in every frame, and is seen in the first
+    # 0 background; a thing has the same number in every frame, and is seen in the first
+    instances: Int64[Tensor, "t h w"]
     classes: tuple[int, ...]  # class of instance 1, 2, …, a place in `SceneVideos.classes`
     key: str
 
@@ -42,10 +43,7 @@ class SceneVideos:
     def __init__(
         self, size: int = 64, count: int = 100, frames: int = 16, seed: int = 0, objects: tuple[int, int] = (2, 5)
     ) -> None:
-        check_size(size)
-        check_count(count, "count")
-        check_count(frames, "frames")
-        check_objects(objects)
+        check(size, objects, count=count, frames=frames)
         self.size = size
         self.count = count
         self.frames = frames
@@ -67,8 +65,8 @@ class SceneVideos:
             raise IndexError(index)
         key = fold(self.seed, _STREAM, index)
         scene = _without_hidden(sample_scene(key, self.objects), self.size)
-        motion = _sample_motion(fold(key, _MOTION), scene)
-        pictures = [paint(_at(scene, motion, frame), self.size, least_visible=0) for frame in range(self.frames)]
+        moments = _moving(scene, fold(key, _MOTION), self.frames)
+        pictures = [paint(moment, self.size, least_visible=0) for moment in moments]
         return Clip(
             torch.from_numpy(np.stack([picture.image for picture in pictures])),
             torch.from_numpy(np.stack([picture.instances for picture in pictures]).astype(np.int64)),
@@ -77,8 +75,7 @@ class SceneVideos:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Course:
+class _Course(NamedTuple):
     """How one thing moves: to and fro on a straight line, swaying and turning. Lengths in sides, angles in radians."""
 
     to_x: float  # the far end of the line, relative to the start
@@ -88,28 +85,29 @@ class _Course:
     turn: float  # at the far end
     swell: float  # share of the radius
 
-
-@dataclass(frozen=True, slots=True)
-class _Motion:
-    courses: tuple[_Course, ...]
-    pan_x: float  # of the background, per frame
-    pan_y: float
-
-
-def _without_hidden(scene: Scene, size: int) -> Scene:
-    """Only the things that can be seen in the first frame."""
-    numbers = np.unique(paint(scene, size, _LEAST_VISIBLE).instances).tolist()
-    seen = [number - 1 for number in numbers if number > 0]
-    order = tuple(seen.index(place) for place in scene.front_to_back if place in seen)
-    return replace(scene, things=tuple(scene.things[place] for place in seen), front_to_back=order)
+    def moved(self, thing: Thing, frame: int) -> Thing:
+        phase = math.pi * frame / self.frames_there
+        way = (1 - math.cos(phase)) / 2
+        aside = self.sway * math.sin(phase)
+        return thing._replace(
+            x=thing.x + self.to_x * way + aside,
+            y=thing.y + self.to_y * way - aside,
+            angle=thing.angle + self.turn * way,
+            radius=thing.radius * (1 + self.swell * way),
+        )
 
 
-def _sample_motion(key: int, scene: Scene) -> _Motion:
+def _moving(scene: Scene, key: int, frames: int) -> Iterator[Scene]:
+    """The scene as it is in each frame; frame 0 is the scene itself."""
     draw = Draws(key)
-    courses = tuple(
-        _course(draw, thing, border=thing.radius if place == 0 else 0.05) for place, thing in enumerate(scene.things)
-    )
-    return _Motion(courses, draw.between(-0.006, 0.006), draw.between(-0.006, 0.006))
+    courses = [_course(draw, thing, thing.radius if place == 0 else 0.05) for place, thing in enumerate(scene.things)]
+    pan_x, pan_y = draw.between(-0.006, 0.006), draw.between(-0.006, 0.006)  # of the background, per frame
+    ground = scene.background
+    for frame in range(frames):
+        things = [course.moved(thing, frame) for thing, course in zip(scene.things, courses, strict=True)]
+        yield scene._replace(
+            background=ground._replace(x=ground.x + pan_x * frame, y=ground.y + pan_y * frame), things=tuple(things)
+        )
 
 
 def _course(draw: Draws, thing: Thing, border: float) -> _Course:
@@ -127,24 +125,9 @@ def _course(draw: Draws, thing: Thing, border: float) -> _Course:
     )
 
 
-def _at(scene: Scene, motion: _Motion, frame: int) -> Scene:
-    """The scene as it is in one frame; frame 0 is the scene itself."""
-    ground = scene.background
-    return replace(
-        scene,
-        background=replace(ground, x=ground.x + motion.pan_x * frame, y=ground.y + motion.pan_y * frame),
-        things=tuple(_moved(thing, course, frame) for thing, course in zip(scene.things, motion.courses, strict=True)),
-    )
-
-
-def _moved(thing: Thing, course: _Course, frame: int) -> Thing:
-    phase = math.pi * frame / course.frames_there
-    way = (1 - math.cos(phase)) / 2
-    aside = course.sway * math.sin(phase)
-    return replace(
-        thing,
-        x=thing.x + course.to_x * way + aside,
-        y=thing.y + course.to_y * way - aside,
-        angle=thing.angle + course.turn * way,
-        radius=thing.radius * (1 + course.swell * way),
-    )
+def _without_hidden(scene: Scene, size: int) -> Scene:
+    """Only the things that can be seen in the first frame."""
+    numbers = np.unique(paint(scene, size, _LEAST_VISIBLE).instances).tolist()
+    seen = [number - 1 for number in numbers if number > 0]
+    order = tuple(seen.index(place) for place in scene.front_to_back if place in seen)
+    return scene._replace(things=tuple(scene.things[place] for place in seen), front_to_back=order)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,11 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from asterism.data.sources.scenes.layout import Scene, sample_scene
-from asterism.data.sources.scenes.limits import VERSION
 from asterism.data.sources.scenes.paint import paint
-from asterism.data.sources.scenes.stills import LEAST_VISIBLE, Scenes
+from asterism.data.sources.scenes.stills import LEAST_VISIBLE, VERSION, Scenes
 from asterism.data.sources.source import Sample
 from asterism.extras.words.sources.captioned import Captioned, Texts
-from asterism.extras.words.sources.scene_sentences import Seen, look, relations_of
+from asterism.extras.words.sources.scene_captions import Seen, look, relations_of
 from asterism.ops.random import fold
 
 _CATEGORIES = ("left-right", "above-below", "colour")
@@ -128,9 +127,9 @@ def _recoloured(scene: Scene) -> _Pair | None:
         return None
     a, b = found
     first, second = scene.things
-    things = (replace(first, surface=second.surface), replace(second, surface=first.surface))
+    things = (first._replace(surface=second.surface), second._replace(surface=first.surface))
     sentences = (f"{a.coloured} and {b.coloured}", f"{a.named(colour=b.colour)} and {b.named(colour=a.colour)}")
-    return _Pair(scene, replace(scene, things=things), None, sentences)
+    return _Pair(scene, scene._replace(things=things), None, sentences)
 
 
 def _two(scene: Scene) -> tuple[Seen, Seen] | None:

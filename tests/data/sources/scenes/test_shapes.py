@@ -1,16 +1,14 @@
 import math
 
 import numpy as np
-import pytest
 
-from asterism.data.sources.scenes.distance import (
+from asterism.data.sources.scenes.shapes import (
     around,
     bar,
     blended,
     box,
     disc,
     ellipse,
-    half_plane,
     joined,
     polygon,
     without,
@@ -51,9 +49,8 @@ def test_box_equals_the_polygon_of_its_corners() -> None:
 
 
 def test_rounded_box_keeps_its_sides_and_loses_its_corners() -> None:
-    at = lambda x, y: float(box(np.float32([x]), np.float32([y]), 0, 0, 0.6, 0.4, 0.2)[0])  # noqa: E731
-    assert at(0.6, 0.0) == pytest.approx(0, abs=1e-6)
-    assert at(0.6, 0.4) == pytest.approx(0.2 * (math.sqrt(2) - 1), abs=1e-6)
+    x, y = np.float32([0.6, 0.6]), np.float32([0.0, 0.4])
+    np.testing.assert_allclose(box(x, y, 0, 0, 0.6, 0.4, 0.2), [0, 0.2 * (math.sqrt(2) - 1)], atol=1e-6)
 
 
 def test_bar_is_all_that_is_near_a_line() -> None:
@@ -76,10 +73,6 @@ def test_combinations_follow_the_sets() -> None:
     assert ((joined(a, b) < 0) == ((a < 0) | (b < 0))).all()
     assert ((without(a, b) < 0) == ((a < 0) & (b > 0))).all()
     assert (blended(a, b, 0.1) <= joined(a, b)).all()
-
-
-def test_half_plane_is_cut_by_its_normal() -> None:
-    np.testing.assert_allclose(half_plane(X, Y, 0, 0.3, math.pi / 2), Y - 0.3, atol=1e-6)
 
 
 def test_around_repeats_a_figure_in_every_sector() -> None:

@@ -7,25 +7,12 @@ import sys
 import numpy as np
 import pytest
 import torch
-from sklearn.neighbors import KNeighborsClassifier
 from torch.nn.functional import interpolate
 
 from asterism.data.sources.scenes import CLASSES, Scenes, SceneVideos
-from asterism.data.sources.scenes.limits import VERSION
+from asterism.data.sources.scenes.stills import VERSION
 from asterism.data.sources.source import Sample, Source
 from asterism.errors import UserError
-
-DIGEST = """
-import hashlib
-from asterism.data.sources.scenes import SceneVideos, Scenes
-digest = hashlib.sha256()
-for index in (3, 0, 7):
-    sample = Scenes(size=48, count=8, seed=5)[index]
-    for value in (sample.image, sample.semantic, sample.instances, sample.boxes):
-        digest.update(value.numpy().tobytes())
-digest.update(SceneVideos(size=32, count=2, frames=3, seed=5)[1].frames.numpy().tobytes())
-print(digest.hexdigest())
-"""
 
 
 def same(a: Sample, b: Sample) -> bool:
@@ -71,19 +58,22 @@ def test_scene_depends_on_seed_and_index_alone() -> None:
     assert len({digest(one, index) for index in range(20)}) == 20
 
 
+@pytest.mark.slow
 def test_other_process_draws_the_same() -> None:
-    def run() -> str:
-        done = subprocess.run([sys.executable, "-c", DIGEST], capture_output=True, text=True, check=True)
-        return done.stdout.strip()
+    program = "from tests.data.sources.scenes.test_scenes import several; print(several())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == several()
 
-    mine = hashlib.sha256()
+
+def several() -> str:
+    """A digest of some scenes and of a video."""
+    found = hashlib.sha256()
     for index in (3, 0, 7):
         sample = Scenes(size=48, count=8, seed=5)[index]
-        for value in (sample.image, sample.semantic, sample.instances, sample.boxes):
-            assert value is not None
-            mine.update(value.numpy().tobytes())
-    mine.update(SceneVideos(size=32, count=2, frames=3, seed=5)[1].frames.numpy().tobytes())
-    assert run() == mine.hexdigest()
+        for name in ("image", "semantic", "instances", "boxes"):
+            found.update(getattr(sample, name).numpy().tobytes())
+    found.update(SceneVideos(size=32, count=2, frames=3, seed=5)[1].frames.numpy().tobytes())
+    return found.hexdigest()
 
 
 def test_fingerprint_names_everything_that_changes_the_scenes() -> None:
@@ -94,7 +84,7 @@ def test_fingerprint_names_everything_that_changes_the_scenes() -> None:
 
 
 def test_scenes_stay_what_they_are() -> None:
-    """Results name their scenes by fingerprint: who changes what is drawn raises `limits.VERSION` and renews this."""
+    """Results name their scenes by fingerprint: who changes what is drawn raises `stills.VERSION` and renews this."""
     source = Scenes(size=32)
     assert VERSION == 3
     assert [source.label(index) for index in range(10)] == [1, 0, 10, 11, 4, 12, 15, 6, 5, 6]
@@ -167,7 +157,10 @@ def test_scene_is_the_same_at_every_size() -> None:
         assert (small.semantic == large.semantic[2::4, 2::4]).float().mean() > 0.9
 
 
+@pytest.mark.slow
 def test_classes_lie_in_the_shape_and_not_in_the_pixels() -> None:
+    from sklearn.neighbors import KNeighborsClassifier
+
     train, test = Scenes(size=32, count=400), Scenes(size=32, count=100, split="test")
     samples = [[source[index] for index in range(len(source))] for source in (train, test)]
     fit, held_out = ([s.label for s in part] for part in samples)
