@@ -10,69 +10,26 @@ checkpoints do not change.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import nn
 
-from asterism.errors import UserError
 from asterism.nn.heads import ProjectionHead
-from asterism.nn.stochastic_depth import KeyedDropPath
 
 # Variants of one block: sizes of views × student and teacher × stochastic depth. torch's limit, 8, is too low.
 _VARIANTS = 64
 
 
-def compile_parts(module: nn.Module, **options: Any) -> int:
-    """Compile the parts in place, with options of `torch.compile`, and return how many there are."""
-    return _compile_blocks(module, **options) + _compile_heads(module, **options)
-
-
-def replay_blocks(module: nn.Module) -> int:
-    """Compile the parts, record the kernels of blocks as CUDA graphs, and replay these: one launch per block.
-
-    A replay writes to the same memory as the one before. So every step begins with `begin_replays`, and keeps no output
-    of a block, only what is computed from it.
-    """
-    if any(isinstance(part, KeyedDropPath) for part in module.modules()):
-        raise UserError(
-            "trainer.compile = graphs cannot replay stochastic depth, which differs in every step; "
-            "use backbone.drop_path=0 or trainer.compile=on"
-        )
-    return _compile_blocks(module, mode="reduce-overhead") + _compile_heads(module)
-
-
-def begin_replays() -> None:
-    """What blocks returned before may be overwritten from now on."""
-    torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-
-
-def without_compiled_parts() -> contextlib.AbstractContextManager[Any]:
-    """For what happens between steps, with other sizes: nothing is compiled or recorded for it."""
-    return torch.compiler.set_stance("force_eager")
-
-
-def compiled_parts(module: nn.Module) -> Iterator[nn.Module]:
-    """Blocks of transformers, and MLPs of heads, of students and teachers."""
-    yield from _blocks(module)
-    yield from _heads(module)
-
-
-def _compile_blocks(module: nn.Module, **options: Any) -> int:
+def compile_parts(module: nn.Module, backend: str = "inductor") -> int:
+    """Compile the parts of students and teachers in place, and return how many there are."""
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _VARIANTS)
-    blocks = list(_blocks(module))
+    blocks, heads = list(_blocks(module)), list(_heads(module))
     for block in blocks:
-        block.compile(fullgraph=True, dynamic=False, **options)
-    return len(blocks)
-
-
-def _compile_heads(module: nn.Module, **options: Any) -> int:
-    heads = list(_heads(module))
+        block.compile(fullgraph=True, dynamic=False, backend=backend)
     for head in heads:
-        head.compile(fullgraph=True, **options)
-    return len(heads)
+        head.compile(fullgraph=True, backend=backend)
+    return len(blocks) + len(heads)
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:
@@ -83,6 +40,4 @@ def _blocks(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _heads(module: nn.Module) -> Iterator[nn.Module]:
-    for part in module.modules():
-        if isinstance(part, ProjectionHead):
-            yield part.mlp
+    return (part.mlp for part in module.modules() if isinstance(part, ProjectionHead))

@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Generic, cast
+from typing import Generic
 
 import torch
 from lightning_fabric import Fabric
@@ -21,11 +21,10 @@ from asterism.ops.kept_memory import kept_memory
 from asterism.ops.random import fold
 from asterism.ops.sharding import whole
 from asterism.train import checkpoint
-from asterism.train.compiling import begin_replays, compile_parts, replay_blocks, without_compiled_parts
+from asterism.train.compiling import compile_parts
 from asterism.train.cores import training_threads
 from asterism.train.garbage import search_new_objects_only
 from asterism.train.job import Job, Measurement
-from asterism.train.loss_scale import LossScale
 from asterism.train.monitor import Monitor
 from asterism.train.optim import clip_gradients
 from asterism.train.pace import Pace
@@ -36,6 +35,8 @@ from asterism.train.units import duration
 from asterism.types import Losses, Progress
 
 _WARMING_UP = 3  # first steps, which are not timed
+_SCALE = {"scale": "loss_scale.factor", "_growth_tracker": "loss_scale.good"}  # names in GradScaler and in a checkpoint
+_LEAST_SCALE = 2.0**-14  # at which gradients that are not finite have another reason
 
 
 class Diverged(UserError):
@@ -49,21 +50,20 @@ class Training(Generic[B]):
         self.fabric, self.job, self.learner = fabric, job, job.learner
         if job.trainer.compile == "on":
             compile_parts(job.learner)
-        elif job.trainer.compile == "graphs":
-            replay_blocks(job.learner)
-        self.loss_scale = LossScale() if job.trainer.precision == "fp16" else None
+        # Float16 alone needs a scale: its smallest normal number, 6e-5, exceeds many gradients.
+        self.scaler = torch.amp.GradScaler(fabric.device.type, enabled=job.trainer.precision == "fp16")
         self.objective = _Objective(job.learner, job.trainer.precision, fabric.device.type)
         self.forward = fabric.setup_module(self.objective)  # sharded parameters exist from here on
         self._parameters = list(job.learner.parameters())  # kept, because walking through many modules takes time
         self.optimizer = job.optimizer()
-        self.stepper = cast(torch.optim.Optimizer, fabric.setup_optimizers(self.optimizer))
         self._unlogged: Mapping[str, Tensor] = {}  # what the log of an interrupted run has not written yet
 
     def restore(self, state: checkpoint.State) -> None:
         """Continue from a checkpoint."""
         checkpoint.restore(state, self.learner, self.optimizer)
-        if self.loss_scale is not None:
-            self.loss_scale.restore(state.optimizer)
+        if self.scaler.is_enabled():
+            scale = {key: state.optimizer[name].item() for key, name in _SCALE.items() if name in state.optimizer}
+            self.scaler.load_state_dict(self.scaler.state_dict() | scale)
         self._unlogged = state.log
 
     def time_steps(self) -> float:
@@ -114,21 +114,18 @@ class Training(Generic[B]):
                         f"asterism {job.verb} --resume {job.run.path}",
                         signal_number,
                     )
-            with self._between_steps():
-                monitor.examples(job.steps, job.examples)
+            monitor.examples(job.steps, job.examples)
         if first and (summary := job.verdict(job.run.metrics())) is not None:
             monitor.print(summary)
         return job.run
 
     def _measure(self, monitor: Monitor, step: int, measurement: Measurement) -> None:
-        with monitor.paused(), self._between_steps():
+        with monitor.paused():
             record = measurement.measure(step)
         monitor.measured(step, record)
 
     def _gradients(self, progress: Progress, batches: Iterator[tuple[B, float]], monitor: Monitor) -> list[_MicroBatch]:
         """The micro-batches of a step, forward and backward."""
-        if self.job.trainer.compile == "graphs":
-            begin_replays()
         # Our own code never draws from the global generator; this is for dropout inside a custom backbone.
         torch.manual_seed(fold(progress.seed, progress.step, self.fabric.global_rank) & 0xFFFFFFFF)
         count, made = self.job.trainer.accumulate, []
@@ -137,9 +134,7 @@ class Training(Generic[B]):
             with self.fabric.no_backward_sync(self.forward, enabled=number < count - 1):
                 total = self.forward(batch, progress)
                 losses = self.objective.losses
-                if self.loss_scale is not None:
-                    total = total * self.loss_scale.factor
-                self.fabric.backward(total / count)
+                self.fabric.backward(self.scaler.scale(total / count))
             monitor.micro_batch(losses)
             made.append(_MicroBatch({name: value.detach().float() for name, value in losses.terms.items()}, waited))
         return made
@@ -186,17 +181,16 @@ class Training(Generic[B]):
         frozen = list(self.learner.frozen(progress))
         for parameter in frozen:
             parameter.grad = None
-        if self.loss_scale is not None:
-            self.loss_scale.unscale(self._parameters)
+        self.scaler.unscale_(self.optimizer)
         norm = clip_gradients(self._parameters, self.job.clipping)
         numbers: dict[str, float | Tensor] = {"lr": lr, "epoch": (progress.step + 1) / self.job.steps_per_epoch}
-        if self.loss_scale is None or self.loss_scale.accepts(bool(norm.isfinite())):
+        overflown = self.scaler.is_enabled() and self.scaler.get_scale() > _LEAST_SCALE and not norm.isfinite()
+        if not overflown:  # else the scaler leaves this step out and lowers the scale
             self._check_gradient(norm, progress)
-            self.stepper.step()
             numbers["gradient_norm"] = norm
-        if self.loss_scale is not None:
-            numbers["loss_scale"] = self.loss_scale.factor
-        self.stepper.zero_grad()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
         self.learner.after_update(progress)
         monitor.step(
             progress.step + 1,
@@ -214,17 +208,12 @@ class Training(Generic[B]):
             yield
 
     def _compiled(self) -> contextlib.AbstractContextManager[None]:
-        compiled = self.job.trainer.compile in ("on", "graphs")
-        return compiled_functions() if compiled else contextlib.nullcontext()
-
-    def _between_steps(self) -> contextlib.AbstractContextManager[None]:
-        replayed = self.job.trainer.compile == "graphs"
-        return without_compiled_parts() if replayed else contextlib.nullcontext()
+        return compiled_functions() if self.job.trainer.compile == "on" else contextlib.nullcontext()
 
     def _save(self, step: int, monitor: Monitor) -> None:
         state = checkpoint.capture(self.learner, self.optimizer, step, self.job.facts(), monitor.state())
-        if self.loss_scale is not None:
-            state.optimizer.update(self.loss_scale.state())
+        scale = self.scaler.state_dict()  # empty unless the precision is float16
+        state.optimizer.update({name: torch.tensor(scale[key]) for key, name in _SCALE.items() if key in scale})
         broken = checkpoint.not_finite(state, {name for name, _ in self.learner.named_parameters()})
         if broken:
             raise Diverged(

@@ -37,15 +37,14 @@ class TrainerConfig(Config):
     nodes: Few = 1
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
     precision: Literal["auto", "32", "bf16", "fp16"] = "auto"  # auto: bf16 autocast on GPUs that support it
-    # blocks, heads and losses; auto: on CUDA devices; graphs: on, and blocks are replayed as CUDA graphs
-    compile: Literal["auto", "on", "off", "graphs"] = "auto"
+    compile: Literal["auto", "on", "off"] = "auto"  # blocks, heads and losses; auto: on CUDA devices
     seed: Seed = 0
 
     @field_validator("compile", mode="before")
     @classmethod
     def _on_or_off(cls, value: Any) -> Any:
-        """YAML reads these words as truth values."""
-        return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+        """YAML reads these words as truth values. Version 0.1 also had `graphs`, compiled code replayed on a GPU."""
+        return {True: "on", False: "off", "graphs": "on"}.get(value, value) if isinstance(value, bool | str) else value
 
     @field_validator("precision", mode="before")
     @classmethod

@@ -57,22 +57,9 @@ def resolved_trainer(trainer: TrainerConfig, images: int, device: torch.device, 
         precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "32"
     strategy = trainer.strategy if trainer.strategy != "auto" or world == 1 else "ddp"
     changes = {"batch_size": batch, "steps": steps, "epochs": "auto", "precision": precision, "strategy": strategy}
-    return trainer.model_copy(update=changes | {"compile": _compiled(trainer, device)})
-
-
-def _compiled(trainer: TrainerConfig, device: torch.device) -> str:
     if trainer.compile == "auto":
-        return "on" if device.type == "cuda" else "off"
-    if trainer.compile == "graphs" and device.type != "cuda":
-        raise UserError(
-            f"trainer.compile = graphs needs a CUDA device, and this is {device.type}; "
-            "use trainer.compile=on or trainer.compile=off"
-        )
-    if trainer.compile == "graphs" and trainer.strategy == "fsdp":
-        raise UserError(
-            "trainer.compile = graphs needs weights that stay in place, which fsdp's do not; use trainer.compile=on"
-        )
-    return trainer.compile
+        changes["compile"] = "on" if device.type == "cuda" else "off"
+    return trainer.model_copy(update=changes)
 
 
 def resolved_workers(workers: int | Literal["auto"], device: torch.device, world: int) -> int:

@@ -1,4 +1,4 @@
-"""Compiled parts are single graphs and compute what eager code computes, also when they overwrite their outputs."""
+"""Compiled parts are single graphs and compute what eager code computes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,3 @@ def test_compiled_is_eager_in_one_graph_per_part() -> None:
     assert equal == [f"equal: {name}" for name in METHODS], run.stderr[-2000:]
     assert graphs == "graphs: 2", "every size or temperature was compiled anew"
     assert heads == "head graphs: 2", "every number of rows was compiled anew"
-
-
-@pytest.mark.slow
-def test_nothing_that_a_part_returned_is_used_in_a_later_step() -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.train.replayed_steps", *METHODS, "distill", "vq"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.stdout.splitlines() == [f"equal: {name}" for name in [*METHODS, "distill", "vq"]], run.stderr[-2000:]

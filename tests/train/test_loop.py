@@ -1,4 +1,3 @@
-import contextlib
 import json
 import math
 import os
@@ -19,9 +18,8 @@ from asterism.errors import Interrupted, UserError
 from asterism.methods import method_class
 from asterism.methods.dino import Dino
 from asterism.nn.weights.load import load_weights_into
-from asterism.train import building, checkpoint, compiling, loop, resolve
+from asterism.train import building, checkpoint
 from asterism.train.processes import Init
-from asterism.train.recipe import TrainerConfig
 from asterism.train.start import pretrain, resume
 from tests.train.tiny import METHODS, tiny_recipe
 
@@ -143,22 +141,6 @@ def test_micro_batches_are_allowed_where_the_loss_is_per_process(tmp_path):
     assert tiny_recipe("flsl", method={"volume_weight": 0}).method.needs_whole_batch is None
 
 
-def test_graphs_are_replayed_from_the_beginning_of_every_step(tmp_path, monkeypatch):
-    calls = []
-    monkeypatch.setattr(resolve, "_compiled", lambda trainer, device: trainer.compile)  # there is no GPU
-    monkeypatch.setattr(loop, "replay_blocks", lambda module: calls.append("recorded"))
-    monkeypatch.setattr(loop, "begin_replays", lambda: calls.append("step"))
-    monkeypatch.setattr(loop, "compiled_functions", contextlib.nullcontext)
-    monkeypatch.setattr(loop, "without_compiled_parts", lambda: contextlib.nullcontext(calls.append("eager")))
-    recipe = tiny_recipe(
-        trainer={"steps": 3, "batch_size": 8, "accumulate": 2, "compile": "graphs"},
-        monitor={"knn": {"bank": 20, "queries": 10, "every_epochs": 100}},
-    )
-    pretrain(recipe, tmp_path / "run")
-    # Micro-batches belong to one step; k-NN before and after training, and the examples, are eager.
-    assert calls == ["recorded", "eager", "step", "step", "step", "eager", "eager"]
-
-
 def test_the_last_layer_is_frozen_and_then_trained(tmp_path):
     recipe = tiny_recipe(
         method={"freeze_last_layer": 1}, checkpoint={"every_steps": 5, "keep_last": 5}, optim={"weight_decay": 0.0}
@@ -259,25 +241,6 @@ class TestBadInput:
         with pytest.raises(UserError, match=r"batch_size = 64 is larger than the data set \(40 images\)"):
             pretrain(tiny_recipe(trainer={"batch_size": 64}), tmp_path / "run")
         assert not (tmp_path / "run").exists()
-
-    def test_graphs_without_a_gpu(self, tmp_path):
-        with pytest.raises(
-            UserError, match=r"compile = graphs needs a CUDA device, and this is cpu; use trainer.compile=on"
-        ):
-            pretrain(tiny_recipe(trainer={"compile": "graphs", "accelerator": "cpu"}), tmp_path / "run")
-        assert not (tmp_path / "run").exists()
-
-    def test_graphs_with_stochastic_depth(self):
-        method = building.build_method(tiny_recipe(backbone={"drop_path": 0.2}))
-        with pytest.raises(UserError, match=r"graphs cannot replay stochastic depth.*use backbone.drop_path=0"):
-            compiling.replay_blocks(method)
-
-    def test_graphs_with_moving_weights(self):
-        trainer = TrainerConfig(compile="graphs", strategy="fsdp", batch_size=8, steps=1)
-        with pytest.raises(UserError, match="needs weights that stay in place, which fsdp's do not"):
-            resolve.resolved_trainer(trainer, images=40, device=torch.device("cuda"), world=2)
-        plain = trainer.model_copy(update={"strategy": "ddp", "precision": "32"})
-        assert resolve.resolved_trainer(plain, images=40, device=torch.device("cuda"), world=2).compile == "graphs"
 
     def test_no_gpu(self, tmp_path):
         if torch.cuda.is_available():
