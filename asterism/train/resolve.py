@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from rich.table import Table
@@ -56,7 +56,13 @@ def resolved_trainer(trainer: TrainerConfig, images: int, device: torch.device, 
     if precision == "auto":
         precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "32"
     strategy = trainer.strategy if trainer.strategy != "auto" or world == 1 else "ddp"
-    changes = {"batch_size": batch, "steps": steps, "epochs": "auto", "precision": precision, "strategy": strategy}
+    changes: dict[str, Any] = {
+        "batch_size": batch,
+        "steps": steps,
+        "epochs": "auto",
+        "precision": precision,
+        "strategy": strategy,
+    }
     if trainer.compile == "auto":
         changes["compile"] = "on" if device.type == "cuda" else "off"
     return trainer.model_copy(update=changes)
