@@ -4,7 +4,6 @@
 
 A run that starts from another one (`first+second`) is drawn after it. Raw pixels and the mean of the untrained networks
 are dashed.
-`lab/benchmarks/lightly_dino.py` makes a run of lightly's DINO.
 """
 
 from __future__ import annotations
