@@ -25,6 +25,7 @@ from asterism.errors import UserError
 from asterism.images.bad_image import BadImage
 from asterism.images.masks import VOID
 from asterism.ops.geometry import geometry_from_rows
+from asterism.ops.normalise import IMAGENET_MEAN, IMAGENET_STD, normalise
 from asterism.ops.random import fold
 from asterism.ranges import Few, FewFromZero, NonNegative, Number, Positive, Share
 from asterism.types import Batch, View
@@ -42,8 +43,8 @@ class DataConfig(Config):
     keep_mb: NonNegative = 0  # megabytes of decoded images that each worker keeps; 0: decode every time
     shuffle: bool = True
     max_bad_share: Share = 0.05  # of unreadable images; above it the run stops
-    mean: tuple[Number, Number, Number] = (0.485, 0.456, 0.406)  # of RGB in [0, 1], subtracted; ImageNet's by default
-    std: tuple[Positive, Positive, Positive] = (0.229, 0.224, 0.225)  # divisor after subtracting the mean
+    mean: tuple[Number, Number, Number] = IMAGENET_MEAN  # of RGB in [0, 1], subtracted
+    std: tuple[Positive, Positive, Positive] = IMAGENET_STD  # divisor after subtracting the mean
 
 
 @dataclass(frozen=True)
@@ -125,11 +126,10 @@ class Loader:
 def to_batch(raw: RawBatch, device: torch.device, mean: Sequence[float], std: Sequence[float]) -> Batch:
     """The batch on its device: bytes are copied, then converted to floats there."""
     overlap = device.type == "cuda"  # on other devices the copy could be read before it has arrived
-    center, spread = (torch.tensor(values, device=device)[:, None, None] for values in (mean, std))
     rows = raw.geometry.to(device, non_blocking=overlap)
     views = tuple(
         View(
-            pixels=pixels.to(device, non_blocking=overlap).float().div_(255).sub_(center).div_(spread),
+            pixels=normalise(pixels.to(device, non_blocking=overlap), mean, std),
             geometry=geometry_from_rows(rows[place]),
             segments=_signed(raw.segments[place].to(device, non_blocking=overlap)) if place in raw.segments else None,
         )

@@ -12,10 +12,9 @@ from asterism.data.loader import RawBatch, to_batch
 from asterism.data.views import Views
 from asterism.errors import UserError
 from asterism.images.pictures import Pictures, as_list, read_picture
+from asterism.ops.normalise import IMAGENET_MEAN, IMAGENET_STD
 from asterism.ops.random import fold
 from asterism.types import Batch, Progress, ViewSpec
-
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def make_batch(

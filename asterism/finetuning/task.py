@@ -35,8 +35,8 @@ from asterism.data.sample_loader import MakeBatch
 from asterism.errors import UserError, unknown
 from asterism.finetuning.registry import load_task
 from asterism.nn.backbone import Backbone
-from asterism.nn.encoder import Triple
 from asterism.nn.layer_depths import block_depths, undecayed
+from asterism.ops.normalise import Triple, normalise
 from asterism.types import Losses, Progress
 from asterism.viz.page import Section
 
@@ -302,8 +302,7 @@ class Task(nn.Module, ABC):
     def normalise(self, images: UInt8[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 h w"]:
         """Pixels as the backbone expects them, on its device."""
         weight = next(self.parameters())
-        mean, std = (torch.tensor(values, device=weight.device)[:, None, None] for values in (self.mean, self.std))
-        return ((images.to(weight.device).float() / 255 - mean) / std).to(weight.dtype)
+        return normalise(images.to(weight.device), self.mean, self.std).to(weight.dtype)
 
 
 def check_classes(source: Source, classes: Sequence[str], labels: Sequence[int]) -> None:

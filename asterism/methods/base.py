@@ -12,10 +12,11 @@ from torch import Tensor
 
 from asterism.config import Config
 from asterism.nn.backbone import Backbone, BackboneConfig, build_backbone
-from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, Encoder, Triple
+from asterism.nn.encoder import Encoder
 from asterism.nn.frozen_encoder import FrozenEncoder
 from asterism.nn.initialisation import Init
 from asterism.nn.learner import Learner
+from asterism.ops.normalise import IMAGENET_MEAN, IMAGENET_STD, Triple
 from asterism.types import Batch, Losses, Progress, ViewSpec
 
 

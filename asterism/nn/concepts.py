@@ -12,7 +12,7 @@ from torch import Tensor
 
 from asterism.errors import UserError, reason_of
 from asterism.nn.backbone import Backbone
-from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, Encoder, Triple
+from asterism.nn.encoder import Encoder
 from asterism.nn.localization import Localization
 from asterism.nn.reconstruction import (
     CodeReconstruction,
@@ -25,6 +25,7 @@ from asterism.nn.reconstruction import (
 from asterism.nn.safetensors_file import read_safetensors, write_safetensors
 from asterism.nn.tokenizers.saved import load_tokenizer, rebuild_tokenizer
 from asterism.nn.weights.metadata import ConceptsFile, check_fits, checked, description_in
+from asterism.ops.normalise import IMAGENET_MEAN, IMAGENET_STD, Triple
 from asterism.types import Features
 
 

@@ -14,12 +14,8 @@ from asterism.errors import UserError
 from asterism.images.pictures import Pictures, batch_of
 from asterism.nn.backbone import Backbone
 from asterism.nn.safetensors_file import write_safetensors
+from asterism.ops.normalise import IMAGENET_MEAN, IMAGENET_STD, Triple, normalise
 from asterism.types import Features, Tokens
-
-Triple = tuple[float, float, float]
-
-IMAGENET_MEAN: Triple = (0.485, 0.456, 0.406)
-IMAGENET_STD: Triple = (0.229, 0.224, 0.225)
 
 FILE_NAME = "encoder.safetensors"
 
@@ -120,11 +116,9 @@ class Encoder(nn.Module):
         if images.dtype != torch.uint8 and not images.is_floating_point():
             raise UserError(f"expected pixels of type uint8, or float in [0, 1], got {images.dtype}")
         weight = next(self.parameters())
-        pixels = images.to(weight.device).float()
-        if images.dtype == torch.uint8:
-            pixels = pixels / 255
-        mean, std = (torch.tensor(values, device=pixels.device)[:, None, None] for values in (self.mean, self.std))
-        return ((pixels - mean) / std).to(weight.dtype)
+        pixels = images.to(weight.device)
+        pixels = pixels if images.dtype == torch.uint8 else pixels.float()
+        return normalise(pixels, self.mean, self.std).to(weight.dtype)
 
     @property
     def timm_arguments(self) -> dict[str, Any]:

@@ -30,8 +30,9 @@ from asterism.finetuning.segmentation.segment import Segment, SegmentConfig
 from asterism.finetuning.task import Start
 from asterism.nn.backbone import Backbone, BackboneConfig, build_backbone
 from asterism.nn.concepts import ConceptEncoder
-from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, Encoder
+from asterism.nn.encoder import Encoder
 from asterism.nn.localization import Localization
+from asterism.ops.normalise import IMAGENET_MEAN, IMAGENET_STD
 from asterism.tools.export.export import DTYPES, TARGETS, export_encoder
 
 _RCNN = {"channels": 64, "hidden": 256, "test_proposals": 100, "score_threshold": 0.0, "anchor_scale": 2.0}

@@ -34,7 +34,6 @@ from asterism.extras.detection.images import (
     ObjectImages,
     SizesConfig,
     fitted,
-    normalised,
     padded,
     resolved_canvas,
 )
@@ -45,6 +44,7 @@ from asterism.extras.detection.sources.run_lengths import RunLengths, coco_masks
 from asterism.extras.detection.sources.source import ObjectSource, RelabelledObjects, SampleWithObjects
 from asterism.extras.detection.uavdt_precision import UavdtPrecision
 from asterism.finetuning.task import Metric, PredictionWriter, Start, Task, TaskBatch, TaskConfig, chosen_head
+from asterism.ops.normalise import normalise
 from asterism.types import Losses, Progress
 from asterism.viz.page import Section
 
@@ -154,7 +154,7 @@ class Detect(Task):
             originals = [(image.shape[1], image.shape[2]) for image in some]
             sizes = [fitted(size, self.canvas, shorter) for size in originals]
             pixels = [
-                padded(normalised(_resized(image, size), self.mean, self.std), self.canvas)
+                padded(normalise(_resized(image, size), self.mean, self.std), self.canvas)
                 for image, size in zip(some, sizes, strict=True)
             ]
             found = self.head.detections(self.backbone, torch.stack(pixels).to(weight), sizes)

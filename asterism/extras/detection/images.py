@@ -23,7 +23,7 @@ from asterism.data import Sample
 from asterism.extras.detection.sources.run_lengths import decode
 from asterism.extras.detection.sources.source import Objects, SampleWithObjects
 from asterism.finetuning.task import TaskBatch
-from asterism.nn.encoder import Triple
+from asterism.ops.normalise import Triple, normalise
 from asterism.ops.random import fold, uniform
 from asterism.ranges import NonNegative, Pixels, PositiveRange, Share
 
@@ -88,7 +88,7 @@ class ObjectImages:
         for sample, key in zip(samples, keys, strict=True):
             assert isinstance(sample, SampleWithObjects)
             made = self.augmented(learnable(sample, self.masks), key)
-            images.append(padded(normalised(made.image, self.mean, self.std), self.canvas))
+            images.append(padded(normalise(made.image, self.mean, self.std), self.canvas))
             size = (made.image.shape[1], made.image.shape[2])
             truth: dict[str, Any] = {"boxes": made.boxes, "labels": made.labels, "size": size}
             if made.masks is not None:
@@ -169,11 +169,6 @@ def cropped(found: Labelled, top: int, left: int, height: int, width: int) -> La
 def padded(maps: Tensor, canvas: tuple[int, int]) -> Tensor:
     """Zeros to the right and below, up to the size of the canvas."""
     return F.pad(maps, (0, canvas[1] - maps.shape[2], 0, canvas[0] - maps.shape[1]))
-
-
-def normalised(image: UInt8[Tensor, "3 h w"], mean: Triple, std: Triple) -> Float[Tensor, "3 h w"]:
-    level, spread = (torch.tensor(each, device=image.device)[:, None, None] for each in (mean, std))
-    return (image.float() / 255 - level) / spread
 
 
 def _detr_crop(found: Labelled, config: SizesConfig, draws: Sequence[float]) -> Labelled:

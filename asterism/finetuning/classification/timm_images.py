@@ -16,7 +16,7 @@ from asterism.data import Sample
 from asterism.finetuning.seeded import seeded
 from asterism.finetuning.task import TaskBatch
 from asterism.images.write import to_pillow
-from asterism.nn.encoder import Triple
+from asterism.ops.normalise import Triple
 from asterism.ops.random import fold_each
 from asterism.ranges import AreaRange, Few, NonNegative, PositiveRange, Share
 

@@ -21,7 +21,7 @@ from asterism.errors import UserError
 from asterism.finetuning.segmentation import photometric
 from asterism.finetuning.task import TaskBatch
 from asterism.images.masks import VOID
-from asterism.nn.encoder import Triple
+from asterism.ops.normalise import Triple, normalise
 from asterism.ops.propagation import resize_labels
 from asterism.ops.random import fold, uniform
 from asterism.ranges import PositiveRange, PositiveShare, Share
@@ -76,9 +76,8 @@ class SegmentSamples:
             image, mask = image.flip(2), mask.flip(1)
         if self.config.photometric:
             image = photometric.distorted(image, draws[_COLOURS:])
-        mean, std = (torch.tensor(values)[:, None, None] for values in (self.mean, self.std))
         margin = (0, self.size - image.shape[2], 0, self.size - image.shape[1])
-        pixels = F.pad((image.float() / 255 - mean) / std, margin)
+        pixels = F.pad(normalise(image, self.mean, self.std), margin)
         return pixels, F.pad(mask, margin, value=VOID)
 
     def _place(self, labels: Integer[Tensor, "h w"], draws: Sequence[float]) -> tuple[int, int]:

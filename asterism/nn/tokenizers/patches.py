@@ -10,12 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asterism.nn.backbone import Backbone
-from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, Triple
 from asterism.nn.positions import Grid
 from asterism.nn.reconstruction import ConceptDecoder, PixelReconstruction
 from asterism.nn.tokenizers.base import Tokenizer
 from asterism.nn.tokenizers.codebook import Codebook
-from asterism.ops.normalise import normalise
+from asterism.ops.normalise import IMAGENET_MEAN, IMAGENET_STD, Triple, normalise
 
 
 class PatchCodes(nn.Module):

@@ -16,8 +16,8 @@ from typing import Any, Literal, get_args
 
 from asterism.errors import UserError, unknown
 from asterism.nn.backbone import Pooling
-from asterism.nn.encoder import Triple
 from asterism.nn.timm_arguments import Activation
+from asterism.ops.normalise import Triple
 
 # as transformers names them → as timm does
 _ACTIVATIONS: Mapping[str, Activation] = {

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from asterism.errors import UserError
-from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD
 from asterism.nn.weights.checkpoint_file import CheckpointFile
 from asterism.nn.weights.description import Description
 from asterism.nn.weights.encoder_weights import Layout, size_of, usual_activation
+from asterism.ops.normalise import IMAGENET_MEAN, IMAGENET_STD
 
 _SIZES = {(192, 12, 16), (384, 12, 16), (768, 12, 16), (1024, 24, 16), (1280, 32, 16), (4096, 40, 16)}
 _TEMPERATURE = 100.0  # of the rotary positions

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from asterism.errors import UserError
 from asterism.nn.backbone import Architecture, Backbone
-from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, Encoder, Triple
+from asterism.nn.encoder import Encoder
 from asterism.nn.positions import Resampling, table_layout
 from asterism.nn.timm_arguments import Activation
 from asterism.nn.weights.checkpoint_file import CheckpointFile
 from asterism.nn.weights.description import Description, WeightsOptions, description_in, guesses_in
 from asterism.nn.weights.named import named_description
+from asterism.ops.normalise import IMAGENET_MEAN, IMAGENET_STD, Triple
 
 # Generic model names from which networks are rebuilt; the shapes of their tensors override every size.
 _PLAIN_VIT, _SWIGLU_VIT, _ROPE_VIT = "vit_base_patch16_224", "vit_giant_patch14_dinov2", "vit_small_patch16_dinov3"

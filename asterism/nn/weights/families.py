@@ -17,7 +17,6 @@ from torch import Tensor
 
 from asterism.errors import UserError, unknown
 from asterism.nn.backbone import Architecture
-from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, Triple
 from asterism.nn.positions import sincos_table
 from asterism.nn.safetensors_file import METADATA_KEY
 from asterism.nn.weights import dinov3, stellar, transformers_folder
@@ -35,6 +34,7 @@ from asterism.nn.weights.encoder_weights import (
 )
 from asterism.nn.weights.metadata import EncoderFile, checked, description_in
 from asterism.nn.weights.refused import refuse_known
+from asterism.ops.normalise import IMAGENET_MEAN, IMAGENET_STD, Triple
 
 
 @dataclass(frozen=True)

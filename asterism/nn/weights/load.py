@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from asterism.errors import UserError
 from asterism.nn.backbone import NAME_OF_INIT, Architecture, Backbone, bare_network, rebuild_backbone
-from asterism.nn.encoder import Encoder, Triple
+from asterism.nn.encoder import Encoder
 from asterism.nn.positions import resample, table_layout
 from asterism.nn.weights.checkpoint_file import SUFFIXES, read_checkpoint
 from asterism.nn.weights.description import Description, WeightsOptions, warn_of_guesses, weights_options
@@ -22,6 +22,7 @@ from asterism.nn.weights.families import convert
 from asterism.nn.weights.hub import PREFIX, hub_folder
 from asterism.nn.weights.metadata import check_fits
 from asterism.nn.weights.stellar import no_tokenizer_needed
+from asterism.ops.normalise import Triple
 
 _MAY_DIFFER = {"cls_token", "reg_token", "mask_token"}  # a network works with or without them
 _POOLING = ("attn_pool.", "fc_norm.")

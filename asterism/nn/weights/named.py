@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from asterism.nn.encoder import Triple
 from asterism.nn.weights.description import Description
+from asterism.ops.normalise import Triple
 
 
 def named_description(name: str, dim: int) -> tuple[Description, Description]:

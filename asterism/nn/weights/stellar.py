@@ -11,7 +11,7 @@ from torch import Tensor
 from asterism.errors import UserError
 from asterism.nn.backbone import Backbone
 from asterism.nn.concepts import ConceptEncoder, concepts_file, load_concepts, load_part
-from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, Encoder
+from asterism.nn.encoder import Encoder
 from asterism.nn.localization import Localization
 from asterism.nn.reconstruction import CodeReconstruction, ConceptDecoder, PixelReconstruction, Reconstruction
 from asterism.nn.tokenizers.base import Tokenizer
@@ -20,6 +20,7 @@ from asterism.nn.weights.checkpoint_file import CheckpointFile
 from asterism.nn.weights.description import Description, WeightsOptions
 from asterism.nn.weights.encoder_weights import EncoderWeights, Layout, size_of, usual_heads, weights_of
 from asterism.nn.weights.transformers_names import from_transformers
+from asterism.ops.normalise import IMAGENET_MEAN, IMAGENET_STD
 
 _TEMPERATURE = 0.06  # of the localisation; not in the files
 _SIZES = {(768, 12, 16), (1024, 24, 16), (1280, 32, 14)}  # that were published: width, blocks, patch

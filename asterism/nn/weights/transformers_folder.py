@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from asterism.errors import UserError
-from asterism.nn.encoder import IMAGENET_MEAN, IMAGENET_STD, Triple
 from asterism.nn.positions import Resampling
 from asterism.nn.weights import dinov3
 from asterism.nn.weights.checkpoint_file import CheckpointFile
@@ -21,6 +20,7 @@ from asterism.nn.weights.transformers_names import (
     under,
     vit_prefix,
 )
+from asterism.ops.normalise import IMAGENET_MEAN, IMAGENET_STD, Triple
 
 _LARGEST = 1 << 14  # pixels per side
 _HALF: Triple = (0.5, 0.5, 0.5)
