@@ -12,6 +12,7 @@ from asterism.data.loader import RawBatch, to_batch
 from asterism.data.views import Views
 from asterism.errors import UserError
 from asterism.images.pictures import Pictures, as_list, read_picture
+from asterism.ops import streams
 from asterism.ops.normalise import IMAGENET_MEAN, IMAGENET_STD
 from asterism.ops.random import fold
 from asterism.types import Batch, Progress, ViewSpec
@@ -39,7 +40,8 @@ def make_batch(
     numbers = range(len(pictures)) if index is None else [int(number) for number in index]
     if len(numbers) != len(pictures):
         raise UserError(f"there are {len(pictures)} images, but index has {len(numbers)} numbers; give one per image")
-    cause = (progress.seed, progress.epoch) if index is not None else (progress.seed, progress.step, 1)
+    by_step = (progress.seed, progress.step, streams.OwnBatch.POSITION)
+    cause = by_step if index is None else (progress.seed, progress.epoch)
     keys = [fold(*cause, number) for number in numbers]
     parameters = cut.sample([(image.shape[1], image.shape[2]) for image in pictures], keys)
     raw = RawBatch(

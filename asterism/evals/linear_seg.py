@@ -31,6 +31,7 @@ from asterism.features.extract import count_unreadable
 from asterism.features.rows import Stored
 from asterism.images.masks import VOID
 from asterism.nn.encoder import Encoder
+from asterism.ops import streams
 from asterism.ops.random import fold
 from asterism.ops.segmentation_metrics import SegmentationScores, confusion, iou_by_class, scores
 from asterism.ranges import Count, Few, Positive
@@ -137,14 +138,14 @@ class LinearSeg(SegmentedEvaluation):
             images=len(trained_on),
             batch_size=min(config.head_batch, len(trained_on)),
             epochs=config.epochs,
-            key=fold(config.seed, 1),
+            key=fold(config.seed, streams.SegmentationProbe.ORDER),
             title="linear-seg",
         )
         return [head.eval() for head in heads]
 
     def _head(self, dim: int, classes: int) -> nn.Module:
         """A linear map of tokens [m, d], equivalent to a 1×1 convolution."""
-        layer = linear_layer(dim, classes, fold(self.config.seed, 2))
+        layer = linear_layer(dim, classes, fold(self.config.seed, streams.SegmentationProbe.WEIGHTS))
         return nn.Sequential(nn.BatchNorm1d(dim), layer) if self.config.form == "patches" else layer
 
 

@@ -13,6 +13,7 @@ from asterism.evals.settings.few_labels import listed_places
 from asterism.finetuning.recipe import FinetuneRecipe
 from asterism.finetuning.task import task_class
 from asterism.inputs import user_path
+from asterism.ops import streams
 from asterism.ops.random import fold, generator
 
 
@@ -34,10 +35,10 @@ def open_parts(recipe: FinetuneRecipe) -> LabelledParts:
     if data.label_list is not None:
         source = Subset(source, listed_places(user_path(data.label_list), source))
     elif data.label_share < 1:
-        source = Subset(source, _share(source, data.label_share, fold(seed, 1)))
+        source = Subset(source, _share(source, data.label_share, fold(seed, streams.Labelled.LABEL_SHARE)))
     if recipe.validation is None:
         return LabelledParts(source, source, None, classes)
-    held_out = _held_out(source, recipe.validation.share, fold(seed, 2))
+    held_out = _held_out(source, recipe.validation.share, fold(seed, streams.Labelled.VALIDATION))
     kept = sorted(set(range(len(source))) - set(held_out))
     return LabelledParts(source, Subset(source, kept), Subset(source, held_out), classes)
 

@@ -56,6 +56,7 @@ from asterism.nn.backbone import BackboneConfig, encode_views
 from asterism.nn.center import Center
 from asterism.nn.heads import LeveledPrototypeHead, image_tokens
 from asterism.nn.object_bank import BankConfig, ObjectBank, StoredObjects
+from asterism.ops import streams
 from asterism.ops.clustering import ClusteringConfig, cluster, draw_seeds, mean_tokens, present_in_all
 from asterism.ops.cycle import closes_cycle
 from asterism.ops.geometry import patch_centers
@@ -69,8 +70,6 @@ from asterism.ranges import AreaRange, CountFromTwo, CountFromZero, NonNegative,
 from asterism.types import Batch, Losses, Progress, Tokens, View, ViewSpec
 
 Named = dict[str, Float[Tensor, ""]]
-
-_SEEDS = 0x60  # separates the draw of initial centroids from other uses of an image's key
 
 
 class CriboConfig(ColorsConfig, PrototypeHeadConfig):
@@ -250,7 +249,7 @@ class Cribo(PrototypeDistillation[CriboConfig, LeveledPrototypeHead]):
 
     def first_centroids(self, keys: Int[Tensor, " b"], tokens: int, clusters: int) -> Int[Tensor, "b k"]:
         """The tokens that are the initial centroids of each image."""
-        return draw_seeds(fold_each(keys, _SEEDS), tokens, clusters)
+        return draw_seeds(fold_each(keys, streams.Cribo.SEEDS), tokens, clusters)
 
     def collect_objects(self, batch: Batch, z_t: list[Tokens], z_s: list[Tokens], Q: Int[Tensor, "2 b n"]) -> Objects:
         """c_1 and c_2 (eq. 1) of both networks, by the teacher's clusters; the teacher's are collected for the bank."""

@@ -42,6 +42,7 @@ from asterism.methods.parts.multi_crop import usual_local_size
 from asterism.methods.parts.self_distillation import PrototypeDistillation, PrototypeHeadConfig, prototype_head
 from asterism.nn.backbone import BackboneConfig, encode_views
 from asterism.nn.heads import PrototypeHead
+from asterism.ops import streams
 from asterism.ops.cluster_prior import Prior, check_prior, prior_shares
 from asterism.ops.collectives import all_reduce_mean_with_grad
 from asterism.ops.geometry import project
@@ -63,8 +64,6 @@ from asterism.ranges import (
     Share,
 )
 from asterism.types import Batch, CropGeometry, Losses, Progress, ViewSpec
-
-_QUERIES = 0x0F  # separates the draw of queries from other uses of the same key
 
 
 class FlslConfig(ColorsConfig, PrototypeHeadConfig):
@@ -218,7 +217,7 @@ class Flsl(PrototypeDistillation[FlslConfig, PrototypeHead]):
         """The indices of each student view's tokens that are queries."""
         windows = [self.config.window] * 2 + [self.config.local_window] * self.config.local_views
         return [
-            sample_windows(fold_each(keys, _QUERIES, number), view.grid, window, self.config.sampling)
+            sample_windows(fold_each(keys, streams.Flsl.QUERIES, number), view.grid, window, self.config.sampling)
             for number, (view, window) in enumerate(zip(student, windows, strict=True))
         ]
 

@@ -35,14 +35,13 @@ from asterism.nn.backbone import BackboneConfig, encode_views
 from asterism.nn.center import Center
 from asterism.nn.heads import LeveledPrototypeHead, image_tokens
 from asterism.nn.needed_outputs import NeededPatches
+from asterism.ops import streams
 from asterism.ops.block_masks import MaskConfig
 from asterism.ops.losses import cross_entropy, cross_view_loss, masked_rows_mean, soft_targets
 from asterism.ops.random import fold_each
 from asterism.ops.schedules import ramp
 from asterism.ranges import CountFromTwo, NonNegative, Positive, ShareBelowOne
 from asterism.types import Batch, Losses, Progress, Tokens, ViewSpec
-
-_MASKS = 0x1B  # separates the draw of masks from other uses of an image's key
 
 
 class IbotConfig(MultiCropConfig, PrototypeHeadConfig):
@@ -124,7 +123,7 @@ class Ibot(PrototypeDistillation[IbotConfig, LeveledPrototypeHead]):
 
     def masks(self, batch: Batch, progress: Progress) -> list[Bool[Tensor, "b n"]]:
         """m: for each large view, the patches masked for the student."""
-        return draw_view_masks(self.config.mask, batch, progress, self.backbone, _MASKS)
+        return draw_view_masks(self.config.mask, batch, progress, self.backbone, streams.Ibot.MASKS)
 
     def losses(self, batch: Batch, masks: list[Bool[Tensor, "b n"]], progress: Progress) -> Losses:
         """The loss terms, given the masks of the large views (none without the patch term)."""

@@ -24,14 +24,13 @@ from asterism.nn.decoder import PixelDecoder
 from asterism.nn.encoder import Encoder
 from asterism.nn.heads import image_tokens
 from asterism.nn.initialisation import Init
+from asterism.ops import streams
 from asterism.ops.masking import keep_count, mask_from_keep, random_keep, removed_from_keep
 from asterism.ops.patches import patchify, standardize, unpatchify
 from asterism.ops.precision import at_least_float32
 from asterism.ops.random import fold, fold_each
 from asterism.ranges import AreaRange, Count, Few, InnerShare, Pixels
 from asterism.types import Batch, Losses, Progress, ViewSpec
-
-_MASK = 0x3A  # separates the draw of the mask from other uses of an image's key
 
 
 class MaeConfig(MethodConfig):
@@ -102,7 +101,7 @@ class Mae(Method):
 
     def visible(self, keys: Int[Tensor, " b"]) -> Int[Tensor, "b m"]:
         """The patches that the encoder sees."""
-        return random_keep(fold_each(keys, _MASK), len(self.decoder.positions), self.config.mask_ratio)
+        return random_keep(fold_each(keys, streams.Mae.MASK), len(self.decoder.positions), self.config.mask_ratio)
 
     def reconstruction_loss(
         self, predicted: Float[Tensor, "b r p"], pixels: Float[Tensor, "b 3 h w"], removed: Int[Tensor, "b r"]

@@ -42,6 +42,7 @@ from asterism.nn.backbone import BackboneConfig, encode_views
 from asterism.nn.heads import ProjectionHead, image_tokens
 from asterism.nn.needed_outputs import NeededPatches
 from asterism.nn.organizer import Anchors, Organizer, PatchPrototypesConfig, PrototypesConfig
+from asterism.ops import streams
 from asterism.ops.block_masks import MaskConfig
 from asterism.ops.koleo import koleo
 from asterism.ops.losses import entropy, masked_rows_mean
@@ -50,9 +51,6 @@ from asterism.ops.random import fold_each, uniform
 from asterism.ops.schedules import ramp_per_step
 from asterism.ranges import Count, NonNegative, Positive, Share
 from asterism.types import Batch, Losses, Progress, Tokens, ViewSpec
-
-_MASKS, _STORED_PATCH = 0x50, 0x51  # separate the draws that use an image's key
-_IMAGE_ANCHORS, _PATCH_ANCHORS = 0x52, 0x53  # separate the draws that use a step's key
 
 
 class SopConfig(MultiCropConfig, TeacherConfig):
@@ -130,12 +128,14 @@ class Sop(SelfDistillation[SopConfig, ProjectionHead]):
     def draw(self, batch: Batch, progress: Progress) -> Draws:
         """Draw masks and the stored patch per image, and anchors per step."""
         cells = math.prod(self.backbone.grid_of(batch.views[GLOBAL_VIEWS - 1].pixels))
-        masked = self.patches is not None
+        masks: Sequence[Tensor] = ()
+        if self.patches is not None:
+            masks = draw_view_masks(self.config.mask, batch, progress, self.backbone, streams.Sop.MASKS)
         return Draws(
-            masks=draw_view_masks(self.config.mask, batch, progress, self.backbone, _MASKS) if masked else (),
-            images=() if self.images is None else self.images.draw(progress, _IMAGE_ANCHORS),
-            patches=() if self.patches is None else self.patches.draw(progress, _PATCH_ANCHORS),
-            stored_patch=(uniform(fold_each(batch.keys, _STORED_PATCH), 1)[:, 0] * cells).long(),
+            masks=masks,
+            images=() if self.images is None else self.images.draw(progress, streams.SopAnchors.IMAGES),
+            patches=() if self.patches is None else self.patches.draw(progress, streams.SopAnchors.PATCHES),
+            stored_patch=(uniform(fold_each(batch.keys, streams.Sop.STORED_PATCH), 1)[:, 0] * cells).long(),
         )
 
     def losses(self, batch: Batch, draws: Draws, progress: Progress) -> Losses:

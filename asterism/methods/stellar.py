@@ -56,6 +56,7 @@ from asterism.nn.needed_outputs import NeededPatches
 from asterism.nn.reconstruction import Reconstruction, ReconstructionConfig
 from asterism.nn.teacher import Teacher
 from asterism.nn.vocabulary import Vocabulary, VocabularyConfig
+from asterism.ops import streams
 from asterism.ops.concept_alignment import (
     AlignmentConfig,
     Concepts,
@@ -71,8 +72,6 @@ from asterism.ranges import AreaRange, Count, FewFromZero, InnerShare, Pixels, P
 from asterism.types import Batch, Losses, Progress, Tokens, ViewSpec
 
 Terms = dict[str, Float[Tensor, ""]]
-
-_NOISE, _FOCUS = 0x51, 0x52  # separate the draws of masks from other uses of an image's key
 
 
 class WarmupConfig(Config):
@@ -182,9 +181,9 @@ class Stellar(Method):
         rows, columns = grid = self.grid
         masks = []
         for view in range(self.needs.masked_views):
-            noise, focus = uniform(fold_each(keys, _NOISE, view), rows * columns), None
+            noise, focus = uniform(fold_each(keys, streams.Stellar.NOISE, view), rows * columns), None
             if self.config.focus is not None:
-                focus = draw_focus(fold_each(keys, _FOCUS, view), grid, self.config.focus)
+                focus = draw_focus(fold_each(keys, streams.Stellar.FOCUS, view), grid, self.config.focus)
             masks.append(MaskDraw(noise, focus))
         return masks
 

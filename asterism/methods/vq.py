@@ -25,12 +25,11 @@ from asterism.nn.encoder import Encoder
 from asterism.nn.reconstruction import ConceptDecoder
 from asterism.nn.tokenizers.patches import PatchCodes, PatchTokenizer
 from asterism.nn.tokenizers.saved import FILE_NAME, save_tokenizer
+from asterism.ops import streams
 from asterism.ops.normalise import denormalise, normalise
 from asterism.ops.random import fold_each
 from asterism.ranges import AreaRange, Count, CountFromTwo, Few, NonNegative, Pixels, ShareBelowOne
 from asterism.types import Batch, Losses, Progress, ViewSpec
-
-_SPARE = 0x7E  # separates the choice of replacements for unused codes from other uses of an image's key
 
 
 class VqConfig(MethodConfig):
@@ -101,7 +100,7 @@ class Vq(Method):
 
     def _remember(self, latents: Float[Tensor, "b n c"], chosen: Int[Tensor, "b n"], keys: Int[Tensor, " b"]) -> None:
         place = torch.arange(latents.shape[1], device=keys.device)
-        each = fold_each((keys[:, None] + place).flatten(), _SPARE)
+        each = fold_each((keys[:, None] + place).flatten(), streams.Vq.SPARE)
         self.codes.codebook.accumulate(latents.flatten(0, 1), chosen.flatten(), each)
 
     @torch.no_grad()

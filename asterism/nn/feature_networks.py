@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asterism.errors import MissingExtra, UserError
+from asterism.ops import streams
 from asterism.ops.random import fold, generator
 
 NetworkName = Literal["auto", "inception", "inception-torchvision", "random-convolutions"]
@@ -51,7 +52,9 @@ class RandomConvolutions(FeatureNetwork):
     def __init__(self) -> None:
         super().__init__()
         for level, (inputs, outputs) in enumerate(zip((3, *self._widths), self._widths, strict=False)):
-            weight = torch.randn(outputs, inputs, 3, 3, generator=generator(fold(7, level)))
+            weight = torch.randn(
+                outputs, inputs, 3, 3, generator=generator(fold(streams.RandomConvolutions.WEIGHTS, level))
+            )
             self.register_buffer(f"weight{level}", weight * (2 / (9 * inputs)) ** 0.5)
 
     def forward(self, images: UInt8[Tensor, "b 3 h w"]) -> Float[Tensor, "b d"]:

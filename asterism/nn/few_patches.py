@@ -10,10 +10,9 @@ from torch import Tensor
 
 from asterism.errors import UserError
 from asterism.nn.encoder import Encoder, features_of
+from asterism.ops import streams
 from asterism.ops.random import fold, uniform
 from asterism.types import Features, Tokens
-
-_PLACES = 0x9C  # separates this draw from others
 
 
 class FewPatches(Encoder):
@@ -33,7 +32,8 @@ class FewPatches(Encoder):
         """The patches that the encoder sees, of so many, ascending."""
         if self.tokens > patches:
             raise UserError(f"tokens = {self.tokens}, but the images have only {patches} patches")
-        return uniform(torch.tensor([fold(_PLACES, patches)]), patches)[0].argsort()[: self.tokens].sort().values
+        key = torch.tensor([fold(streams.FewPatches.PLACES, patches)])
+        return uniform(key, patches)[0].argsort()[: self.tokens].sort().values
 
     def seen(self, pixels: Float[Tensor, "b 3 h w"], needed: Literal["all", "none"] = "all") -> Tokens:
         """Tokens of the patches that the encoder sees; needed: as of `Backbone.forward`."""

@@ -14,9 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from asterism.ops import streams
 from asterism.ops.random import fold_each, uniform
-
-_USE = 0x5D  # separates these draws from other uses of the same key
 
 
 class KeyedDropPath(nn.Module):
@@ -46,7 +45,7 @@ def branch_factors(
     if keys is None or last_rate == 0:
         return [None] * depth
     rates = torch.linspace(0, last_rate, depth, device=keys.device)[:, None, None]
-    draws = uniform(fold_each(keys, _USE), 2 * depth).T.view(depth, 2, -1)
+    draws = uniform(fold_each(keys, streams.View.DROPPED_PATHS), 2 * depth).T.view(depth, 2, -1)
     return ((draws >= rates) / (1 - rates)).unbind()
 
 

@@ -17,6 +17,7 @@ from pydantic import model_validator
 from torch import Tensor
 
 from asterism.config import Config
+from asterism.ops import streams
 from asterism.ops.random import fold_each, fold_series, uniform
 from asterism.ranges import CountFromZero, Share
 
@@ -65,9 +66,9 @@ def draw_masks(
     """
     if epoch < config.start_epoch:
         return torch.zeros(len(keys), grid[0] * grid[1], dtype=torch.bool, device=keys.device)
-    ratios = draw_ratios(fold_each(keys, 1), *config.mixture)
+    ratios = draw_ratios(fold_each(keys, streams.BlockMasks.SHARE), *config.mixture)
     draw = block_masks if config.shape == "block" else random_masks
-    return draw(fold_each(keys, 2), grid, ratios)
+    return draw(fold_each(keys, streams.BlockMasks.PLACES), grid, ratios)
 
 
 def draw_ratios(

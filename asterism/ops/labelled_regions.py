@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from asterism.ops import streams
 from asterism.ops.random import fold_each
 
 
@@ -48,6 +49,6 @@ def label_sets(
     cluster_of, label = labels.transpose(0, 1).flatten(1), patches.transpose(0, 1).flatten(1)
     again = (cluster_of[:, :, None] == cluster_of[:, None]) & (label[:, :, None] == label[:, None])
     first = ~again.tril(diagonal=-1).any(dim=-1)  # so that every label counts once
-    words = fold_each(label.flatten().long(), 0).view_as(label) * first
+    words = fold_each(label.flatten().long(), streams.Hash.BITS).view_as(label) * first
     sums = words.new_zeros(len(words), clusters + 1)
     return sums.scatter_add_(1, torch.where(cluster_of < 0, clusters, cluster_of), words)[:, :clusters]

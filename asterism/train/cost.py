@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from asterism.methods.base import Method
+from asterism.ops import streams
 from asterism.ops.random import fold_each
 from asterism.train.optim import OptimConfig, build_optimizer, moment_bytes
 from asterism.types import Batch, CropGeometry, Progress, View, ViewSpec
@@ -172,7 +173,7 @@ def noise(specs: Sequence[ViewSpec], images: int, device: torch.device) -> Batch
         segments = torch.zeros(images, spec.size, spec.size, dtype=torch.int64, device=device)
         views.append(View(pixels, placed, segments if spec.segments else None))
     index = torch.arange(images, device=device)
-    return Batch(tuple(views), index, fold_each(index, 0))
+    return Batch(tuple(views), index, fold_each(index, streams.Hash.BITS))
 
 
 def _bytes(tensors: object) -> int:

@@ -10,6 +10,7 @@ from asterism.config import Config
 from asterism.data import DataConfig, Source, Subset, evaluation_batches, open_source
 from asterism.errors import UserError
 from asterism.nn.encoder import Encoder
+from asterism.ops import streams
 from asterism.ops.neighbours import knn_accuracy
 from asterism.ops.random import fold, generator
 from asterism.ranges import Count, Positive, VoteTemperature
@@ -68,7 +69,7 @@ def open_online_knn(config: OnlineKnnConfig, data: DataConfig) -> OnlineKnn | No
         if config.data:
             raise UserError(f"monitor.knn.data = {path!r} has no labels; give a folder with one subfolder per class")
         return None
-    order = torch.randperm(len(bank), generator=generator(fold(0, len(bank)))).tolist()
+    order = torch.randperm(len(bank), generator=generator(fold(streams.Monitor.KNN, len(bank)))).tolist()
     held_out = min(config.queries, len(bank) // 5)
     if held_out == 0:
         return None

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from asterism.data import Source, Subset, Views
 from asterism.images.bad_image import BadImage
 from asterism.nn.encoder import Encoder
+from asterism.ops import streams
 from asterism.ops.random import fold, generator
 from asterism.types import ViewSpec
 
@@ -22,7 +23,8 @@ class ViewRetrieval:
     name = "view_retrieval"
 
     def __init__(self, source: Source, spec: ViewSpec) -> None:
-        order = torch.randperm(len(source), generator=generator(fold(1, len(source)))).tolist()
+        key = fold(streams.Monitor.VIEW_RETRIEVAL, len(source))
+        order = torch.randperm(len(source), generator=generator(key)).tolist()
         self._source = Subset(source, sorted(order[:_IMAGES]))
         self._views = Views((_alone(spec),))
         self._pairs: list[UInt8[Tensor, "n 3 s s"]] = []

@@ -8,9 +8,8 @@ from asterism.data import Subset, open_source
 from asterism.data.evaluation.labelled import DataChoice, Parts
 from asterism.data.sources.splits import UnknownSplit
 from asterism.errors import UserError
+from asterism.ops import streams
 from asterism.ops.random import fold, generator
-
-_HELD_OUT = 0x4D  # separates this draw from others
 
 
 def open_unlabelled(choice: DataChoice, holdout: float, seed: int) -> Parts:
@@ -24,7 +23,7 @@ def open_unlabelled(choice: DataChoice, holdout: float, seed: int) -> Parts:
     count = round(holdout * len(train))
     if not 0 < count < len(train):
         raise UserError(f"{train.name} has {len(train)} images, too few to hold {holdout:.0%} of them out for testing")
-    order = torch.randperm(len(train), generator=generator(fold(seed, _HELD_OUT))).tolist()
+    order = torch.randperm(len(train), generator=generator(fold(seed, streams.Unlabelled.HELD_OUT))).tolist()
     note = f"{train.name} has no test part: {holdout:.0%} ({count} images) were held out"
     return Parts(Subset(train, sorted(order[count:])), Subset(train, sorted(order[:count])), (note,))
 

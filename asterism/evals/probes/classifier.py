@@ -20,6 +20,7 @@ from asterism.errors import UserError
 from asterism.evals.base import ProtocolConfig
 from asterism.evals.probes.heads import best, train_heads
 from asterism.features.extract import Extracted
+from asterism.ops import streams
 from asterism.ops.random import fold
 from asterism.ops.schedules import cosine
 from asterism.ranges import Count, InnerShare, Positive
@@ -107,7 +108,7 @@ def choose_classifier(
     chosen: Chosen | None = None
     for size in dict.fromkeys(min(setting.batch_size, len(trained_on)) for setting in grid):
         rates = list(dict.fromkeys(s.learning_rate for s in grid if min(s.batch_size, len(trained_on)) == size))
-        heads = [make_head(fold(seed, 1)).to(device) for _ in rates]
+        heads = [make_head(fold(seed, streams.Probe.WEIGHTS)).to(device) for _ in rates]
         groups = [{"params": list(head.parameters()), "lr": rate} for head, rate in zip(heads, rates, strict=True)]
 
         def load(places: Int[Tensor, " b"]) -> tuple[Tensor, Tensor]:
@@ -123,7 +124,7 @@ def choose_classifier(
             images=len(trained_on),
             batch_size=size,
             epochs=config.epochs,
-            key=fold(seed, 2),
+            key=fold(seed, streams.Probe.ORDER),
             title=title,
         )
         scores = [accuracies(head, features, train.labels, held_out, classes)["top1"] for head in heads]

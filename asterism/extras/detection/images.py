@@ -23,11 +23,11 @@ from asterism.data import Sample
 from asterism.extras.detection.sources.run_lengths import decode
 from asterism.extras.detection.sources.source import Objects, SampleWithObjects
 from asterism.finetuning.task import TaskBatch
+from asterism.ops import streams
 from asterism.ops.normalise import Triple, normalise
 from asterism.ops.random import fold, uniform
 from asterism.ranges import NonNegative, Pixels, PositiveRange, Share
 
-_AUGMENTATION = 0x43  # separates these draws from other uses of an image's key
 _USUAL_SOURCE = range(192, 384)  # pixels: sizes that networks are pretrained with, on which objects would be too small
 _USUAL_CANVAS = 640
 _LEAST_VISIBLE = 0.1  # share of a box: an object of which a crop shows less is left out
@@ -98,7 +98,7 @@ class ObjectImages:
 
     def augmented(self, found: Labelled, key: int) -> Labelled:
         config = self.config
-        draws = uniform(torch.tensor([fold(key, _AUGMENTATION)]), 10)[0].tolist()
+        draws = uniform(torch.tensor([fold(key, streams.Detection.AUGMENTATION)]), 10)[0].tolist()
         if draws[0] < config.crop:
             found = _detr_crop(found, config, draws[1:6])
         size = (found.image.shape[1], found.image.shape[2])

@@ -39,8 +39,8 @@ from asterism.extras.detection.sampling import KeyedSampler
 from asterism.extras.detection.shares import weighted_by_share
 from asterism.extras.detection.table import Extent, Table, rcnn_table
 from asterism.nn.backbone import Backbone
+from asterism.ops import streams
 
-_PROPOSALS, _REGIONS = 0x41, 0x42  # separate these draws from other uses of an image's key
 _BOX_CELLS, _MASK_CELLS = 7, 14  # per side of a pooled region
 _SAMPLES = 2  # per side of such a cell
 
@@ -153,7 +153,7 @@ def _proposals(config: FasterRcnnConfig, strides: Sequence[int], cells: Sequence
         post_nms_top_n={"training": config.proposals, "testing": config.test_proposals},
         nms_thresh=config.rpn_nms,
     )
-    network.fg_bg_sampler = KeyedSampler(config.rpn_regions, config.rpn_positive, _PROPOSALS)
+    network.fg_bg_sampler = KeyedSampler(config.rpn_regions, config.rpn_positive, streams.Detection.PROPOSALS)
     return network
 
 
@@ -186,7 +186,7 @@ def _stage(config: FasterRcnnConfig, classes: int, cells: Sequence[float], place
         detections_per_img=config.detections,
         **masks,
     )
-    heads.fg_bg_sampler = KeyedSampler(config.regions, config.positive, _REGIONS)
+    heads.fg_bg_sampler = KeyedSampler(config.regions, config.positive, streams.Detection.REGIONS)
     return heads
 
 

@@ -19,6 +19,7 @@ from asterism.data.sources.folder import open_folder
 from asterism.data.sources.scenes import Scenes
 from asterism.data.sources.source import Sample, Source
 from asterism.errors import UserError
+from asterism.ops import streams
 from asterism.ops.random import fold
 
 CLASSES = ("dog", "bird", "vehicle", "reptile", "carnivore", "insect", "instrument", "primate", "fish")
@@ -123,7 +124,7 @@ class SceneVariation:
     def _other(self, index: int) -> int:
         """The scene that provides the background: a function of the scenes and the index."""
         places = self._of_class[self.label(index)] if self.variation == "mixed_same" else range(len(self))
-        return places[fold(self.scenes.seed, 9, index) % len(places)]
+        return places[fold(self.scenes.seed, streams.ScenesSeed.BACKGROUNDS, index) % len(places)]
 
 
 def scene_variations(scenes: Scenes) -> Variations:

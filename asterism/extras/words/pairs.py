@@ -22,10 +22,10 @@ from asterism.features.rows import Block
 from asterism.features.token_rows import token_rows
 from asterism.images.bad_image import BadImage
 from asterism.nn.encoder import Encoder
+from asterism.ops import streams
 from asterism.ops.random import fold_each, uniform
 
 _TEXTS_AT_ONCE = 256
-_HELD_OUT = 0x7E  # separates this draw from others
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Pairs:
 
 def fold_each_with(keys: Int[Tensor, " b"], data: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
     """`fold` of every key with a number of its own."""
-    return fold_each(keys * 0x5851F42D4C957F2D + data, 0)
+    return fold_each(keys * 0x5851F42D4C957F2D + data, streams.Hash.BITS)
 
 
 def batches(
@@ -110,7 +110,7 @@ def split_places(images: int, share: float, seed: int) -> tuple[list[int], list[
         raise UserError(
             f"{images} images are too few to hold {share:.0%} of them out; add images, or set data.held_out=0"
         )
-    keys = fold_each(fold_each_with(torch.full((images,), seed), torch.arange(images)), _HELD_OUT)
+    keys = fold_each(fold_each_with(torch.full((images,), seed), torch.arange(images)), streams.Caption.HELD_OUT)
     held = set(uniform(keys, 1)[:, 0].argsort(stable=True)[:count].tolist())
     return [place for place in range(images) if place not in held], sorted(held)
 

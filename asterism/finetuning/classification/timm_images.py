@@ -16,12 +16,12 @@ from asterism.data import Sample
 from asterism.finetuning.seeded import seeded
 from asterism.finetuning.task import TaskBatch
 from asterism.images.write import to_pillow
+from asterism.ops import streams
 from asterism.ops.normalise import Triple
 from asterism.ops.random import fold_each
 from asterism.ranges import AreaRange, Few, NonNegative, PositiveRange, Share
 
 _ALMOST_FULL = 9.99  # of 10, timm's strongest
-_MIXING = 0x31  # separates the draws of mixing from other uses of an image's key
 
 
 class RandAugmentConfig(Config):
@@ -131,7 +131,8 @@ def mixed(
         num_classes=classes,
     )
     images = images.clone()
-    for first, key in zip(range(0, len(images) - 1, 2), fold_each(keys, _MIXING)[::2].tolist(), strict=False):
+    own = fold_each(keys, streams.Classification.MIXING)[::2].tolist()
+    for first, key in zip(range(0, len(images) - 1, 2), own, strict=False):
         pair = slice(first, first + 2)
         with seeded(key):
             images[pair], targets[pair] = mix(images[pair], labels[pair])

@@ -21,6 +21,7 @@ from asterism.errors import UserError
 from asterism.finetuning.segmentation import photometric
 from asterism.finetuning.task import TaskBatch
 from asterism.images.masks import VOID
+from asterism.ops import streams
 from asterism.ops.normalise import Triple, normalise
 from asterism.ops.propagation import resize_labels
 from asterism.ops.random import fold, uniform
@@ -28,7 +29,6 @@ from asterism.ranges import PositiveRange, PositiveShare, Share
 
 MOST_ELONGATED = 4  # longer over shorter side after resizing; images that are longer still become smaller
 
-_USE = 0x51  # separates these draws from other uses of an image's key
 _TRIES = 10
 # Numbers in a fixed order, so that no draw depends on the outcome of another.
 _SCALE, _FLIP, _TOP = 0, 1, 2
@@ -64,7 +64,7 @@ class SegmentSamples:
     def _made(self, sample: Sample, key: int) -> tuple[Float[Tensor, "3 s s"], UInt8[Tensor, "s s"]]:
         if sample.semantic is None:
             raise UserError(f"{sample.key} has no mask; segmentation needs one per image")
-        draws = uniform(torch.tensor([fold(key, _USE)]), _DRAWS)[0].tolist()
+        draws = uniform(torch.tensor([fold(key, streams.Segmentation.AUGMENTATION)]), _DRAWS)[0].tolist()
         low, high = self.config.scale
         scale = low + (high - low) * draws[_SCALE]
         size = resized(sample.image.shape[1], sample.image.shape[2], scale * self.side)

@@ -17,6 +17,7 @@ from asterism.data.sources.scenes.draws import Draws
 from asterism.data.sources.scenes.outlines import VARIANTS, outlines
 from asterism.data.sources.scenes.shapes import CLASSES
 from asterism.data.sources.scenes.surfaces import Background, Surface, sample_background, sample_surface
+from asterism.ops import streams
 from asterism.ops.random import fold
 
 LARGEST_OTHER = 0.3  # area of any other thing over the dominant one's
@@ -24,7 +25,6 @@ MOST_COVERED = 0.25  # area of all things in front of the dominant one over its 
 _SMALLEST_RADIUS = 0.09
 _LEAN = 0.35  # most that standing things are turned either way, radians; the others lie as they fall
 _STANDING = frozenset(("boat", "house", "tree", "mushroom", "mug"))
-_LABEL, _REST = 0, 1  # the two uses of a scene's key
 
 
 class Thing(NamedTuple):
@@ -57,12 +57,12 @@ class Scene(NamedTuple):
 
 def dominant_kind(key: int) -> int:
     """The class of a scene: a function of its key alone, known without drawing the rest."""
-    return fold(key, _LABEL) % len(CLASSES)
+    return fold(key, streams.Scene.LABEL) % len(CLASSES)
 
 
 def sample_scene(key: int, objects: tuple[int, int]) -> Scene:
     """The scene of a key, with `objects[0]` to `objects[1]` things."""
-    draw = Draws(fold(key, _REST))
+    draw = Draws(fold(key, streams.Scene.LAYOUT))
     background = sample_background(draw)
     count = draw.whole(*objects)
     dominant = _dominant(draw, dominant_kind(key), background)

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from asterism.data.sources.scenes.draws import Draws
 from asterism.data.sources.scenes.shapes import KINDS, Field, Figure
+from asterism.ops import streams
 from asterism.ops.random import fold
 
 VARIANTS = 16
 GRID = 105  # points per side of a table, odd so that every other point spans the same square
 EXTENT = 1.12  # the table covers [-EXTENT, EXTENT]²: the unit circle and a margin for soft edges
 _COARSE_UP_TO = 28.0  # pixels
-_KEY = 20_231  # of the proportions; another number gives other variants of every kind
 
 
 class Outline(NamedTuple):
@@ -51,7 +51,7 @@ def outlines() -> list[list[Outline]]:
 
 def _outline(kind: int, variant: int) -> Outline:
     def figure(columns: Field, rows: Field) -> Figure:
-        draw = Draws(fold(_KEY, kind, variant))
+        draw = Draws(fold(streams.Outlines.PROPORTIONS, kind, variant))
         return list(KINDS.values())[kind](draw, columns[None, :], rows[:, None])
 
     # The middle of the silhouette's bounding box, and the radius that reaches its farthest point from there.

@@ -15,12 +15,17 @@ from asterism.data.sources.scenes.paint import paint
 from asterism.data.sources.scenes.shapes import CLASSES
 from asterism.data.sources.source import Sample
 from asterism.errors import UserError
+from asterism.ops import streams
 from asterism.ops.random import fold
 
 VERSION = 3  # part of every fingerprint; raise it when the same key draws something else
 SMALLEST, LARGEST = 16, 1024  # pixels per side
 MOST_OBJECTS = 12
-_STREAMS = {"train": 0, "val": 1, "test": 2}  # no key of one stream occurs in another
+_STREAMS = {
+    "train": streams.ScenesSeed.TRAIN,
+    "val": streams.ScenesSeed.VAL,
+    "test": streams.ScenesSeed.TEST,
+}
 LEAST_VISIBLE = 0.25  # a thing of which others leave less than this to be seen is not drawn
 
 

@@ -18,10 +18,9 @@ from asterism.data.sources.scenes.layout import Scene, Thing, sample_scene
 from asterism.data.sources.scenes.paint import paint
 from asterism.data.sources.scenes.shapes import CLASSES
 from asterism.data.sources.scenes.stills import VERSION, check
+from asterism.ops import streams
 from asterism.ops.random import fold
 
-_STREAM = 3  # different from those of the still scenes
-_MOTION = 2  # use of a scene's key, different from those of the layout
 _LEAST_VISIBLE = 0.4  # of a thing in the first frame, from which its mask is followed
 _FASTEST = 0.02  # sides of the picture per frame
 
@@ -63,9 +62,9 @@ class SceneVideos:
     def __getitem__(self, index: int) -> Clip:
         if not 0 <= index < self.count:
             raise IndexError(index)
-        key = fold(self.seed, _STREAM, index)
+        key = fold(self.seed, streams.ScenesSeed.VIDEOS, index)
         scene = _without_hidden(sample_scene(key, self.objects), self.size)
-        moments = _moving(scene, fold(key, _MOTION), self.frames)
+        moments = _moving(scene, fold(key, streams.Scene.MOTION), self.frames)
         pictures = [paint(moment, self.size, least_visible=0) for moment in moments]
         return Clip(
             torch.from_numpy(np.stack([picture.image for picture in pictures])),

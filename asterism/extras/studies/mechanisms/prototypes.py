@@ -17,14 +17,13 @@ from asterism.methods.base import Method
 from asterism.methods.sop import Sop
 from asterism.nn.heads import LeveledPrototypeHead, ProjectionHead, PrototypeHead, WeightNormLinear
 from asterism.nn.teacher import Teacher
+from asterism.ops import streams
 from asterism.ops.prototypes import log_probabilities
 from asterism.ops.purity import effective_count, group_counts, largest_share, purity
 from asterism.train import checkpoint
 from asterism.train.building import build_method, load_method
 from asterism.train.run import Run
 from asterism.types import Progress
-
-_IMAGE_ANCHORS = 0x52  # an arbitrary draw
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def prototype_use(logits: Float[Tensor, "n k"], labels: Int[Tensor, " n"]) -> Pr
 def preferences(method: Method, tokens: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
     """The teacher's logits of images over its prototypes; for SOP, those of one draw."""
     if isinstance(method, Sop) and method.images is not None:
-        drawn = next(method.images.prototypes(method.images.draw(Progress(0, 1, 1), _IMAGE_ANCHORS)))
+        drawn = next(method.images.prototypes(method.images.draw(Progress(0, 1, 1), streams.SopAnchors.IMAGES)))
         return log_probabilities(method.teacher_head(tokens), drawn, method.config.student_temp)
     learned = _learned(method)
     if learned is not None:

@@ -21,11 +21,11 @@ from asterism.data.sources.scenes.shapes import CLASSES
 from asterism.data.sources.scenes.stills import LEAST_VISIBLE, Scenes
 from asterism.data.sources.scenes.surfaces import HUES, Color
 from asterism.extras.words.sources.captioned import Captioned, Negative, Texts
+from asterism.ops import streams
 from asterism.ops.random import fold
 
 Item = TypeVar("Item")
 
-_SENTENCES = 0x5E  # separates these draws from those of the scene
 _PIXELS = 32  # side of the picture that things are looked for in: sentences do not depend on the size of the images
 _LEAST_AREA = 0.01  # of the picture; smaller things are not mentioned
 _CLEARLY = 0.15  # sides of the picture between two centres, or a centre and the middle
@@ -39,7 +39,7 @@ def captioned_scenes(settings: Mapping[str, int], split: str) -> Captioned:
     """The scenes of `Scenes(**settings)`, each with a few sentences."""
     values: dict[str, Any] = dict(settings)
     scenes = Scenes(**values, split=split)
-    draws = [Draws(fold(scenes.key(index), _SENTENCES)) for index in range(len(scenes))]
+    draws = [Draws(fold(scenes.key(index), streams.Scene.SENTENCES)) for index in range(len(scenes))]
     return Captioned(scenes, [_texts(scenes.scene(index), draw) for index, draw in enumerate(draws)])
 
 

@@ -22,12 +22,12 @@ from asterism.data.sources.scenes.stills import LEAST_VISIBLE, VERSION, Scenes
 from asterism.data.sources.source import Sample
 from asterism.extras.words.sources.captioned import Captioned, Texts
 from asterism.extras.words.sources.scene_captions import Seen, look, relations_of
+from asterism.ops import streams
 from asterism.ops.random import fold
 
 _CATEGORIES = ("left-right", "above-below", "colour")
 _AXIS = {"left-right": 2, "above-below": 1}  # of a picture that is mirrored
 _RELATIONS = {"left-right": ("left of", "right of"), "above-below": ("above", "below")}
-_PAIRS = 0xA1  # separates these draws from those of other scenes
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class PairedScenes:
         """The first scene of the pair's draws in which its category can be shown."""
         category, attempt = category_of(number), 0
         while True:
-            scene = sample_scene(fold(self._scenes.key(number), _PAIRS, attempt), (2, 2))
+            scene = sample_scene(fold(self._scenes.key(number), streams.Scene.PAIRS, attempt), (2, 2))
             pair = _recoloured(scene) if category == "colour" else _moved(scene, category)
             if pair is not None:
                 return pair

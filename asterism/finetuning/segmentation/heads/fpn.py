@@ -29,10 +29,9 @@ from asterism.finetuning.segmentation.heads.base import (
 from asterism.nn.backbone import Backbone
 from asterism.nn.batch_norm import SyncedBatchNorm2d
 from asterism.nn.pyramid import build_pyramid
+from asterism.ops import streams
 from asterism.ranges import Count, ShareBelowOne
 from asterism.types import Tokens
-
-_DROPOUT = 0x43  # separates these draws from other uses of an image's key
 
 
 class FpnConfig(SegmentHeadConfig):
@@ -83,7 +82,7 @@ class SemanticFpn(SegmentHead):
         for level in range(1, len(smooth)):
             risen = self._risen(level, smooth[level])
             total = total + F.interpolate(risen, finest, mode="bilinear", align_corners=False)
-        return [self.classifier(dropped_channels(total, keys, self.dropout, _DROPOUT))]
+        return [self.classifier(dropped_channels(total, keys, self.dropout, streams.Segmentation.FPN))]
 
     def _risen(self, level: int, features: Float[Tensor, "b d h w"]) -> Float[Tensor, "b k _ _"]:
         """A level after its convolutions, each of which doubles its resolution, except on the finest level."""

@@ -18,11 +18,11 @@ from asterism.errors import UserError
 from asterism.finetuning.segmentation.heads.base import Logits, SegmentHead, SegmentHeadConfig
 from asterism.nn.backbone import Backbone
 from asterism.nn.stochastic_depth import branch_factors, install_drop_paths, run_block
+from asterism.ops import streams
 from asterism.ops.random import fold_each
 from asterism.ranges import Few, ShareBelowOne
 from asterism.types import Tokens
 
-_DROP_PATH = 0x44  # separates these draws from other uses of an image's key
 _STD = 0.02  # of initial weights
 _HEAD_WIDTHS = (64, 32, 16, 8)  # channels of an attention head, the largest that divides the width
 
@@ -71,7 +71,8 @@ class MaskTransformer(SegmentHead):
         return [backbone(pixels, drop_keys=drop_keys)]
 
     def forward(self, tokens: Sequence[Tokens], keys: Int[Tensor, " b"] | None) -> list[Logits]:
-        logits = self._logits(tokens[0].patches, None if keys is None else fold_each(keys, _DROP_PATH))
+        own = None if keys is None else fold_each(keys, streams.Segmentation.MASK_TRANSFORMER)
+        logits = self._logits(tokens[0].patches, own)
         return [logits.mT.reshape(logits.shape[0], -1, *tokens[0].grid)]
 
     def _logits(self, patches: Float[Tensor, "b n d"], keys: Int[Tensor, " b"] | None) -> Float[Tensor, "b n c"]:

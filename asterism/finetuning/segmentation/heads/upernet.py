@@ -29,10 +29,10 @@ from asterism.finetuning.segmentation.heads.base import (
 from asterism.nn.backbone import Backbone
 from asterism.nn.batch_norm import SyncedBatchNorm2d
 from asterism.nn.pyramid import build_pyramid
+from asterism.ops import streams
 from asterism.ranges import Count, NonNegative, ShareBelowOne
 from asterism.types import Tokens
 
-_DROPOUT, _AUXILIARY_DROPOUT = 0x41, 0x42  # separate these draws from other uses of an image's key
 _AUXILIARY_LEVEL = 2
 
 
@@ -82,10 +82,10 @@ class UperNet(SegmentHead):
     def forward(self, tokens: Sequence[Tokens], keys: Int[Tensor, " b"] | None) -> list[Logits]:
         levels = self.pyramid(tokens)
         fused = self.decoder([None, None, *levels])  # the decoder skips the two finest of six resolutions
-        found = [self.classifier(dropped_channels(fused, keys, self.dropout, _DROPOUT))]
+        found = [self.classifier(dropped_channels(fused, keys, self.dropout, streams.Segmentation.UPERNET))]
         if self.auxiliary is not None and keys is not None:
             features = dropped_channels(
-                self.auxiliary(levels[_AUXILIARY_LEVEL]), keys, self.dropout, _AUXILIARY_DROPOUT
+                self.auxiliary(levels[_AUXILIARY_LEVEL]), keys, self.dropout, streams.Segmentation.UPERNET_AUXILIARY
             )
             found.append(self.auxiliary_classifier(features))
         return found
