@@ -6,7 +6,10 @@ BIN := $(VENV)/bin
 PROSE := README.md CONTRIBUTING.md CHANGELOG.md docs/*.md docs/*/*.md lab/*.md
 STAMP := $(VENV)/.asterism-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: setup demo test campaign check audit format docs clean
+# Workers and commands under test share the bytecode of the package, even where the shell says to write none.
+PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPATH=$(CURDIR) $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --durations 10
+
+.PHONY: setup demo test test-all campaign check audit format docs clean
 
 setup: $(STAMP)
 
@@ -21,8 +24,14 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup
 	PYTHONPATH=$(CURDIR) $(BIN)/python -m asterism demo --out demo --overwrite
 
+# What a change can break in any room, in at most five minutes on two cores.
 test: setup
-	PYTHONPATH=$(CURDIR) $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
+	$(PYTEST) -m "not slow"
+
+# Everything: after the quick tests the slow ones, in which the shapes of every signature are checked at run time.
+# `make test test-all` runs no test twice.
+test-all: test
+	ASTERISM_TYPES=1 $(PYTEST) -m slow
 
 # Every generated bad input, failing disk and attack; `make test` runs a few of each kind. CAMPAIGN=outputs runs one campaign.
 campaign: setup
