@@ -1,6 +1,6 @@
 """Training steps, views, k-NN and COCO's evaluation next to public implementations of the same thing, in one run.
 
-    python -m lab.benchmarks.race [--size miniature small] [--race dino ibot mae views knn coco] [--rounds 5] [--memory]
+    python -m lab.benchmarks.race [--size miniature small] [--race dino ibot mae views knn] [--rounds 5] [--memory]
 
 Both sides get the same network size, the same number of views of the same random pixels, and one thread. A step is all
 that training does once the pixels are there: momentum encoder, student, loss, backward pass, clipping where the method
@@ -18,14 +18,12 @@ the other with equally fast products.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import copy
-import io
 import json
 import multiprocessing
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -331,58 +329,6 @@ def knn(search: str) -> Step:
     return by_faiss
 
 
-def coco(side: str) -> Step:
-    """Average precision of boxes: 300 images, 7 objects and 60 detections each, 80 classes."""
-    from asterism.extras.detection.average_precision import AveragePrecision
-    from asterism.extras.detection.objects import Detections, TrueObjects
-
-    names, size, draw = tuple(map(str, range(80))), (480, 640), torch.Generator().manual_seed(0)
-    truths, found = [], []
-    for _ in range(300):
-        corner, sides = 300 * torch.rand(7, 2, generator=draw), 10 + 150 * torch.rand(7, 2, generator=draw)
-        boxes, labels = torch.cat([corner, corner + sides], 1), torch.randint(0, 80, (7,), generator=draw)
-        truths.append(TrueObjects(boxes, labels, torch.zeros(7).bool(), sides.prod(1), None, names, size))
-        place = torch.randint(0, 7, (60,), generator=draw)
-        moved = boxes[place] + 10 * torch.randn(60, 4, generator=draw)
-        scores = torch.rand(60, generator=draw).sort(descending=True).values
-        found.append(Detections(moved, scores, labels[place], None, names, size))
-    if side == "asterism":
-
-        def streamed() -> None:
-            metric = AveragePrecision(80, masks=False)
-            metric.update(found, truths)
-            metric.gathered()
-
-        return streamed
-    package = "faster_coco_eval" if side == "faster-coco-eval" else "pycocotools"
-    return lambda: _whole_set(package, truths, found)
-
-
-def _whole_set(package: str, truths: Sequence[Any], found: Sequence[Any]) -> None:
-    if package == "pycocotools":
-        from pycocotools.coco import COCO
-        from pycocotools.cocoeval import COCOeval
-    else:
-        from faster_coco_eval import COCO
-        from faster_coco_eval import COCOeval_faster as COCOeval
-
-    annotations = [record for number, truth in enumerate(truths, 1) for record in truth.as_coco(number)]
-    for number, record in enumerate(annotations, 1):
-        record["id"] = number
-    with contextlib.redirect_stdout(io.StringIO()):
-        truth = COCO()
-        images = [{"id": number, "height": 480, "width": 640} for number in range(1, len(truths) + 1)]
-        categories = [{"id": number, "name": str(number)} for number in range(1, 81)]
-        truth.dataset = {"images": images, "annotations": annotations, "categories": categories, "info": {}}
-        truth.createIndex()
-        wanted = ("image_id", "category_id", "score", "bbox")
-        records = [record for number, each in enumerate(found, 1) for record in each.as_coco(number)]
-        run = COCOeval(truth, truth.loadRes([{name: record[name] for name in wanted} for record in records]), "bbox")
-        run.evaluate()
-        run.accumulate()
-        run.summarize()
-
-
 # race → side → what makes its step, for a size; the first side is ours
 RACES: dict[str, dict[str, Callable[[Size], Step]]] = {
     "dino": {"asterism": lambda s: ours("dino", s), "lightly": lightly_dino, "timm (floor)": timm_multi_crop},
@@ -400,10 +346,6 @@ RACES: dict[str, dict[str, Callable[[Size], Step]]] = {
     },
     "views": {"asterism": lambda _: our_views(), "torchvision v2, PIL": lambda _: torchvision_views()},
     "knn": {name: (lambda _, name=name: knn(name)) for name in ("asterism", "scikit-learn", "faiss")},  # type: ignore[misc]
-    "coco": {
-        name: (lambda _, name=name: coco(name))  # type: ignore[misc]
-        for name in ("asterism", "pycocotools", "faster-coco-eval")
-    },
 }
 STEPS = ("dino", "ibot", "mae")
 

@@ -72,8 +72,8 @@ class CocoMasks:
         counts = segmentation["counts"]
         if isinstance(counts, str):
             raise UserError(
-                f"{self.path}: annotation {annotation['id']} is a compressed run-length mask; convert it with "
-                "pycocotools to polygons or plain run lengths"
+                f"{self.path}: annotation {annotation['id']} is a compressed run-length mask; convert it to polygons "
+                "or plain run lengths"
             )
         height, width = segmentation["size"]
         lengths = np.array(counts, dtype=np.int64)

@@ -17,7 +17,7 @@ from torchvision.models.detection.roi_heads import RoIHeads, fastrcnn_loss, mask
 from torchvision.ops import clip_boxes_to_image
 
 from asterism.errors import UserError
-from asterism.extras.detection.sampling import KeyedSampler
+from asterism.extras.detection.regions import KeyedSampler
 
 
 class AgnosticPredictor(nn.Module):

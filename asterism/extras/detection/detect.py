@@ -27,8 +27,6 @@ from asterism.data import Sample, Source
 from asterism.data.sample_loader import MakeBatch
 from asterism.errors import UserError
 from asterism.extras.detection.average_precision import AveragePrecision
-from asterism.extras.detection.by_class import class_section
-from asterism.extras.detection.drawing import drawn_objects
 from asterism.extras.detection.heads import HEADS, DetectHeadConfig, Found, MaskRcnnConfig, build_head
 from asterism.extras.detection.images import (
     ObjectImages,
@@ -38,9 +36,9 @@ from asterism.extras.detection.images import (
     resolved_canvas,
 )
 from asterism.extras.detection.objects import SURE, Detections, TrueObjects, found_pairs
-from asterism.extras.detection.output import CocoResults
+from asterism.extras.detection.output import CocoResults, class_section, drawn_objects
 from asterism.extras.detection.sources.open import open_objects
-from asterism.extras.detection.sources.run_lengths import RunLengths, coco_masks, encode
+from asterism.extras.detection.sources.run_lengths import RunLengths, coco_library, encode
 from asterism.extras.detection.sources.source import ObjectSource, RelabelledObjects, SampleWithObjects
 from asterism.extras.detection.uavdt_precision import UavdtPrecision
 from asterism.finetuning.task import Metric, PredictionWriter, Start, Task, TaskBatch, TaskConfig, chosen_head
@@ -109,7 +107,7 @@ class Detect(Task):
 
     @classmethod
     def open(cls, config: DetectConfig, path: str, split: str | None) -> Source:
-        coco_masks()  # without pycocotools masks are neither read nor measured: say so before anything is trained
+        coco_library()  # without it masks are neither read nor measured: refuse before anything is trained
         source = open_objects(path, split, leave_out_flawed=config.flawed_boxes == "leave-out")
         if isinstance(config.head, MaskRcnnConfig) and not source.has_masks:
             raise UserError(
@@ -184,7 +182,7 @@ class Detect(Task):
     def metric(self) -> Metric:
         if self.config.protocol == "uavdt":
             return UavdtPrecision()
-        return AveragePrecision(len(self.classes), self.head.has_masks)
+        return AveragePrecision(self.head.has_masks)
 
     def drawing(self, image: UInt8[Tensor, "3 h w"], prediction: Detections | TrueObjects) -> UInt8[Tensor, "3 _ _"]:
         if isinstance(prediction, TrueObjects):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+import torch
 from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from asterism.config import Config
 from asterism.extras.detection.table import Table
 from asterism.nn.backbone import Backbone
+from asterism.ops import collectives
 from asterism.ranges import Count, Few, FewFromZero, InnerShare, NonNegative, Positive, Share
 
 Size = tuple[int, int]  # height and width
@@ -129,6 +131,26 @@ class DetectHead(nn.Module, ABC):
     @abstractmethod
     def table(self, backbone: Backbone, images: Float[Tensor, "b 3 h w"], edges: Float[Tensor, 4]) -> Table:
         """The same for recorded graphs. edges: width, height, width, height of all images without the padding."""
+
+
+def weighted_by_share(
+    losses: Mapping[str, Float[Tensor, ""]], counts: Mapping[str, float]
+) -> dict[str, Float[Tensor, ""]]:
+    """Losses whose average over processes is the mean over everything that was counted.
+
+    losses: each a mean over the things that this process has; counts: how many these are. A process with more of them
+    gets more weight; with one process the losses are unchanged. A collective: every process calls it, with the same
+    names.
+    """
+    world = collectives.world_size()
+    if world == 1:
+        return dict(losses)
+    names = sorted(losses)
+    device = losses[names[0]].device
+    own = torch.tensor([float(counts[name]) for name in names], dtype=torch.float64)
+    total = collectives.all_reduce_sum(own.float().to(device)).double().cpu()
+    weights = (own * world / total.clamp_min(1)).tolist()
+    return {name: losses[name] * weight for name, weight in zip(names, weights, strict=True)}
 
 
 def build_head(config: DetectHeadConfig, backbone: Backbone, classes: int) -> DetectHead:

@@ -22,7 +22,6 @@ from torchvision.ops import MultiScaleRoIAlign
 from torchvision.ops.poolers import initLevelMapper
 
 from asterism.errors import UserError
-from asterism.extras.detection.anchors import Anchors
 from asterism.extras.detection.cascade import AgnosticPredictor, CascadeRoIHeads
 from asterism.extras.detection.features import LEVELS, PyramidFeatures, as_float32
 from asterism.extras.detection.heads import (
@@ -34,9 +33,9 @@ from asterism.extras.detection.heads import (
     MaskRcnnConfig,
     Size,
     Targets,
+    weighted_by_share,
 )
-from asterism.extras.detection.sampling import KeyedSampler
-from asterism.extras.detection.shares import weighted_by_share
+from asterism.extras.detection.regions import Anchors, KeyedSampler
 from asterism.extras.detection.table import Extent, Table, rcnn_table
 from asterism.nn.backbone import Backbone
 from asterism.ops import streams

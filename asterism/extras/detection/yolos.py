@@ -11,6 +11,7 @@ Differs from the paper: positions are added before the first block only, not in 
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,10 +21,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.ops import MLP, box_convert, clip_boxes_to_image, generalized_box_iou
 
-from asterism.errors import UserError
-from asterism.extras.detection.heads import DetectHead, Found, HeadLosses, Size, Targets, YolosConfig
-from asterism.extras.detection.matching import least_cost_pairs
-from asterism.extras.detection.shares import weighted_by_share
+from asterism.errors import MissingExtra, UserError
+from asterism.extras.detection.heads import (
+    DetectHead,
+    Found,
+    HeadLosses,
+    Size,
+    Targets,
+    YolosConfig,
+    weighted_by_share,
+)
 from asterism.extras.detection.table import Extent, Table, top_rows
 from asterism.nn.backbone import Backbone
 from asterism.nn.stochastic_depth import branch_factors, run_block
@@ -159,3 +166,14 @@ def matching_cost(
     distance = torch.cdist(boxes, true_boxes, p=1)
     overlap = generalized_box_iou(box_convert(boxes, "cxcywh", "xyxy"), box_convert(true_boxes, "cxcywh", "xyxy"))
     return config.box_weight * distance - probability - config.giou_weight * overlap
+
+
+def least_cost_pairs(cost: Float[Tensor, "detections objects"]) -> tuple[Int[Tensor, " k"], Int[Tensor, " k"]]:
+    """Rows and columns of the pairs with the least total cost, by the Hungarian algorithm; k = min of both."""
+    try:
+        optimize = importlib.import_module("scipy.optimize")
+    except ModuleNotFoundError:
+        raise MissingExtra("scipy", "detect") from None
+    finite = torch.nan_to_num(cost.detach().double().cpu(), nan=1e9, posinf=1e9, neginf=-1e9)
+    rows, columns = optimize.linear_sum_assignment(finite.numpy())
+    return torch.as_tensor(rows, device=cost.device), torch.as_tensor(columns, device=cost.device)

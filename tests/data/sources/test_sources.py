@@ -32,7 +32,7 @@ from asterism.data.sources.segmented_layouts import open_segmented
 from asterism.data.sources.shards import open_shards
 from asterism.data.sources.source import Source, stamp
 from asterism.data.sources.videos import SceneFrames, first_videos
-from asterism.extras.detection.sources.scenes import SceneObjects
+from asterism.extras.detection.sources.open import SceneObjects
 from asterism.extras.detection.sources.source import AnnotatedImage, AnnotatedImages, Objects, RelabelledObjects
 from asterism.extras.papers.imagenet9 import VARIATIONS, SceneVariation, open_imagenet9
 from asterism.extras.papers.landmarks import Landmarks

@@ -16,9 +16,8 @@ from torchvision.models.detection.roi_heads import fastrcnn_loss
 from torchvision.ops import box_iou
 
 from asterism.errors import UserError
-from asterism.extras.detection.anchors import Anchors
 from asterism.extras.detection.detect import Detect
-from asterism.extras.detection.sampling import KeyedSampler
+from asterism.extras.detection.regions import Anchors, KeyedSampler
 from asterism.types import Progress
 from tests.extras.detection.drawn import HEADS, SMALL, batch_for, detector
 from tests.finetuning.tiny import BACKBONE, SWIN

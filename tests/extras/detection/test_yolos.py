@@ -8,8 +8,7 @@ import torch
 from torchvision.ops import generalized_box_iou
 
 from asterism.extras.detection.heads import YolosConfig
-from asterism.extras.detection.matching import least_cost_pairs
-from asterism.extras.detection.yolos import matched_losses, matching_cost
+from asterism.extras.detection.yolos import least_cost_pairs, matched_losses, matching_cost
 from tests.extras.detection.drawn import batch_for, detector
 
 

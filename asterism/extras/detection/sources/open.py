@@ -6,14 +6,18 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from asterism.data.sources import splits
 from asterism.data.sources.catalog import SCENES
+from asterism.data.sources.derived import Wrapped
 from asterism.data.sources.open import open_source
+from asterism.data.sources.source import Source
 from asterism.data.sources.splits import UnknownSplit
 from asterism.errors import UserError
+from asterism.extras.detection.sources import run_lengths
 from asterism.extras.detection.sources.coco import coco_parts, open_coco_file, open_coco_part
-from asterism.extras.detection.sources.scenes import SceneObjects
-from asterism.extras.detection.sources.source import ObjectSource
+from asterism.extras.detection.sources.source import Objects, ObjectSource, SampleWithObjects
 from asterism.extras.detection.sources.uavdt import open_uavdt, uavdt_parts
 from asterism.extras.detection.sources.xml import ilsvrc_parts, open_ilsvrc, open_voc, voc_parts
 from asterism.extras.detection.sources.yolo import open_yolo, yolo_parts
@@ -68,3 +72,40 @@ def _parts(root: Path, leave_out: bool) -> Mapping[str, _Opener]:
     return {
         name: partial(open_yolo, root, name, folder, leave_out=leave_out) for name, folder in yolo_parts(root).items()
     }
+
+
+class SceneObjects(Wrapped):
+    """Scenes whose samples have objects; an image as a whole has no label."""
+
+    has_masks = True
+
+    def __init__(self, scenes: Source) -> None:
+        super().__init__(scenes)
+        assert scenes.classes is not None
+
+    def __getitem__(self, index: int) -> SampleWithObjects:
+        sample = self.source[index]
+        assert sample.instances is not None
+        assert sample.semantic is not None
+        assert sample.boxes is not None
+        numbers = torch.arange(1, 1 + len(sample.boxes))
+        masks = sample.instances == numbers[:, None, None]
+        first = masks.flatten(1).int().argmax(dim=1)  # a pixel of each thing, to read its class
+        objects = Objects(
+            boxes=sample.boxes.float(),
+            labels=sample.semantic.flatten()[first] - 1,
+            crowd=torch.zeros(len(numbers), dtype=torch.bool),
+            areas=masks.sum(dim=(1, 2)).float(),
+            masks=run_lengths.encode(masks),
+        )
+        return SampleWithObjects(sample.image, sample.key, objects=objects)
+
+    def label(self, index: int) -> None:
+        return None
+
+    def class_counts(self) -> list[int]:
+        """The dominant things alone; every class has some in a set of usual size."""
+        counts = torch.zeros(len(self.source.classes or ()), dtype=torch.int64)
+        for index in range(len(self.source)):
+            counts[self.source.label(index)] += 1
+        return counts.tolist()

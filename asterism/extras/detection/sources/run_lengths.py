@@ -1,14 +1,12 @@
 """Masks as COCO's compressed run lengths: a few bytes each, and the form in which masks are compared.
 
-All of it is pycocotools, so that a mask has exactly the pixels that COCO's own evaluation sees.
+All of it is faster-coco-eval, so that a mask has exactly the pixels that the evaluation sees.
 """
 
 from __future__ import annotations
 
 import importlib
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,49 +19,44 @@ from asterism.errors import MissingExtra
 RunLengths = Mapping[str, Any]  # size: height and width; counts: bytes
 
 
-def coco_masks() -> Any:
-    """The module `pycocotools.mask`."""
+def coco_library() -> Any:
+    """The package `faster_coco_eval`."""
     try:
-        return importlib.import_module("pycocotools.mask")
+        return importlib.import_module("faster_coco_eval")
     except ModuleNotFoundError:
-        raise MissingExtra("pycocotools", "detect") from None
+        raise MissingExtra("faster-coco-eval", "detect") from None
 
 
-@contextmanager
-def quiet_coco() -> Iterator[None]:
-    """Without the warnings that numpy 2 has about pycocotools' arrays, which users cannot act on."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        yield
+def _tools() -> Any:
+    return coco_library().mask
 
 
 def encode(masks: Bool[Tensor, "m h w"]) -> tuple[RunLengths, ...]:
     """The run lengths of each mask."""
     columns_first = np.asfortranarray(masks.permute(1, 2, 0).cpu().numpy().astype(np.uint8))
-    return tuple(coco_masks().encode(columns_first))
+    return tuple(_tools().encode(columns_first))
 
 
 def decode(masks: Sequence[RunLengths], size: tuple[int, int]) -> Bool[Tensor, "m h w"]:
     """The pixels of masks of images of this height and width."""
     if not masks:
         return torch.zeros(0, *size, dtype=torch.bool)
-    with quiet_coco():
-        return torch.from_numpy(coco_masks().decode(list(masks))).permute(2, 0, 1).bool()
+    return torch.from_numpy(_tools().decode(list(masks))).permute(2, 0, 1).bool()
 
 
 def of_polygons(outlines: Sequence[Sequence[float]], size: tuple[int, int]) -> RunLengths:
     """The union of polygons, each x, y, x, y … in pixels."""
-    tools = coco_masks()
+    tools = _tools()
     points = [np.array(outline, dtype=np.float64) for outline in outlines]
     if not all(np.isfinite(each).all() for each in points):
         raise ValueError("a polygon with a coordinate that is not a number")
-    far = 4.0 * max(size)  # pycocotools draws every step of an outline, however far outside the image
+    far = 4.0 * max(size)  # the library draws every step of an outline, however far outside the image
     return tools.merge(tools.frPyObjects([each.clip(-far, far).tolist() for each in points], *size))
 
 
 def of_counts(counts: Sequence[int], size: tuple[int, int]) -> RunLengths:
     """From plain run lengths, alternately of background and object, column by column."""
-    return coco_masks().frPyObjects({"counts": [int(count) for count in counts], "size": list(size)}, *size)
+    return _tools().frPyObjects({"counts": [int(count) for count in counts], "size": list(size)}, *size)
 
 
 def uncompressed(text: str) -> list[int]:
@@ -89,4 +82,4 @@ def uncompressed(text: str) -> list[int]:
 
 def areas(masks: Sequence[RunLengths]) -> Float[Tensor, " m"]:
     """Pixels of each mask."""
-    return torch.tensor([float(area) for area in coco_masks().area(list(masks))] if masks else [])
+    return torch.tensor([float(area) for area in _tools().area(list(masks))] if masks else [])
