@@ -13,7 +13,7 @@ import torch
 
 from asterism.config import with_overrides
 from asterism.data import Source, open_source
-from asterism.data.evaluation.labelled import DataChoice
+from asterism.data.parts import DataChoice
 from asterism.data.sources.splits import EVERYTHING, UnknownSplit
 from asterism.errors import UserError, unknown
 from asterism.evals.chosen import chosen_protocols

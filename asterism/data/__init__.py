@@ -10,40 +10,41 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from asterism.data.bad_images import BadImageLog
-    from asterism.data.evaluation.batches import EvaluationBatch, evaluation_batches
-    from asterism.data.loader import DataConfig, Loader, RawBatch, to_batch
-    from asterism.data.own_batch import make_batch
+    from asterism.data.crops import EvaluationBatch, evaluation_batches
+    from asterism.data.loader import Loaded, Loader
     from asterism.data.sources.catalog import dataset_names
     from asterism.data.sources.derived import Subset
     from asterism.data.sources.open import open_source
     from asterism.data.sources.scenes import Scenes
     from asterism.data.sources.source import Sample, Source
+    from asterism.data.view_batches import DataConfig, make_batch, to_batch, view_loader
     from asterism.data.views import Views
 
 _HOMES = {
     "BadImageLog": "bad_images",
-    "DataConfig": "loader",
-    "EvaluationBatch": "evaluation.batches",
+    "DataConfig": "view_batches",
+    "EvaluationBatch": "crops",
+    "Loaded": "loader",
     "Loader": "loader",
-    "RawBatch": "loader",
     "Sample": "sources.source",
     "Scenes": "sources.scenes",
     "Source": "sources.source",
     "Subset": "sources.derived",
     "Views": "views",
     "dataset_names": "sources.catalog",
-    "evaluation_batches": "evaluation.batches",
-    "make_batch": "own_batch",
+    "evaluation_batches": "crops",
+    "make_batch": "view_batches",
     "open_source": "sources.open",
-    "to_batch": "loader",
+    "to_batch": "view_batches",
+    "view_loader": "view_batches",
 }
 
 __all__ = [
     "BadImageLog",
     "DataConfig",
     "EvaluationBatch",
+    "Loaded",
     "Loader",
-    "RawBatch",
     "Sample",
     "Scenes",
     "Source",
@@ -54,6 +55,7 @@ __all__ = [
     "make_batch",
     "open_source",
     "to_batch",
+    "view_loader",
 ]
 
 

@@ -1,214 +1,158 @@
-"""Batches of views for training, identical on every run, for any number of processes and from any starting step.
+"""Batches made from the images of a source, by worker processes.
 
-Every random draw is a function of (seed, epoch, image), so a run that resumes at step s needs only s.
+Training, evaluations, embeddings and fine-tuning read through one loader. `order` names the images of every batch, and
+`make` turns them into one. A batch is a function of its request alone, so it is the same for any number of workers and
+processes, and a run that resumes at step s needs only s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Generic, TypeVar
 
 import torch
-from jaxtyping import Float, Int, UInt8
-from torch import Tensor
 from torch.utils.data import Dataset
 
-from asterism.config import Config
-from asterism.data.kept import KeptImages
-from asterism.data.order import BatchRequest, BatchRequests, EpochOrder
-from asterism.data.readable import ReadableImages
+from asterism.data.order import MicroBatches, Request
 from asterism.data.sources.source import Sample, Source
-from asterism.data.views import Views
-from asterism.data.workers import cores, prepare
+from asterism.data.workers import prepare
 from asterism.errors import UserError
 from asterism.images.bad_image import BadImage
-from asterism.images.masks import VOID
-from asterism.ops.geometry import geometry_from_rows
-from asterism.ops.normalise import IMAGENET_MEAN, IMAGENET_STD, normalise
-from asterism.ops.random import fold
-from asterism.ranges import Few, FewFromZero, NonNegative, Number, Positive, Share
-from asterism.types import Batch, View
 
-_PIXELS_AT_ONCE = 1 << 22  # of decoded images held in memory: twelve megabytes
+_LONGEST_RUN = 1000  # unreadable images in a row after which the data set itself must be at fault
 
+Made = TypeVar("Made")
 
-class DataConfig(Config):
-    """Where the images come from and how they are loaded."""
-
-    path: str  # folder, tar shards, or the name of a data set
-    split: str | None = None  # None: the training split if there is one, else everything
-    workers: FewFromZero | Literal["auto"] = "auto"  # processes that make views; 0: the training process
-    prefetch: Few = 2  # micro-batches that each worker prepares in advance
-    keep_mb: NonNegative = 0  # megabytes of decoded images that each worker keeps; 0: decode every time
-    shuffle: bool = True
-    max_bad_share: Share = 0.05  # of unreadable images; above it the run stops
-    mean: tuple[Number, Number, Number] = IMAGENET_MEAN  # of RGB in [0, 1], subtracted
-    std: tuple[Positive, Positive, Positive] = IMAGENET_STD  # divisor after subtracting the mean
+# Makes a batch from samples and the keys of their random draws (none in evaluations). Samples are decoded one at a
+# time as they are consumed. Workers receive a copy of the function, pickled unless they are forked.
+Make = Callable[[Iterator[Sample], Sequence[int]], Made]
 
 
 @dataclass(frozen=True)
-class RawBatch:
-    """A micro-batch as it leaves a worker: bytes on the CPU."""
+class Loaded(Generic[Made]):
+    """A batch as it leaves a worker."""
 
-    views: tuple[UInt8[Tensor, "b 3 _ _"], ...]
-    segments: dict[int, UInt8[Tensor, "b _ _"]]  # labels by view number, for the views that request them
-    geometry: Float[Tensor, "v b 7"]  # rows for `ops.geometry.geometry_from_rows`
-    index: Int[Tensor, " b"]  # position in the source of the image shown
-    keys: Int[Tensor, " b"]  # fold(seed, epoch, position of the image drawn)
+    made: Made
+    places: list[int]  # in the source, of the images in the batch
+    keys: list[str]  # of these images in the source
     bad: list[BadImage]  # encountered while loading this batch
-    seen: int = 0  # images seen by all processes from the start of the run to the end of this step
+    seen: int  # images seen by all processes from the start of the run to the end of this step
 
-    def pin_memory(self) -> RawBatch:
+    def pin_memory(self) -> Loaded[Made]:
         """Called by torch's loader when batches are copied to a GPU."""
-        return replace(
-            self,
-            views=tuple(view.pin_memory() for view in self.views),
-            segments={number: labels.pin_memory() for number, labels in self.segments.items()},
-            geometry=self.geometry.pin_memory(),
-            index=self.index.pin_memory(),
-            keys=self.keys.pin_memory(),
-        )
+        made: Any = self.made
+        return replace(self, made=made.pin_memory())
 
 
-class Loader:
-    """The micro-batches of one process, from step `start_step` to step `steps`: `accumulate` per step.
+class Loader(Generic[Made]):
+    """What `make` makes of the images of a source, in this order. Workers start once per pass.
 
-    The global batch of a step does not depend on the number of processes or micro-batches; each takes a contiguous
-    piece. An unreadable image is replaced by the next readable one in the source, wrapping around at the end. That
-    image is then seen twice, with different views.
+    In training, an unreadable image is replaced by the next readable one in the source, wrapping around at the end;
+    that image is then seen twice, with different draws. An evaluation leaves it out. It is reported in `Loaded.bad` and
+    not read again by the same worker.
+
+    workers: processes that load; 0: this one. prefetch: batches that each of them prepares in advance. keep_mb:
+    megabytes of decoded images that each of them keeps in memory. pin_memory: for copies to a GPU.
     """
 
     def __init__(
         self,
         source: Source,
-        views: Views,
-        config: DataConfig,
+        make: Make[Made],
+        order: MicroBatches | Sequence[Request],
         *,
-        batch_size: int,
-        seed: int,
-        steps: int,
-        start_step: int = 0,
-        accumulate: int = 1,
-        rank: int = 0,
-        world_size: int = 1,
+        workers: int = 0,
+        prefetch: int = 2,
+        keep_mb: float = 0,
+        pin_memory: bool = False,
     ) -> None:
-        if batch_size % (accumulate * world_size):
-            raise UserError(
-                f"the batch size {batch_size} does not divide over {world_size} processes × {accumulate} "
-                f"micro-batches; choose a multiple of {accumulate * world_size}"
-            )
-        self._order = EpochOrder(len(source), batch_size, seed, shuffle=config.shuffle)
-        self._requests = BatchRequests(self._order, range(start_step, steps), accumulate, rank, world_size)
-        self._views = views
-        self._tasks = _MicroBatches(source, views, seed, config.keep_mb)
-        self._workers = max(1, cores() // world_size) if config.workers == "auto" else config.workers
-        self._prefetch = config.prefetch
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return self._order.steps_per_epoch
+        self._batches = _Batches(source, make, keep_mb)
+        self._order = order
+        self._workers, self._prefetch, self._pin_memory = workers, prefetch, pin_memory
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self._order)
 
-    def __iter__(self) -> Iterator[RawBatch]:
-        self._views.prepare()
+    def __iter__(self) -> Iterator[Loaded[Made]]:
         return prepare(
-            self._tasks,
-            self._requests,
+            self._batches,
+            self._order,
             workers=self._workers,
             prefetch=self._prefetch,
-            pin_memory=torch.cuda.is_available(),
+            pin_memory=self._pin_memory and torch.cuda.is_available(),
         )
 
 
-def to_batch(raw: RawBatch, device: torch.device, mean: Sequence[float], std: Sequence[float]) -> Batch:
-    """The batch on its device: bytes are copied, then converted to floats there."""
-    overlap = device.type == "cuda"  # on other devices the copy could be read before it has arrived
-    rows = raw.geometry.to(device, non_blocking=overlap)
-    views = tuple(
-        View(
-            pixels=normalise(pixels.to(device, non_blocking=overlap), mean, std),
-            geometry=geometry_from_rows(rows[place]),
-            segments=_signed(raw.segments[place].to(device, non_blocking=overlap)) if place in raw.segments else None,
-        )
-        for place, pixels in enumerate(raw.views)
-    )
-    return Batch(
-        views,
-        index=raw.index.to(device, non_blocking=overlap),
-        keys=raw.keys.to(device, non_blocking=overlap),
-    )
+class _Batches(Dataset[Loaded[Made] | UserError]):
+    """A function of the request, except for the images that are kept and the bad ones that are known."""
 
+    def __init__(self, source: Source, make: Make[Made], keep_mb: float) -> None:
+        self._images = _Images(source, keep_mb)
+        self._make = make
 
-def _signed(labels: UInt8[Tensor, "b h w"]) -> Int[Tensor, "b h w"]:
-    """Labels with −1 for void."""
-    return labels.long().masked_fill_(labels == VOID, -1)
-
-
-class _MicroBatches(Dataset[RawBatch | UserError]):
-    """Decodes images and makes views: a pure function of the request, except for cached images and known bad ones."""
-
-    def __init__(self, source: Source, views: Views, seed: int, keep_mb: float) -> None:
-        self._source = source
-        self._images = ReadableImages(source, KeptImages(source, keep_mb))
-        self._views = views
-        self._seed = seed
-
-    def __getitem__(self, request: BatchRequest) -> RawBatch | UserError:
+    def __getitem__(self, request: Request) -> Loaded[Made] | UserError:
+        shown = list[tuple[int, str]]()
+        bad = list[BadImage]()
         try:
-            return self._prepare(request)
+            made = self._make(self._read(request, shown, bad), request.keys)
         except UserError as error:  # returned, because an exception raised in a worker arrives as a traceback
             return error
+        return Loaded(made, [place for place, _ in shown], [key for _, key in shown], bad, request.seen)
 
-    def _prepare(self, request: BatchRequest) -> RawBatch:
-        keys = [fold(self._seed, request.epoch, drawn) for drawn in request.indices]
-        bad: list[BadImage] = []
-        shown = (self._images.find(drawn, bad) for drawn in request.indices)
-        places, geometry = list[int](), list[Tensor]()
-        pixels, segments = list[list[Tensor]](), list[list[Tensor]]()
-        for group in _few_pixels(shown):
-            samples = [sample for _, sample in group]
-            first = len(places)
-            places += [place for place, _ in group]
-            sizes = [(sample.image.shape[1], sample.image.shape[2]) for sample in samples]
-            parameters = self._views.sample(sizes, keys[first : len(places)])
-            pixels.append(self._views.apply([sample.image for sample in samples], parameters))
-            if self._views.with_labels:
-                labels = [self._labels(sample) for sample in samples]
-                segments.append(self._views.apply_labels(labels, parameters))
-            geometry.append(self._views.geometry(parameters))
-        return RawBatch(
-            views=tuple(torch.cat(view) for view in zip(*pixels, strict=True)),
-            segments={
-                number: torch.cat(labels)
-                for number, labels in zip(self._views.with_labels, zip(*segments, strict=True), strict=True)
-            },
-            geometry=torch.cat(geometry, dim=1),
-            index=torch.tensor(places),
-            keys=torch.tensor(keys),
-            bad=bad,
-            seen=request.seen,
+    def _read(self, request: Request, shown: list[tuple[int, str]], bad: list[BadImage]) -> Iterator[Sample]:
+        """The samples; append the place and key of each to `shown`, and unreadable images to `bad`."""
+        for wanted in request.places:
+            for place in self._images.following(wanted) if request.replace_bad else (wanted,):
+                try:
+                    sample = self._images[place]
+                except BadImage as error:
+                    bad.append(error)
+                else:
+                    shown.append((place, sample.key))
+                    yield sample
+                    break
+
+
+class _Images:
+    """The images of a source by place; the first ones decoded stay in memory, and an unreadable one is read once.
+
+    A cached image is never evicted: in shuffled passes every image is requested equally often, so no other choice would
+    save more decoding. Of the masks, only pixel classes are kept, one byte each.
+    """
+
+    def __init__(self, source: Source, keep_mb: float) -> None:
+        self._source = source
+        self._kept: dict[int, Sample] = {}
+        self._bytes_left = round(keep_mb * 2**20)
+        self._bad: dict[int, BadImage] = {}
+
+    def __getitem__(self, place: int) -> Sample:
+        if place in self._bad:
+            raise self._bad[place].with_traceback(None)
+        if place in self._kept:
+            return self._kept[place]
+        try:
+            sample = self._source[place]
+        except BadImage as error:
+            self._bad[place] = error
+            raise
+        return self._keep(place, sample) if self._bytes_left > 0 else sample
+
+    def following(self, first: int) -> Iterator[int]:
+        """Places from `first` on, wrapping around; an error after a long run, in which no image could be read."""
+        count = min(len(self._source), _LONGEST_RUN)
+        yield from ((first + step) % len(self._source) for step in range(count))
+        raise UserError(
+            f"{count} images in a row of {self._source.name} cannot be read, the first: {self._bad[first]}. "
+            "Check that the data is complete and accessible"
         )
 
-    def _labels(self, sample: Sample) -> UInt8[Tensor, "h w"]:
-        if sample.semantic is None:
-            raise UserError(
-                f"{sample.key} of {self._source.name} has no mask, but the method needs labelled regions; choose "
-                "data with masks, or settings without `segments`"
-            )
-        return sample.semantic.to(torch.uint8)
-
-
-def _few_pixels(samples: Iterable[tuple[int, Sample]]) -> Iterator[list[tuple[int, Sample]]]:
-    """The samples in groups: many small images form one group, large ones are released early."""
-    group, pixels = [], 0
-    for place, sample in samples:
-        group.append((place, sample))
-        pixels += sample.image.shape[1] * sample.image.shape[2]
-        if pixels >= _PIXELS_AT_ONCE:
-            yield group
-            group, pixels = [], 0
-    if group:
-        yield group
+    def _keep(self, place: int, sample: Sample) -> Sample:
+        semantic = None if sample.semantic is None else sample.semantic.to(torch.uint8)
+        kept = replace(sample, semantic=semantic, instances=None, boxes=None)
+        needed = kept.image.nbytes + (0 if semantic is None else semantic.nbytes)
+        if needed <= self._bytes_left:
+            self._kept[place] = kept
+            self._bytes_left -= needed
+        return kept

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -59,30 +59,53 @@ class EpochOrder:
 
 
 @dataclass(frozen=True)
-class BatchRequest:
-    """Everything a worker needs to make a micro-batch."""
+class Request:
+    """The images of a batch: everything that a worker needs to make it."""
 
-    epoch: int
-    indices: list[int]
-    seen: int  # images seen by all processes from the start of the run to the end of this step
+    places: Sequence[int]  # in the source
+    cause: tuple[int, int] | None = None  # (seed, epoch) of the random draws; None: nothing is drawn
+    seen: int = 0  # images seen by all processes from the start of the run to the end of this step
+
+    @property
+    def keys(self) -> list[int]:
+        """fold(seed, epoch, place) for every image."""
+        return [] if self.cause is None else [fold(*self.cause, place) for place in self.places]
+
+    @property
+    def replace_bad(self) -> bool:
+        """Whether another image takes the place of an unreadable one: in training, where batches have a fixed size."""
+        return self.cause is not None
 
 
 @dataclass(frozen=True)
-class BatchRequests:
+class MicroBatches:
     """The micro-batches of one process, for these steps."""
 
     order: EpochOrder
     steps: range
-    accumulate: int
-    rank: int
-    world_size: int
+    accumulate: int = 1
+    rank: int = 0
+    world_size: int = 1
+
+    def __post_init__(self) -> None:
+        pieces = self.accumulate * self.world_size
+        if self.order.batch_size % pieces:
+            raise UserError(
+                f"the batch size {self.order.batch_size} does not divide over {self.world_size} processes × "
+                f"{self.accumulate} micro-batches; choose a multiple of {pieces}"
+            )
 
     def __len__(self) -> int:
         return len(self.steps) * self.accumulate
 
-    def __iter__(self) -> Iterator[BatchRequest]:
+    def __iter__(self) -> Iterator[Request]:
         for step in self.steps:
-            seen = (step + 1) * self.order.batch_size
+            cause, seen = (self.order.seed, self.order.epoch(step)), (step + 1) * self.order.batch_size
             for micro_batch in range(self.accumulate):
                 part = self.order.part(step, micro_batch, self.accumulate, self.rank, self.world_size)
-                yield BatchRequest(self.order.epoch(step), part.tolist(), seen)
+                yield Request(part.tolist(), cause, seen)
+
+
+def each_once(images: int, batch_size: int) -> list[Request]:
+    """Every image once, in order, with nothing random."""
+    return [Request(range(first, min(first + batch_size, images))) for first in range(0, images, batch_size)]

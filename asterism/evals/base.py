@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from asterism.config import Config
-from asterism.data.evaluation.labelled import DataChoice, Parts, open_labelled
+from asterism.data.parts import DataChoice, Parts, open_labelled
 from asterism.evals.baselines import whole_image_baselines
 from asterism.features.encoding import Workers
 from asterism.nn.encoder import Encoder

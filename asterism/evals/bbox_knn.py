@@ -16,17 +16,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from asterism.data import Source
-from asterism.data.evaluation.labelled import DataChoice, Parts, open_labelled
+from asterism.data.parts import DataChoice, Parts, open_labelled
 from asterism.data.sources.boxes import BoxedBatch, BoxedSquares, with_boxes
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import patch_baselines
 from asterism.evals.settings.cropped import CroppedConfig
 from asterism.evals.settings.voting import VotingConfig
-from asterism.features.cache import stored
-from asterism.features.encoding import encoded_blocks
-from asterism.features.extract import count_unreadable, origin
-from asterism.features.rows import Block, Stored
+from asterism.features.extract import count_unreadable, image_rows
+from asterism.features.rows import Stored
 from asterism.nn.encoder import Encoder
 from asterism.ops.box_cells import boxes_in_square, boxes_in_squashed_square, largest_box_cells
 from asterism.ops.neighbours import clip_neighbours, nearest, votes
@@ -92,24 +90,17 @@ class BboxKnn(Evaluation):
         """Tokens at the points of each image's box; none if the box is outside the crop."""
         config, sides = self.config, self.config.pixels(encoder)
 
-        def block(batch: BoxedBatch) -> list[Block]:
-            rows = list(_tokens(encoder, batch, config)) if batch.keys else []
-            return [Block(batch.keys, {"points": rows}, batch.labels.tolist(), batch.bad)]
-
-        def blocks(first: int, end: int) -> Iterator[Block]:
-            return encoded_blocks(
-                encoder,
-                source,
-                range(first, end),
-                lambda part: BoxedSquares(part, sides["crop"], sides["resize"]),
-                block,
-                batch_size=config.batch_size,
-                workers=config.workers,
-            )
-
         places = {"points": config.points, "geometry": config.geometry}
-        identity = {**origin(encoder, source), "layer": "points in boxes", "transform": {**sides, **places}}
-        found = _Points(stored(identity, len(source), blocks, batch_size=config.batch_size), config.points**2)
+        stored = image_rows(
+            encoder,
+            source,
+            BoxedSquares(sides["crop"], sides["resize"]),
+            lambda batch: {"points": list(_tokens(encoder, batch, config))},
+            {"layer": "points in boxes", "transform": {**sides, **places}},
+            batch_size=config.batch_size,
+            workers=config.workers,
+        )
+        found = _Points(stored, config.points**2)
         if found.without_box == len(found.found.keys):
             raise UserError(
                 f"none of the {len(source)} images of {source.name} shows a box of its class; put a boxes.json next to "

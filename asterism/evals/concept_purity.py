@@ -57,9 +57,8 @@ class ConceptPurity(SegmentedEvaluation):
         )
         with Bar("concept-purity", len(source)) as bar:
             for batch in batches:
-                if batch.keys:
-                    found.append(concept_mass(encoder, batch, len(self.parts.classes)))
-                bar.advance(len(batch.keys) + len(batch.bad))
+                found.append(concept_mass(encoder, batch, len(self.parts.classes)))
+                bar.advance(len(batch.images))
         mass = torch.cat(found) if found else torch.zeros(0, 1, 1)
         mass = mass[mass.sum((1, 2)) > 0]
         if not len(mass):

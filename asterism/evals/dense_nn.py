@@ -17,7 +17,7 @@ from jaxtyping import Float
 from pydantic import field_validator
 from torch import Tensor
 
-from asterism.data.evaluation.segmented import drawn_images
+from asterism.data.parts import drawn_images
 from asterism.data.sources.segmented import nearest_multiple
 from asterism.errors import UserError
 from asterism.evals.base import ProtocolConfig

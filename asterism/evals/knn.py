@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from asterism.data.evaluation.labelled import Parts
+from asterism.data.parts import Parts
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import concept_baselines
 from asterism.evals.settings.cropped import PooledConfig, pooled_vectors

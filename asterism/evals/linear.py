@@ -20,7 +20,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from asterism.data import Source
-from asterism.data.evaluation.labelled import Parts
+from asterism.data.parts import Parts
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.probes.classifier import GridConfig, Setting, check_classes, probe
 from asterism.evals.probes.heads import linear_layer

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asterism.data.evaluation.segmented import drawn_images
+from asterism.data.parts import drawn_images
 from asterism.data.sources.segmented import square
 from asterism.errors import UserError
 from asterism.evals.base import ProtocolConfig

@@ -16,7 +16,7 @@ import torch
 from pydantic import field_validator
 from torch import nn
 
-from asterism.data.evaluation.labelled import Parts
+from asterism.data.parts import Parts
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import concept_baselines
 from asterism.evals.probes.classifier import GridConfig, Setting, check_classes, probe

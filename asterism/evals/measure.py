@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from asterism.data.evaluation.labelled import DataChoice
+from asterism.data.parts import DataChoice
 from asterism.evals import protocol_class
 from asterism.evals.base import ProtocolConfig
 from asterism.evals.result import Result, data_used

@@ -60,9 +60,7 @@ class ModePurity(SegmentedEvaluation):
         )
         with Bar("mode-purity", len(source)) as bar:
             for batch in batches:
-                bar.advance(len(batch.keys) + len(batch.bad))
-                if not batch.keys:
-                    continue
+                bar.advance(len(batch.images))
                 features = encoder.encode(batch.images)
                 rows, columns = features.grid
                 cell = (batch.masks.shape[1] // rows, batch.masks.shape[2] // columns)

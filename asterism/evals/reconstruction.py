@@ -22,8 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asterism.data import evaluation_batches
-from asterism.data.evaluation.labelled import DataChoice, Parts
-from asterism.data.evaluation.unlabelled import open_unlabelled, open_untrained
+from asterism.data.parts import DataChoice, Parts, open_unlabelled, open_untrained
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import concept_baselines

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from asterism.data import Subset
-from asterism.data.evaluation.labelled import DataChoice, Parts
+from asterism.data.parts import DataChoice, Parts
 from asterism.data.sources.videos import VideoSource, first_videos, open_videos
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -12,10 +12,9 @@ from torch.nn import functional as F
 
 from asterism.data.sources.segmented import OfOneSize, Resize, SegmentedBatch, SegmentedSource
 from asterism.errors import UserError
-from asterism.features.cache import stored
-from asterism.features.encoding import Workers, encoded_blocks
-from asterism.features.extract import nothing_readable, origin
-from asterism.features.rows import Block, Stored
+from asterism.features.encoding import Workers
+from asterism.features.extract import image_rows
+from asterism.features.rows import Stored
 from asterism.images.masks import VOID
 from asterism.nn.encoder import Encoder
 from asterism.ops.patch_labels import class_counts, majority_labels, mode_labels, soft_labels
@@ -138,17 +137,9 @@ def _kept(
     batch_size: int,
     workers: Workers,
 ) -> Stored:
-    def of_batches(batches: list[SegmentedBatch]) -> list[Block]:
-        return [Block(batch.keys, rows(batch) if batch.keys else {}, None, batch.bad) for batch in batches]
+    def of_all(batches: list[SegmentedBatch]) -> dict[str, list[Tensor]]:
+        parts = [rows(batch) for batch in batches]
+        return {name: [row for part in parts for row in part[name]] for name in parts[0]}
 
-    def blocks(first: int, end: int) -> Iterator[Block]:
-        images = range(first, end)
-        return encoded_blocks(
-            encoder, source, images, lambda _: OfOneSize(resize), of_batches, batch_size=batch_size, workers=workers
-        )
-
-    whole = {**identity, **origin(encoder, source), "transform": repr(resize)}
-    found = stored(whole, len(source), blocks, batch_size=batch_size)
-    if not found.keys:
-        raise nothing_readable(source, found.unreadable)
-    return found
+    whole = {**identity, "transform": repr(resize)}
+    return image_rows(encoder, source, OfOneSize(resize), of_all, whole, batch_size=batch_size, workers=workers)

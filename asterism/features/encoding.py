@@ -7,23 +7,22 @@ process stores what they send (`lab/benchmarks/encoding.py`).
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, TypeVar
 
 import torch
 
-from asterism.data import EvaluationBatch, Source, Subset
-from asterism.data.evaluation.batches import CenterCrops
-from asterism.data.reading import Entry, read_batches
+from asterism.data import Loaded, Loader, Sample, Source
+from asterism.data.loader import Make
+from asterism.data.order import each_once
 from asterism.data.workers import cores
-from asterism.features.rows import Block
 from asterism.nn.encoder import Encoder
 from asterism.ops.collectives import world_size
 from asterism.ops.kept_memory import kept_memory
 from asterism.ranges import FewFromZero
-from asterism.viz.bar import Bar
 
 _WORTH_HELPERS, _WORTH_COPIES = 2000, 200  # images
 _SHARE = 4  # batches for each process that encodes, at least: else some wait for the last
@@ -37,69 +36,31 @@ Result = TypeVar("Result")
 def encoded(
     encoder: Encoder,
     source: Source,
-    make: Callable[[Iterator[Entry]], Batch],
+    make: Make[Batch],
     encode: Callable[[Batch], Result],
     *,
     batch_size: int,
     workers: Workers = "auto",
-) -> Iterator[Result]:
-    """`encode` of every batch of a source, in order. It must depend on nothing but the batch.
+) -> Iterator[Loaded[Result | None]]:
+    """`encode(make(images))` for every batch of a source, in order; None if no image of the batch can be read.
 
-    make: turns images into a batch. workers: processes that read; auto: as many as help, which may encode as well.
+    `encode` must depend on nothing but the batch. workers: processes that read; auto: as many as help, which may encode
+    as well.
     """
+    order = each_once(len(source), batch_size)
     processes = encoding_processes(encoder, workers, len(source), batch_size)
+
+    def read_and_encode(samples: Iterator[Sample], keys: Sequence[int]) -> Result | None:
+        first = next(samples, None)
+        return None if first is None else encode(make(itertools.chain([first], samples), keys))
+
     with kept_memory(next(encoder.parameters()).device):
         if processes:
-            yield from read_batches(
-                source, lambda entries: encode(make(entries)), batch_size=batch_size, workers=processes
-            )
+            yield from Loader(source, read_and_encode, order, workers=processes)
         else:
-            readers = helpers(workers, len(source))
-            yield from map(encode, read_batches(source, make, batch_size=batch_size, workers=readers))
-
-
-def encoded_blocks(
-    encoder: Encoder,
-    source: Source,
-    images: range,
-    make: Callable[[Source], Callable[[Iterator[Entry]], Batch]],
-    blocks: Callable[[Batch], list[Block]],
-    *,
-    batch_size: int,
-    workers: Workers,
-) -> Iterator[Block]:
-    """The blocks of consecutive images for the feature cache, with a progress bar.
-
-    make: for the part of the source with these images, what turns them into a batch. blocks: encodes a batch.
-    """
-    part = source if images == range(len(source)) else Subset(source, images)
-    with Bar(source.name, images.stop, images.start) as bar:
-        for found in encoded(encoder, part, make(part), blocks, batch_size=batch_size, workers=workers):
-            for block in found:
-                yield block
-                bar.advance(len(block.keys) + len(block.unreadable))
-
-
-def cropped_blocks(
-    encoder: Encoder,
-    source: Source,
-    images: range,
-    resize: int,
-    block: Callable[[EvaluationBatch], Block],
-    *,
-    batch_size: int,
-    workers: Workers,
-) -> Iterator[Block]:
-    """`encoded_blocks` of centre crops at the encoder's image size, after their shorter side is resized to `resize`."""
-    return encoded_blocks(
-        encoder,
-        source,
-        images,
-        lambda part: CenterCrops(part, encoder.image_size, resize),
-        lambda batch: [block(batch)],
-        batch_size=batch_size,
-        workers=workers,
-    )
+            for loaded in Loader(source, make, order, workers=helpers(workers, len(source))):
+                made = encode(loaded.made) if loaded.keys else None
+                yield Loaded(made, loaded.places, loaded.keys, loaded.bad, loaded.seen)
 
 
 def helpers(workers: Workers, images: int) -> int:

@@ -1,30 +1,68 @@
-"""Features of a whole source, batch by batch: memory holds one batch and what the caller keeps."""
+"""Features of every image of a source: read, encoded batch by batch, and kept in the cache."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, Literal, Required, TypedDict, TypeVar, Unpack
+from typing import Any, Generic, Literal, Required, TypedDict, TypeVar, Unpack
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
-from asterism.data import EvaluationBatch, Source
-from asterism.data.evaluation.batches import CenterCrops
+from asterism.data import Source, Subset
+from asterism.data.crops import CenterCrops, labels_at, without_empty
+from asterism.data.loader import Make
 from asterism.data.sources.source import stamp
 from asterism.errors import UserError
 from asterism.features.cache import WORTH_KEEPING, stored
-from asterism.features.encoding import Workers, cropped_blocks, encoded
+from asterism.features.encoding import Workers, encoded
 from asterism.features.rows import Block, Stored
 from asterism.images.bad_image import BadImage
 from asterism.nn.encoder import Encoder
 from asterism.nn.fingerprint import encoder_fingerprint
 from asterism.types import Features
+from asterism.viz.bar import Bar
 
 Feature = Literal["cls", "patches", "quarters", "sparse"]
+Batch = TypeVar("Batch")
 Chosen = TypeVar("Chosen")
+
+
+def image_rows(
+    encoder: Encoder,
+    source: Source,
+    make: Make[Batch],
+    rows: Callable[[Batch], Mapping[str, list[Tensor]]],
+    identity: Mapping[str, Any] | None,
+    *,
+    batch_size: int,
+    workers: Workers = "auto",
+) -> Stored:
+    """`rows(make(images))`: of every array, the rows of each readable image of a source.
+
+    They are computed once per encoder, data and `identity`, which names everything else that they depend on; None if
+    they should not be kept. Must be called by all processes of a run, which share the work.
+    """
+
+    def blocks(first: int, end: int) -> Iterator[Block]:
+        part = source if (first, end) == (0, len(source)) else Subset(source, range(first, end))
+        found = encoded(
+            encoder, part, make, lambda batch: Block([], rows(batch)), batch_size=batch_size, workers=workers
+        )
+        with Bar(source.name, end, first) as bar:
+            for loaded in found:
+                block = Block([], {}) if loaded.made is None else loaded.made
+                labels = labels_at(part, loaded.places)
+                yield replace(block, keys=loaded.keys, labels=labels, unreadable=loaded.bad)
+                bar.advance(len(loaded.keys) + len(loaded.bad))
+
+    whole = None if identity is None else {**origin(encoder, source), **identity}
+    found = stored(whole, len(source), blocks, batch_size=batch_size)
+    if not found.keys:
+        raise nothing_readable(source, found.unreadable)
+    return found
 
 
 @dataclass(frozen=True)
@@ -79,21 +117,14 @@ def extract(
     """One vector for every image of a labelled source, computed from images uint8 [b, 3, s, s]; settings as in
     `Extraction`."""
 
-    def block(batch: EvaluationBatch) -> Block:
-        assert batch.labels is not None
-        rows = list(vectors(batch.images).to("cpu", dtype)[:, None]) if batch.keys else []
-        return Block(batch.keys, {"vectors": rows}, batch.labels.tolist(), batch.bad)
+    def rows(images: UInt8[Tensor, "b 3 s s"]) -> dict[str, list[Tensor]]:
+        return {"vectors": list(vectors(images).to("cpu", dtype)[:, None])}
 
-    def blocks(first: int, end: int) -> Iterator[Block]:
-        images = range(first, end)
-        return cropped_blocks(encoder, source, images, resize, block, batch_size=batch_size, workers=workers)
-
-    crop = {"resize": resize, "crop": encoder.image_size}
-    identity = layer and {**origin(encoder, source), "transform": crop, "layer": layer, "dtype": str(dtype)}
-    found = stored(identity or None, len(source), blocks, batch_size=batch_size)
+    crops = CenterCrops(encoder.image_size, resize)
+    transform = {"resize": resize, "crop": encoder.image_size}
+    identity = {"transform": transform, "layer": layer, "dtype": str(dtype)} if layer else None
+    found = image_rows(encoder, source, crops, rows, identity, batch_size=batch_size, workers=workers)
     assert found.labels is not None
-    if not found.keys:
-        raise nothing_readable(source, found.unreadable)
     return Extracted(found.arrays["vectors"], found.labels, found.keys, found.unreadable)
 
 
@@ -118,25 +149,15 @@ def stream(
     Images are resized so that their shorter side is `resize`, then centre-cropped to the encoder's image size.
     """
 
-    def encode(batch: EvaluationBatch) -> Encoded[Chosen] | list[BadImage]:
-        if not batch.keys:
-            return batch.bad
-        return Encoded(choose(encoder.encode(batch.images)), batch.keys, batch.labels, batch.bad)
-
-    crops = CenterCrops(source, encoder.image_size, resize)
-    last: Encoded[Chosen] | None = None
-    bad: list[BadImage] = []  # of batches without a readable image, after the last one
-    for found in encoded(encoder, source, crops, encode, batch_size=batch_size, workers=workers):
-        if isinstance(found, list):
-            bad += found
-        else:
-            if last is not None:
-                yield last
-            last, bad = replace(found, unreadable=bad + found.unreadable), []
-    if last is not None:
-        yield replace(last, unreadable=last.unreadable + bad)
-    elif bad:
-        raise nothing_readable(source, bad)
+    crops = CenterCrops(encoder.image_size, resize)
+    found = encoded(
+        encoder, source, crops, lambda images: choose(encoder.encode(images)), batch_size=batch_size, workers=workers
+    )
+    for loaded in without_empty(found):
+        if loaded.made is None:
+            raise nothing_readable(source, loaded.bad)
+        labels = labels_at(source, loaded.places)
+        yield Encoded(loaded.made, loaded.keys, None if labels is None else torch.tensor(labels), loaded.bad)
 
 
 def count_unreadable(*parts: Extracted | Stored) -> Iterator[tuple[str, float]]:

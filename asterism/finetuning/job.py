@@ -10,8 +10,8 @@ from lightning_fabric import Fabric
 from rich.console import RenderableType
 from rich.table import Table
 
-from asterism.data import BadImageLog
-from asterism.data.sample_loader import SampleLoader
+from asterism.data import BadImageLog, Loader
+from asterism.data.order import EpochOrder, MicroBatches
 from asterism.finetuning.labelled import LabelledParts
 from asterism.finetuning.learner import FineTuned
 from asterism.finetuning.measuring import measured
@@ -63,18 +63,15 @@ class FineTuning(Job[TaskBatch]):
 
     def batches(self, start: int, fabric: Fabric) -> Iterator[tuple[TaskBatch, float]]:
         data = self.recipe.data
-        loader = SampleLoader(
+        order = EpochOrder(self.images, self.batch_size, self.trainer.seed)
+        steps, accumulate = range(start, self.steps), self.trainer.accumulate
+        loader = Loader(
             self.parts.train,
             self.task.samples(),
-            batch_size=self.batch_size,
-            accumulate=self.trainer.accumulate,
-            rank=fabric.global_rank,
-            world_size=fabric.world_size,
-            seed=self.trainer.seed,
-            start_step=start,
-            steps=self.steps,
+            MicroBatches(order, steps, accumulate, fabric.global_rank, fabric.world_size),
             workers=self.workers,
             prefetch=data.prefetch,
+            pin_memory=True,
         )
         bad = BadImageLog(self.run.path / "bad_images.jsonl", data.max_bad_share, self.images)
         for loaded, waited in timed(iter(loader)):

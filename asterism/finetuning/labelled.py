@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from asterism.data import Source, Subset
-from asterism.data.evaluation.labelled import class_balanced, held_out_places, labels_of
+from asterism.data.parts import class_balanced, drawn_images, held_out_places, labels_of
 from asterism.errors import UserError
 from asterism.evals.settings.few_labels import listed_places
 from asterism.finetuning.recipe import FinetuneRecipe
 from asterism.finetuning.task import task_class
 from asterism.inputs import user_path
 from asterism.ops import streams
-from asterism.ops.random import fold, generator
+from asterism.ops.random import fold
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ def open_parts(recipe: FinetuneRecipe) -> LabelledParts:
 def _share(source: Source, share: float, seed: int) -> list[int]:
     if source.classes is not None and source.label(0) is not None:
         return class_balanced(labels_of(source), share, seed)
-    return _drawn(len(source), max(1, round(share * len(source))), seed)
+    return drawn_images(len(source), max(1, round(share * len(source))), seed)
 
 
 def _held_out(source: Source, share: float, seed: int) -> list[int]:
@@ -54,14 +52,10 @@ def _held_out(source: Source, share: float, seed: int) -> list[int]:
     if source.classes is not None and source.label(0) is not None:
         found = held_out_places(labels_of(source), share, seed)
     else:
-        found = _drawn(len(source), min(len(source) - 1, max(1, round(share * len(source)))), seed)
+        found = drawn_images(len(source), min(len(source) - 1, max(1, round(share * len(source)))), seed)
     if not found:
         raise UserError(
             f"{source.name} has too few images to hold some out for choosing the best weights; add images, or train on "
             "all of them and keep the last weights with validation=null"
         )
     return found
-
-
-def _drawn(images: int, count: int, seed: int) -> list[int]:
-    return sorted(torch.randperm(images, generator=generator(seed))[:count].tolist())

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from asterism.data import Sample, Source, Subset
-from asterism.data.reading import Entry, read_batches
+from asterism.data import Loaded, Loader, Sample, Source, Subset
+from asterism.data.order import each_once
 from asterism.errors import UserError
 from asterism.finetuning.task import Metric, Task
 from asterism.images.bad_image import BadImage
@@ -21,7 +21,7 @@ _MOST_PIXELS = 24_000_000  # after which no more are added. Two such batches may
 
 @dataclass(frozen=True)
 class Predicted:
-    """A labelled image with what the task says about it."""
+    """A labelled image with what the task predicts for it."""
 
     sample: Sample
     prediction: Any
@@ -55,24 +55,26 @@ class PredictedBatch:
 @torch.no_grad()
 def predictions(task: Task, source: Source, *, workers: int = 0) -> Iterator[PredictedBatch]:
     """Predictions and truths in the order of the source, some images at a time: fewer if they are large."""
-    for samples, bad in _batches(read_batches(source, list, batch_size=1, workers=workers)):
+    singles = Loader(source, _as_list, each_once(len(source), 1), workers=workers)
+    for samples, bad in _batches(singles):
         made = task.predict([sample.image for sample in samples]) if samples else []
         yield PredictedBatch([Predicted(s, p, task.truth(s)) for s, p in zip(samples, made, strict=True)], bad)
 
 
-def _batches(entries: Iterator[list[Entry]]) -> Iterator[tuple[list[Sample], list[BadImage]]]:
+def _as_list(samples: Iterator[Sample], keys: Sequence[int]) -> list[Sample]:
+    return list(samples)
+
+
+def _batches(singles: Iterable[Loaded[list[Sample]]]) -> Iterator[tuple[list[Sample], list[BadImage]]]:
     """Consecutive images, as many as may be in memory together."""
     samples: list[Sample] = []
     bad: list[BadImage] = []
-    pixels = 0
-    for ((_, found),) in entries:
-        if isinstance(found, BadImage):
-            bad.append(found)
-        else:
-            samples.append(found)
-            pixels += found.image.shape[1] * found.image.shape[2]
+    for single in singles:
+        samples += single.made
+        bad += single.bad
+        pixels = sum(sample.image.shape[1] * sample.image.shape[2] for sample in samples)
         if len(samples) + len(bad) == _AT_ONCE or pixels >= _MOST_PIXELS:
             yield samples, bad
-            samples, bad, pixels = [], [], 0
+            samples, bad = [], []
     if samples or bad:
         yield samples, bad

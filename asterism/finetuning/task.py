@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from asterism.config import Config
 from asterism.data import Sample, Source
-from asterism.data.sample_loader import MakeBatch
+from asterism.data.loader import Make
 from asterism.errors import UserError, unknown
 from asterism.finetuning.registry import load_task
 from asterism.nn.backbone import Backbone
@@ -220,7 +220,7 @@ class Task(nn.Module, ABC):
         return source
 
     @abstractmethod
-    def samples(self) -> MakeBatch[TaskBatch]:
+    def samples(self) -> Make[TaskBatch]:
         """What makes training batches of samples; picklable, without the network."""
 
     @abstractmethod

@@ -10,8 +10,7 @@ from jaxtyping import Float, Int64, Integer, UInt8
 from torch import Tensor
 
 from asterism.data import Sample, Source, Subset, evaluation_batches, open_source
-from asterism.data.evaluation.labelled import DataChoice
-from asterism.data.evaluation.segmented import SegmentedParts, open_segmented_parts
+from asterism.data.parts import DataChoice, SegmentedParts, open_segmented_parts
 from asterism.data.sources.videos import open_videos
 from asterism.errors import UserError
 from asterism.features.mask_tracking import Tracking, follow_masks

@@ -9,7 +9,7 @@ import torch
 from lightning_fabric import Fabric
 from rich.console import RenderableType
 
-from asterism.data import BadImageLog, Loader, Source, Views, to_batch
+from asterism.data import BadImageLog, Source, Views, to_batch, view_loader
 from asterism.methods.base import Method
 from asterism.nn.learner import trained_parameters
 from asterism.train.checkpoint import Facts, State
@@ -59,7 +59,7 @@ class Pretraining(Job[Batch]):
 
     def batches(self, start: int, fabric: Fabric) -> Iterator[tuple[Batch, float]]:
         data = self.recipe.data
-        loader = Loader(
+        loader = view_loader(
             self.source,
             Views(self.method.views),
             data,

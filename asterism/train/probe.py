@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asterism.data import Source
-from asterism.data.loader import DataConfig
+from asterism.data.view_batches import DataConfig
 from asterism.nn.encoder import Encoder
 from asterism.nn.pixel_baseline import pixel_encoder
 from asterism.train.online_knn import OnlineKnn, OnlineKnnConfig, open_online_knn

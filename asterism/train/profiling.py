@@ -14,7 +14,7 @@ import torch
 from rich.table import Table
 from torch import nn
 
-from asterism.data import Loader, Views, to_batch
+from asterism.data import Views, to_batch, view_loader
 from asterism.methods.base import Method
 from asterism.ops.kept_memory import kept_memory
 from asterism.train.garbage import search_new_objects_only
@@ -52,7 +52,7 @@ def profile_steps(recipe: Recipe, method: Method, source: Any, device: torch.dev
     size = recipe.trainer.batch_size // recipe.trainer.accumulate
     data = recipe.data.model_copy(update={"workers": 0})
     count = steps + _WARMING_UP
-    loader = Loader(source, Views(method.views), data, batch_size=size, seed=recipe.trainer.seed, steps=count)
+    loader = view_loader(source, Views(method.views), data, batch_size=size, seed=recipe.trainer.seed, steps=count)
     if data.keep_mb:
         for _ in loader:
             pass

@@ -11,7 +11,7 @@ import torch
 from pydantic import SerializeAsAny, field_validator, model_validator
 
 from asterism.config import Config, chosen_by_name, read_yaml, with_overrides
-from asterism.data.loader import DataConfig
+from asterism.data.view_batches import DataConfig
 from asterism.errors import UserError, unknown
 from asterism.methods import method_class, method_names
 from asterism.methods.base import MethodConfig

@@ -28,7 +28,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 from torchvision.datasets import ImageFolder
 
-from asterism.data import DataConfig, Loader, open_source
+from asterism.data import DataConfig, open_source, view_loader
 from asterism.data.sources.shards import Shards
 from lab.benchmarks.views import PILBlur, baseline_views, decode_with_pillow, encoded_images, our_views
 
@@ -75,8 +75,8 @@ def ours_from(path: Path) -> int:
     source = open_source(path)
     config = DataConfig(path=str(path), workers=0)
     steps = len(source) // _BATCH
-    loader = Loader(source, our_views(), config, batch_size=_BATCH, seed=0, steps=steps)
-    return sum(len(batch.index) for batch in loader)
+    loader = view_loader(source, our_views(), config, batch_size=_BATCH, seed=0, steps=steps)
+    return sum(len(batch.places) for batch in loader)
 
 
 class MultiCrop:

@@ -11,8 +11,22 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from asterism.data import DataConfig, Loader, RawBatch, Source, Views, open_source, readable, to_batch, workers
+from asterism.data import (
+    DataConfig,
+    Loaded,
+    Loader,
+    Sample,
+    Scenes,
+    Source,
+    Views,
+    open_source,
+    to_batch,
+    view_loader,
+    workers,
+)
 from asterism.data import loader as module
+from asterism.data.order import EpochOrder, MicroBatches
+from asterism.data.view_batches import CutViews, RawViews
 from asterism.errors import UserError
 from asterism.images.masks import VOID
 from asterism.ops.geometry import patch_centers
@@ -23,29 +37,37 @@ from tests.data.sample_sources import Deadly, Deaf, Faulty, Numbered, Painted
 SPECS = (ViewSpec(size=12, jitter=ColorJitter(), blur=0.5), ViewSpec(size=8, scale=(0.05, 0.25), flip=1.0))
 
 
-def loader(source: Source, *, workers: int = 0, keep_mb: float = 0, **options: int) -> Loader:
+CONFIG = DataConfig(path="x", workers=0, shuffle=False)
+Batch = Loaded[RawViews]
+
+
+def loader(source: Source, *, workers: int = 0, keep_mb: float = 0, **options: int) -> Loader[RawViews]:
     settings = {"batch_size": 8, "seed": 3, "steps": 6} | options
-    return Loader(source, Views(SPECS), DataConfig(path="x", workers=workers, keep_mb=keep_mb), **settings)
+    return view_loader(source, Views(SPECS), DataConfig(path="x", workers=workers, keep_mb=keep_mb), **settings)
 
 
-def same(a: RawBatch, b: RawBatch) -> bool:
+def same(a: Batch, b: Batch) -> bool:
     return (
-        all(torch.equal(x, y) for x, y in zip(a.views, b.views, strict=True))
-        and torch.equal(a.geometry, b.geometry)
-        and torch.equal(a.index, b.index)
-        and torch.equal(a.keys, b.keys)
+        all(torch.equal(x, y) for x, y in zip(a.made.views, b.made.views, strict=True))
+        and torch.equal(a.made.geometry, b.made.geometry)
+        and torch.equal(a.made.keys, b.made.keys)
+        and (a.places, a.keys) == (b.places, b.keys)
         and [str(x) for x in a.bad] == [str(y) for y in b.bad]
         and a.seen == b.seen
     )
 
 
-def joined(parts: list[RawBatch]) -> RawBatch:
-    return RawBatch(
-        views=tuple(torch.cat(views) for views in zip(*(part.views for part in parts), strict=True)),
-        segments={},
-        geometry=torch.cat([part.geometry for part in parts], dim=1),
-        index=torch.cat([part.index for part in parts]),
-        keys=torch.cat([part.keys for part in parts]),
+def joined(parts: list[Batch]) -> Batch:
+    made = [part.made for part in parts]
+    return Loaded(
+        RawViews(
+            views=tuple(torch.cat(views) for views in zip(*(each.views for each in made), strict=True)),
+            segments={},
+            geometry=torch.cat([each.geometry for each in made], dim=1),
+            keys=torch.cat([each.keys for each in made]),
+        ),
+        places=[place for part in parts for place in part.places],
+        keys=[key for part in parts for key in part.keys],
         bad=[bad for part in parts for bad in part.bad],
         seen=parts[0].seen,
     )
@@ -56,22 +78,22 @@ def test_contents_of_a_batch() -> None:
     batches = list(loader(source))
     assert len(batches) == len(loader(source)) == 6
     for step, batch in enumerate(batches):
-        assert [view.shape for view in batch.views] == [(8, 3, 12, 12), (8, 3, 8, 8)]
-        assert batch.views[0].dtype == torch.uint8
-        assert batch.geometry.shape == (2, 8, 7)
-        assert batch.index.tolist() == module.EpochOrder(20, 8, seed=3).batch(step).tolist()
-        assert batch.keys.tolist() == [fold(3, step // 2, index) for index in batch.index.tolist()]
-        assert batch.keys.dtype == batch.index.dtype == torch.int64
+        assert [view.shape for view in batch.made.views] == [(8, 3, 12, 12), (8, 3, 8, 8)]
+        assert batch.made.views[0].dtype == torch.uint8
+        assert batch.made.geometry.shape == (2, 8, 7)
+        assert batch.places == EpochOrder(20, 8, seed=3).batch(step).tolist()
+        assert batch.made.keys.tolist() == [fold(3, step // 2, index) for index in batch.places]
+        assert batch.made.keys.dtype == torch.int64
         assert batch.seen == 8 * (step + 1)
-        assert (batch.geometry[:, :, 4:6] == torch.tensor([16.0, 20.0])).all()
-        assert (batch.geometry[1, :, 6] == 1).all()
+        assert (batch.made.geometry[:, :, 4:6] == torch.tensor([16.0, 20.0])).all()
+        assert (batch.made.geometry[1, :, 6] == 1).all()
         for place in range(8):
-            sample = source[int(batch.index[place])]
+            sample = source[batch.places[place]]
             views = Views(SPECS)
-            parameters = views.sample([(16, 20)], [int(batch.keys[place])])
-            for view, expected in zip(batch.views, views.apply([sample.image], parameters), strict=True):
+            parameters = views.sample([(16, 20)], [int(batch.made.keys[place])])
+            for view, expected in zip(batch.made.views, views.apply([sample.image], parameters), strict=True):
                 assert torch.equal(view[place], expected[0])
-            assert torch.equal(batch.geometry[:, place], views.geometry(parameters)[:, 0])
+            assert torch.equal(batch.made.geometry[:, place], views.geometry(parameters)[:, 0])
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -80,8 +102,7 @@ def test_the_number_of_workers_does_not_matter(workers: int) -> None:
     alone, helped = list(loader(source)), list(loader(source, workers=workers))
     assert len(alone) == len(helped)
     for a, b in zip(alone, helped, strict=True):
-        assert torch.equal(a.views[0], b.views[0])
-        assert torch.equal(a.index, b.index)
+        assert same(a, b)
 
 
 def test_starting_in_the_middle_gives_the_same_batches() -> None:
@@ -90,8 +111,7 @@ def test_starting_in_the_middle_gives_the_same_batches() -> None:
     for start in (1, 2, 5):
         rest = list(loader(source, start_step=start))
         assert len(rest) == 6 - start
-        assert all(torch.equal(a.views[1], b.views[1]) for a, b in zip(whole[start:], rest, strict=True))
-        assert all(torch.equal(a.keys, b.keys) for a, b in zip(whole[start:], rest, strict=True))
+        assert all(map(same, whole[start:], rest))
 
 
 @pytest.mark.parametrize(("world", "accumulate"), [(2, 1), (1, 2), (2, 2), (4, 2)])
@@ -108,7 +128,7 @@ def test_views_that_request_labels_get_those_under_their_pixels() -> None:
     source = Painted(8)
     specs = (ViewSpec(size=12, segments=True, scale=(0.3, 1)), ViewSpec(size=8), ViewSpec(size=16, segments=True))
     config = DataConfig(path="x", workers=0)
-    raw = next(iter(Loader(source, Views(specs), config, batch_size=8, seed=0, steps=1)))
+    raw = next(iter(view_loader(source, Views(specs), config, batch_size=8, seed=0, steps=1)))
     batch = to_batch(raw, torch.device("cpu"), (0, 0, 0), (1, 1, 1))
     assert batch.views[1].segments is None
     for view in (batch.views[0], batch.views[2]):
@@ -129,41 +149,35 @@ def test_views_that_request_labels_get_those_under_their_pixels() -> None:
 
 def test_labels_requested_from_data_without_masks() -> None:
     views = Views([ViewSpec(size=8, segments=True)])
-    with pytest.raises(UserError, match="0 of numbered has no mask"):
-        next(
-            iter(
-                Loader(
-                    Numbered(8), views, DataConfig(path="x", workers=0, shuffle=False), batch_size=8, seed=0, steps=1
-                )
-            )
-        )
+    with pytest.raises(UserError, match="0 has no mask"):
+        list(view_loader(Numbered(8), views, CONFIG, batch_size=8, seed=0, steps=1))
 
 
 def test_another_seed_gives_other_batches() -> None:
     source = Numbered(20)
     a, b = (next(iter(loader(source, seed=seed))) for seed in (1, 2))
-    assert not torch.equal(a.index, b.index)
-    assert not torch.equal(a.keys, b.keys)
+    assert a.places != b.places
+    assert not torch.equal(a.made.keys, b.made.keys)
 
 
 def test_an_image_has_different_views_in_every_epoch() -> None:
-    first, second = Loader(
-        Numbered(8), Views(SPECS), DataConfig(path="x", workers=0, shuffle=False), batch_size=8, seed=0, steps=2
-    )
-    assert torch.equal(first.index, second.index)
-    assert not torch.equal(first.keys, second.keys)
-    assert not torch.equal(first.geometry, second.geometry)
+    first, second = view_loader(Numbered(8), Views(SPECS), CONFIG, batch_size=8, seed=0, steps=2)
+    assert first.places == second.places
+    assert not torch.equal(first.made.keys, second.made.keys)
+    assert not torch.equal(first.made.geometry, second.made.geometry)
 
 
 def test_bad_images_are_replaced_by_the_next_readable_one() -> None:
-    config = DataConfig(path="x", workers=0, shuffle=False)
     source = Numbered(8, bad=[2, 3, 7])
-    first, second = Loader(source, Views(SPECS), config, batch_size=8, seed=0, steps=2)
+    first, second = view_loader(source, Views(SPECS), CONFIG, batch_size=8, seed=0, steps=2)
     for epoch, batch in enumerate((first, second)):
-        assert batch.index.tolist() == [0, 1, 4, 4, 4, 5, 6, 0]
+        assert batch.places == [0, 1, 4, 4, 4, 5, 6, 0]
+        assert batch.keys == [str(place) for place in batch.places]
         assert [bad.key for bad in batch.bad] == ["2", "3", "3", "7"]
-        assert batch.keys.tolist() == [fold(0, epoch, drawn) for drawn in range(8)]
-    assert len({tuple(rows) for rows in first.geometry[1, 2:5].tolist()}) == 3  # shown again, but with another crop
+        assert batch.made.keys.tolist() == [fold(0, epoch, drawn) for drawn in range(8)]
+    assert (
+        len({tuple(rows) for rows in first.made.geometry[1, 2:5].tolist()}) == 3
+    )  # shown again, but with another crop
 
 
 def test_a_bad_image_is_read_once_per_process() -> None:
@@ -193,7 +207,7 @@ def test_data_without_a_readable_image(workers: int) -> None:
 
 
 def test_a_long_run_of_bad_images_does_not_take_forever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readable, "_LONGEST_RUN", 5)
+    monkeypatch.setattr(module, "_LONGEST_RUN", 5)
     with pytest.raises(UserError, match="5 images in a row"):
         list(loader(Numbered(20, bad=range(12))))
 
@@ -248,20 +262,20 @@ def test_the_global_generator_is_unchanged() -> None:
 PROGRAM = """
 import multiprocessing
 import torch
-from asterism.data import DataConfig, Loader, Views
+from asterism.data import DataConfig, Views, view_loader
 from asterism.types import ViewSpec
 from tests.data.sample_sources import Numbered
 
 def first(workers):
     config = DataConfig(path="x", workers=workers)
-    batches = iter(Loader(Numbered(20), Views([ViewSpec(size=8)]), config, batch_size=4, seed=0, steps=1000))
+    batches = iter(view_loader(Numbered(20), Views([ViewSpec(size=8)]), config, batch_size=4, seed=0, steps=1000))
     return next(batches), batches
 
 if __name__ == "__main__":
     multiprocessing.set_start_method("spawn")
     expected, _ = first(0)
     batch, unfinished = first(1)
-    print(torch.equal(batch.views[0], expected.views[0]) and torch.equal(batch.keys, expected.keys))
+    print(torch.equal(batch.made.views[0], expected.made.views[0]) and batch.keys == expected.keys)
 """
 
 
@@ -276,9 +290,8 @@ def test_a_program_with_spawned_workers_that_ends_in_the_middle(tmp_path: Path) 
 
 def test_arguments_of_spawned_workers_can_be_pickled() -> None:
     source = Numbered(20, bad=[3])
-    order = module.EpochOrder(20, 8, seed=3)
-    tasks = module._MicroBatches(source, Views(SPECS), seed=3, keep_mb=1)
-    request = next(iter(module.BatchRequests(order, range(1, 2), accumulate=1, rank=0, world_size=1)))
+    tasks = module._Batches(source, CutViews(Views(SPECS)), keep_mb=1)
+    request = next(iter(MicroBatches(EpochOrder(20, 8, seed=3), range(1, 2))))
     again, sent = pickle.loads(pickle.dumps((tasks, request)))
     assert same(pickle.loads(pickle.dumps(again[sent])), tasks[request])
     pickle.dumps(workers._start_worker)
@@ -289,15 +302,15 @@ def test_to_batch() -> None:
     mean, std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
     batch = to_batch(raw, torch.device("cpu"), mean, std)
     assert len(batch.views) == 2
-    for view, pixels, rows in zip(batch.views, raw.views, raw.geometry, strict=True):
+    for view, pixels, rows in zip(batch.views, raw.made.views, raw.made.geometry, strict=True):
         for channel in range(3):
             expected = (pixels[:, channel].double() / 255 - mean[channel]) / std[channel]
             torch.testing.assert_close(view.pixels[:, channel].double(), expected, atol=1e-5, rtol=1e-5)
         assert torch.equal(view.geometry.top, rows[:, 0])
         assert torch.equal(view.geometry.image_width, rows[:, 5])
         assert torch.equal(view.geometry.flip, rows[:, 6] == 1)
-    assert torch.equal(batch.index, raw.index)
-    assert torch.equal(batch.keys, raw.keys)
+    assert batch.index.tolist() == raw.places
+    assert torch.equal(batch.keys, raw.made.keys)
 
 
 def test_settings_are_checked() -> None:
@@ -315,7 +328,7 @@ def test_real_data(real_data: Path, name: str, split: str | None) -> None:
     alone, helped = list(loader(source, **options)), list(loader(source, workers=2, **options))
     assert all(same(a, b) for a, b in zip(alone, helped, strict=True))
     assert all(not batch.bad for batch in alone)
-    assert len(set(torch.cat([batch.index for batch in alone]).tolist())) == 48
+    assert len({place for batch in alone for place in batch.places}) == 48
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -323,3 +336,47 @@ def test_keeping_images_does_not_change_batches(workers: int) -> None:
     source = Numbered(20, bad=[3, 4, 19])
     kept, read = list(loader(source, workers=workers, keep_mb=1)), list(loader(source, workers=workers))
     assert all(map(same, kept, read))
+
+
+class Counted(Scenes):
+    """Scenes that count how often each was drawn."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(size=16, count=count)
+        self.drawn: list[int] = []
+
+    def __getitem__(self, index: int) -> Sample:
+        self.drawn.append(index)
+        return super().__getitem__(index)
+
+
+def test_kept_images_are_decoded_once_and_equal_the_source() -> None:
+    source = Counted(5)
+    images = module._Images(source, keep_mb=1)
+    for index in [3, 1, 3, 3, 1]:
+        sample, expected = images[index], Scenes(size=16, count=5)[index]
+        assert sample.key == expected.key
+        assert sample.label == expected.label
+        assert torch.equal(sample.image, expected.image)
+        assert sample.semantic is not None
+        assert expected.semantic is not None
+        assert torch.equal(sample.semantic.long(), expected.semantic)
+    assert source.drawn == [3, 1]
+
+
+def test_memory_is_limited_and_the_first_images_stay() -> None:
+    source = Counted(10)
+    bytes_each = 16 * 16 * 4  # three channels and the class of each pixel
+    images = module._Images(source, keep_mb=3.5 * bytes_each / 2**20)
+    for _ in range(2):
+        for index in range(10):
+            assert images[index].key == str(index)
+    assert source.drawn == [*range(10), *range(3, 10)]
+
+
+def test_nothing_is_kept_with_a_limit_of_zero() -> None:
+    source = Counted(2)
+    images = module._Images(source, keep_mb=0)
+    sample = [images[0], images[0]][1]
+    assert source.drawn == [0, 0]
+    assert sample.boxes is not None

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from asterism.data import Subset
-from asterism.data.evaluation.labelled import DataChoice, Parts, labels_of
+from asterism.data.parts import DataChoice, Parts, labels_of
 from asterism.errors import UserError
 from asterism.evals import protocol_class
 from asterism.evals.base import Evaluation

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asterism.data.evaluation.labelled import DataChoice
+from asterism.data.parts import DataChoice
 from asterism.evals import protocol_class, protocol_names
 from asterism.evals.baselines import untrained
 from asterism.evals.knn import KnnConfig

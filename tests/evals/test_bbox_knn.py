@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from asterism.data.evaluation.labelled import DataChoice
+from asterism.data.parts import DataChoice
 from asterism.errors import UserError
 from asterism.evals.base import ProtocolConfig
 from asterism.evals.bbox_knn import BboxKnn, BboxKnnConfig, point_accuracy

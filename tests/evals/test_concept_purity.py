@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from asterism.data.evaluation.labelled import DataChoice
+from asterism.data.parts import DataChoice
 from asterism.errors import UserError
 from asterism.evals.concept_purity import ConceptPurity, ConceptPurityConfig
 from asterism.nn.encoder import Encoder

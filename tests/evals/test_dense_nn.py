@@ -8,8 +8,7 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
-from asterism.data.evaluation.labelled import DataChoice
-from asterism.data.evaluation.segmented import SegmentedParts
+from asterism.data.parts import DataChoice, SegmentedParts
 from asterism.data.sources.segmented import SegmentedSubset
 from asterism.errors import UserError
 from asterism.evals.dense_nn import DenseNn, DenseNnConfig

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from asterism.data import open_source
-from asterism.data.evaluation.labelled import DataChoice, Parts
+from asterism.data.parts import DataChoice, Parts
 from asterism.errors import UserError
 from asterism.evals.knn import Knn, KnnConfig
 from asterism.evals.measure import run_protocol

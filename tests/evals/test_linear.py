@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from asterism.data import evaluation_batches
-from asterism.data.evaluation.labelled import DataChoice, labels_of
+from asterism.data.parts import DataChoice, labels_of
 from asterism.errors import UserError
 from asterism.evals.linear import Linear, LinearConfig
 from asterism.evals.linear_sparse import LinearSparse, LinearSparseConfig

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from asterism.data.evaluation.labelled import DataChoice
+from asterism.data.parts import DataChoice
 from asterism.errors import UserError
 from asterism.evals.linear_seg import LinearSeg, LinearSegConfig
 from tests.evals.samples import small_encoder

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from asterism.data.evaluation.labelled import DataChoice
+from asterism.data.parts import DataChoice
 from asterism.evals.mode_purity import ModePurity, ModePurityConfig, mode_agreement
 from tests.evals.samples import small_encoder
 from tests.evals.segmented_samples import write_camvid

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from asterism.data.evaluation.labelled import DataChoice
+from asterism.data.parts import DataChoice
 from asterism.errors import UserError
 from asterism.evals import reconstruction
 from asterism.evals.reconstruction import Reconstruction, ReconstructionConfig

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from asterism.data.evaluation.labelled import DataChoice
+from asterism.data.parts import DataChoice
 from asterism.errors import UserError
 from asterism.evals.measure import run_protocol
 from asterism.evals.video import Video, VideoConfig

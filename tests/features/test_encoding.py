@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from asterism.data import EvaluationBatch, Source, open_source
-from asterism.data.evaluation.batches import CenterCrops
+from asterism.data import Source, open_source
+from asterism.data.crops import CenterCrops
 from asterism.errors import UserError
 from asterism.features import encoding
 from asterism.features.encoding import Workers, encoded, encoding_processes
@@ -39,16 +39,13 @@ def two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 def _vectors(encoder: Encoder, source: Source, workers: Workers) -> tuple[torch.Tensor, list[str], list[int]]:
     """The vectors, their keys, and the process that computed each batch."""
 
-    def encode(batch: EvaluationBatch) -> tuple[torch.Tensor, list[str], int]:
-        return encoder.encode_cls(batch.images), batch.keys, os.getpid()
+    def encode(images: torch.Tensor) -> tuple[torch.Tensor, int]:
+        return encoder.encode_cls(images), os.getpid()
 
-    crops = CenterCrops(source, encoder.image_size, encoder.image_size)
+    crops = CenterCrops(encoder.image_size, encoder.image_size)
     parts = list(encoded(encoder, source, crops, encode, batch_size=2, workers=workers))
-    return (
-        torch.cat([rows for rows, _, _ in parts]),
-        [key for _, keys, _ in parts for key in keys],
-        [p for *_, p in parts],
-    )
+    made = [part.made for part in parts if part.made is not None]
+    return torch.cat([rows for rows, _ in made]), [key for part in parts for key in part.keys], [p for _, p in made]
 
 
 @forks

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asterism.data.reading import Entry
 from asterism.data.sources.derived import Wrapped
 from asterism.data.sources.source import Sample, Source
 from asterism.errors import UserError
-from asterism.images.bad_image import BadImage
 from asterism.images.centre_crop import center_square
 from asterism.inputs import read_json, user_path
 
@@ -32,14 +30,11 @@ FILE_NAME = "boxes.json"
 
 @dataclass(frozen=True)
 class BoxedBatch:
-    """Readable images, centre-cropped, with the boxes of their class; and the images that could not be read."""
+    """Images, centre-cropped, with the boxes of their class."""
 
     images: UInt8[Tensor, "b 3 s s"]
-    labels: Int[Tensor, " b"]
     sizes: list[tuple[int, int]]  # height and width of each original image
     boxes: list[Float[Tensor, "_ 4"]]  # left, top, right, bottom edges in pixels of the original image; may be empty
-    keys: list[str]
-    bad: list[BadImage] = field(default_factory=list)
 
 
 class WithBoxes(Wrapped):
@@ -90,29 +85,17 @@ def boxes_of_label(sample: Sample) -> Float[Tensor, "_ 4"]:
 class BoxedSquares:
     """Makes a batch of images and boxes: shorter side resized to `resize`, then a centre crop of `size`."""
 
-    source: Source
     size: int
     resize: int
 
-    def __call__(self, entries: Iterator[Entry]) -> BoxedBatch:
-        images, labels, sizes, boxes, keys, bad = [], [], [], [], [], []
-        for place, found in entries:
-            if isinstance(found, BadImage):
-                bad.append(found)
-                continue
-            images.append(center_square(found.image, self.size, self.resize))
-            labels.append(self.source.label(place))
-            sizes.append((found.image.shape[1], found.image.shape[2]))
-            boxes.append(boxes_of_label(found))
-            keys.append(found.key)
-        return BoxedBatch(
-            images=torch.stack(images) if images else torch.empty(0, 3, self.size, self.size, dtype=torch.uint8),
-            labels=torch.tensor(labels, dtype=torch.int64),
-            sizes=sizes,
-            boxes=boxes,
-            keys=keys,
-            bad=bad,
-        )
+    def __call__(self, samples: Iterator[Sample], keys: Sequence[int] = ()) -> BoxedBatch:
+        images, sizes, boxes = [], [], []
+        for sample in samples:
+            images.append(center_square(sample.image, self.size, self.resize))
+            sizes.append((sample.image.shape[1], sample.image.shape[2]))
+            boxes.append(boxes_of_label(sample))
+        pixels = torch.stack(images) if images else torch.empty(0, 3, self.size, self.size, dtype=torch.uint8)
+        return BoxedBatch(pixels, sizes, boxes)
 
 
 def _edges(file: Path, key: str, value: object) -> NDArray[np.float64]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -16,11 +17,11 @@ from jaxtyping import UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asterism.data.reading import Entry, read_batches
+from asterism.data.loader import Loader
+from asterism.data.order import each_once
 from asterism.data.sources.derived import Subset, Wrapped
 from asterism.data.sources.source import Sample, Source
 from asterism.errors import UserError
-from asterism.images.bad_image import BadImage
 from asterism.images.decode import decode
 from asterism.images.masks import VOID, read_labels
 
@@ -148,15 +149,14 @@ def identity_labels(classes: int) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True)
 class SegmentedBatch:
-    """Readable images of one size with their masks, and the unreadable ones found between them."""
+    """Images of one size with their masks."""
 
     images: UInt8[Tensor, "b 3 h w"]
     masks: UInt8[Tensor, "b h w"]  # at the size of `images`, nearest neighbour
     full_masks: list[UInt8[Tensor, "_ _"]]  # at their original size
-    keys: list[str]
-    bad: list[BadImage] = field(default_factory=list)
 
 
+_Pair = tuple[UInt8[Tensor, "3 h w"], UInt8[Tensor, "_ _"]]  # image and mask
 Resize = Callable[[int, int], tuple[int, int]]  # from height and width of the file to those of the network's input
 
 
@@ -171,15 +171,11 @@ def square(side: int) -> Resize:
 
 
 def segmented_batches(
-    source: SegmentedSource, resize: Resize, *, batch_size: int, workers: int = 0, first: int = 0
+    source: SegmentedSource, resize: Resize, *, batch_size: int, workers: int = 0
 ) -> Iterator[SegmentedBatch]:
-    """Every readable image from number `first` on, in order. Consecutive images of equal size share a batch.
-
-    The readable and bad images of a batch directly follow those of the previous batch.
-    """
-    make = OfOneSize(resize)
-    for batches in read_batches(source, make, batch_size=batch_size, workers=workers, first=first):
-        yield from batches
+    """Every readable image in order. Consecutive images of equal size share a batch."""
+    for loaded in Loader(source, OfOneSize(resize), each_once(len(source), batch_size), workers=workers):
+        yield from loaded.made
 
 
 @dataclass(frozen=True)
@@ -208,25 +204,17 @@ class OfOneSize:
 
     resize: Resize
 
-    def __call__(self, entries: Iterator[Entry]) -> list[SegmentedBatch]:
-        batches: list[SegmentedBatch] = []
-        run: list[tuple[Tensor, Tensor, str]] = []
-        bad: list[BadImage] = []
-        for _, found in entries:
-            if isinstance(found, BadImage):
-                bad.append(found)
-                continue
-            if found.semantic is None:
-                raise UserError(f"{found.key} has no mask; segmentation needs one per image")
-            size = self.resize(found.image.shape[1], found.image.shape[2])
-            image, mask = _resized(found.image, size), found.semantic.to(torch.uint8)
-            if run and run[0][0].shape != image.shape:
-                batches.append(_collated(run, size=run[0][0].shape[1:], bad=bad))
-                run, bad = [], []
-            run.append((image, mask, found.key))
-        if run or bad:
-            batches.append(_collated(run, size=run[0][0].shape[1:] if run else (0, 0), bad=bad))
-        return batches
+    def __call__(self, samples: Iterator[Sample], keys: Sequence[int] = ()) -> list[SegmentedBatch]:
+        return [
+            _collated(list(run)) for _, run in itertools.groupby(map(self._sized, samples), lambda pair: pair[0].shape)
+        ]
+
+    def _sized(self, sample: Sample) -> _Pair:
+        """The image at the size for the network, and its mask as it is."""
+        if sample.semantic is None:
+            raise UserError(f"{sample.key} has no mask; segmentation needs one per image")
+        size = self.resize(sample.image.shape[1], sample.image.shape[2])
+        return _resized(sample.image, size), sample.semantic.to(torch.uint8)
 
 
 def _resized(image: UInt8[Tensor, "3 h w"], size: tuple[int, int]) -> UInt8[Tensor, "3 i j"]:
@@ -235,16 +223,8 @@ def _resized(image: UInt8[Tensor, "3 h w"], size: tuple[int, int]) -> UInt8[Tens
     return F.interpolate(image[None], size, mode="bicubic", antialias=True)[0]
 
 
-def _collated(run: list[tuple[Tensor, Tensor, str]], size: Sequence[int], bad: list[BadImage]) -> SegmentedBatch:
-    height, width = size
-    if not run:
-        images, masks = torch.empty(0, 3, height, width, dtype=torch.uint8), torch.empty(0, height, width)
-        return SegmentedBatch(images, masks.to(torch.uint8), [], [], bad)
-    masks = torch.cat([F.interpolate(mask[None, None], (height, width), mode="nearest-exact") for _, mask, _ in run])
-    return SegmentedBatch(
-        torch.stack([image for image, _, _ in run]),
-        masks[:, 0],
-        [mask for _, mask, _ in run],
-        [key for _, _, key in run],
-        bad,
-    )
+def _collated(run: list[_Pair]) -> SegmentedBatch:
+    images, full_masks = torch.stack([image for image, _ in run]), [mask for _, mask in run]
+    size = (images.shape[2], images.shape[3])
+    masks = torch.cat([F.interpolate(mask[None, None], size, mode="nearest-exact") for mask in full_masks])
+    return SegmentedBatch(images, masks[:, 0], full_masks)

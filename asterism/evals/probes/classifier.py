@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asterism.data import Source
-from asterism.data.evaluation.labelled import held_out_places
+from asterism.data.parts import held_out_places
 from asterism.errors import UserError
 from asterism.evals.base import ProtocolConfig
 from asterism.evals.probes.heads import best, train_heads

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from pydantic import model_validator
 
 from asterism.data import Source, Subset
-from asterism.data.evaluation.labelled import class_balanced, labels_of
+from asterism.data.parts import class_balanced, labels_of
 from asterism.errors import UserError
 from asterism.evals.base import ProtocolConfig
 from asterism.images.decode import SUFFIXES

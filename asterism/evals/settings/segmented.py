@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from asterism.data.evaluation.labelled import DataChoice
-from asterism.data.evaluation.segmented import SegmentedParts, open_segmented_parts
+from asterism.data.parts import DataChoice, SegmentedParts, open_segmented_parts
 from asterism.evals.base import Evaluation, ProtocolConfig
 
 

@@ -24,7 +24,7 @@ from pydantic import SerializeAsAny, field_validator
 from torch import Tensor
 
 from asterism.data import Sample, Source
-from asterism.data.sample_loader import MakeBatch
+from asterism.data.loader import Make
 from asterism.errors import UserError
 from asterism.extras.detection.average_precision import AveragePrecision
 from asterism.extras.detection.heads import HEADS, DetectHeadConfig, Found, MaskRcnnConfig, build_head
@@ -134,7 +134,7 @@ class Detect(Task):
             )
         return RelabelledObjects(source, self.classes, [self.classes.index(name) for name in names])
 
-    def samples(self) -> MakeBatch[TaskBatch]:
+    def samples(self) -> Make[TaskBatch]:
         return ObjectImages(self.config.sizes, self.canvas, self.mean, self.std, self.head.has_masks)
 
     def loss(self, batch: TaskBatch, progress: Progress) -> Losses:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,13 +12,13 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from asterism.data import EvaluationBatch, Source
+from asterism.data import Source
+from asterism.data.crops import CenterCrops
 from asterism.data.sources.folder import Folder
 from asterism.errors import UserError
-from asterism.features.cache import stored
-from asterism.features.encoding import Workers, cropped_blocks
-from asterism.features.extract import nothing_readable, origin
-from asterism.features.rows import Block, Stored
+from asterism.features.encoding import Workers
+from asterism.features.extract import image_rows
+from asterism.features.rows import Stored
 from asterism.index.images import IndexedImages, open_images
 from asterism.index.mapped import mapped_index
 from asterism.index.read import Index, open_index
@@ -82,8 +82,6 @@ def collection_of_index(path: Path, data: str | None, encoder: Encoder) -> Colle
 def collection_of_source(source: Source, encoder: Encoder, batch_size: int = 64) -> Collection:
     """The images of a source, embedded now; vectors are kept in the feature cache."""
     found = embedded(source, encoder, batch_size)
-    if not found.keys:
-        raise nothing_readable(source, found.unreadable)
     labels = None if found.labels is None else found.labels.tolist()
     images = IndexedImages(source, found.keys)
     return _collection(source.name, found, images, source, labels, source.classes if labels else None, {}, None)
@@ -92,26 +90,17 @@ def collection_of_source(source: Source, encoder: Encoder, batch_size: int = 64)
 def embedded(source: Source, encoder: Encoder, batch_size: int = 64, workers: Workers = "auto") -> Stored:
     """Unit `vectors`, `concepts` and `aligned` vectors of all readable images, as far as the encoder has them."""
 
-    def block(batch: EvaluationBatch) -> Block:
-        arrays: dict[str, list[Tensor]] = {"vectors": []}
-        if batch.keys:
-            features = encoder.encode(batch.images)
-            arrays["vectors"] = list(_unit(features.cls)[:, None])
-            if features.sparse is not None:
-                arrays["concepts"] = list(_unit(features.sparse))
-            if features.aligned is not None:
-                arrays["aligned"] = list(_unit(features.aligned)[:, None])
-        labels = None if batch.labels is None else batch.labels.tolist()
-        return Block(batch.keys, arrays, labels, batch.bad)
+    def rows(images: UInt8[Tensor, "b 3 s s"]) -> dict[str, list[Tensor]]:
+        features = encoder.encode(images)
+        arrays = {"vectors": list(_unit(features.cls)[:, None])}
+        if features.sparse is not None:
+            arrays["concepts"] = list(_unit(features.sparse))
+        if features.aligned is not None:
+            arrays["aligned"] = list(_unit(features.aligned)[:, None])
+        return arrays
 
-    def blocks(first: int, end: int) -> Iterator[Block]:
-        images = range(first, end)
-        return cropped_blocks(
-            encoder, source, images, encoder.image_size, block, batch_size=batch_size, workers=workers
-        )
-
-    identity = {**origin(encoder, source), "rows": "explorer"}
-    return stored(identity, len(source), blocks, batch_size=batch_size)
+    crops, identity = CenterCrops(encoder.image_size, encoder.image_size), {"rows": "explorer"}
+    return image_rows(encoder, source, crops, rows, identity, batch_size=batch_size, workers=workers)
 
 
 def _collection(

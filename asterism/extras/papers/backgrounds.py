@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from asterism.data import Scenes, Source, open_source
-from asterism.data.evaluation.labelled import DataChoice, Parts, labels_of
+from asterism.data.parts import DataChoice, Parts, labels_of
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import concept_baselines

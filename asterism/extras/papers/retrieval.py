@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asterism.data import Source
-from asterism.data.evaluation.labelled import DataChoice, Parts, labels_of, open_labelled
+from asterism.data.parts import DataChoice, Parts, labels_of, open_labelled
 from asterism.data.sources.segmented import nearest_multiple
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig

@@ -16,10 +16,10 @@ from asterism.errors import UserError
 from asterism.extras.words.attention_pooling import TokenChoice, chosen_tokens
 from asterism.extras.words.recipe import CaptionDataConfig
 from asterism.extras.words.sources.captioned import Captioned
+from asterism.extras.words.token_rows import token_rows
 from asterism.extras.words.towers.tower import TextTower
 from asterism.features.cache import stored
 from asterism.features.rows import Block
-from asterism.features.token_rows import token_rows
 from asterism.images.bad_image import BadImage
 from asterism.nn.encoder import Encoder
 from asterism.ops import streams

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from asterism.data.evaluation.batches import evaluation_batches
+from asterism.data.crops import evaluation_batches
 from asterism.errors import UserError
 from asterism.extras.words.aligned import AlignedEncoder, load_aligned
 from asterism.extras.words.pairs import split_places

@@ -24,8 +24,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asterism.data import Sample, Source, open_source
-from asterism.data.evaluation.labelled import labels_of
-from asterism.data.sample_loader import MakeBatch
+from asterism.data.loader import Make
+from asterism.data.parts import labels_of
 from asterism.data.sources.derived import Relabelled
 from asterism.errors import UserError
 from asterism.finetuning.classification.confusion import confusion_section
@@ -182,7 +182,7 @@ class Classify(Task):
             )
         return Relabelled(source, list(self.classes), [self.classes.index(name) for name in names])
 
-    def samples(self) -> MakeBatch[TaskBatch]:
+    def samples(self) -> Make[TaskBatch]:
         return TimmImages(self.config.augmentation, self.image_size, self.mean, self.std)
 
     def loss(self, batch: TaskBatch, progress: Progress) -> Losses:

@@ -20,7 +20,7 @@ from pydantic import field_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asterism.data.sample_loader import MakeBatch
+from asterism.data.loader import Make
 from asterism.evals.probes.heads import linear_layer
 from asterism.finetuning.classification.classify import Accuracy, Classes, Classify, Label
 from asterism.finetuning.classification.timm_images import AugmentationConfig, TimmImages
@@ -108,7 +108,7 @@ class Probe(Classify):
     def learning_rate_scale(self, name: str) -> float:
         return self.config.learning_rates[int(name.split(".")[1])]
 
-    def samples(self) -> MakeBatch[TaskBatch]:
+    def samples(self) -> Make[TaskBatch]:
         return TimmImages(self.config.augmentation, self.image_size, self.mean, self.std)
 
     def loss(self, batch: TaskBatch, progress: Progress) -> Losses:

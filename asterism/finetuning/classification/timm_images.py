@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -61,13 +61,13 @@ class TimmImages:
     mean: Triple
     std: Triple
 
-    def __call__(self, samples: Sequence[Sample], keys: Sequence[int]) -> TaskBatch:
-        images = []
+    def __call__(self, samples: Iterator[Sample], keys: Sequence[int]) -> TaskBatch:
+        images, labels = [], []
         for sample, key in zip(samples, keys, strict=True):
             with seeded(key):
                 images.append(self._transform(to_pillow(sample.image)))
-        labels = torch.tensor([sample.label for sample in samples])
-        return TaskBatch(torch.stack(images), (labels,), torch.tensor(list(keys)))
+            labels.append(sample.label)
+        return TaskBatch(torch.stack(images), (torch.tensor(labels),), torch.tensor(list(keys)))
 
     @cached_property
     def _transform(self) -> Any:

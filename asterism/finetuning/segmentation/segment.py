@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asterism.data import Sample, Source
-from asterism.data.sample_loader import MakeBatch
+from asterism.data.loader import Make
 from asterism.data.sources.segmented_layouts import open_segmented
 from asterism.data.sources.splits import UnknownSplit
 from asterism.errors import UserError
@@ -153,7 +153,7 @@ class Segment(Task):
             self.backbone.eval()
         return self
 
-    def samples(self) -> MakeBatch[TaskBatch]:
+    def samples(self) -> Make[TaskBatch]:
         return SegmentSamples(self.config.augmentation, self.image_size, self._side, self.mean, self.std)
 
     def loss(self, batch: TaskBatch, progress: Progress) -> Losses:

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from asterism.data.evaluation.labelled import DataChoice
-from asterism.data.evaluation.segmented import open_segmented_parts
+from asterism.data.parts import DataChoice, open_segmented_parts
 from asterism.data.sources.own_masks import own_classes
 from asterism.data.sources.segmented_layouts import open_segmented
 from asterism.errors import UserError

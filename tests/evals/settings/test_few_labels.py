@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from asterism.data import Subset, open_source
-from asterism.data.evaluation.labelled import DataChoice, labels_of
+from asterism.data.parts import DataChoice, labels_of
 from asterism.errors import UserError
 from asterism.evals.linear import Linear, LinearConfig
 from asterism.evals.settings.few_labels import FewLabelsConfig, labelled_part, listed_places

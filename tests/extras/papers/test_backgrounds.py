@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from asterism.data.evaluation.labelled import DataChoice
+from asterism.data.parts import DataChoice
 from asterism.errors import UserError
 from asterism.evals.measure import run_protocol
 from asterism.extras.papers.backgrounds import Backgrounds, BackgroundsConfig, branch_accuracy, class_map

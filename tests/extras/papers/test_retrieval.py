@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from asterism.data.evaluation.labelled import DataChoice
+from asterism.data.parts import DataChoice
 from asterism.errors import UserError
 from asterism.extras.papers.landmarks import read_ground_truth
 from asterism.extras.papers.retrieval import Retrieval, RetrievalConfig

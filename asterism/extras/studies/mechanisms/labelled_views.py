@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from asterism.data import Loader, Views, to_batch
+from asterism.data import Views, to_batch, view_loader
 from asterism.data.sources.segmented_layouts import open_segmented
 from asterism.errors import UserError
 from asterism.methods.base import Method
@@ -20,6 +20,6 @@ def labelled_batches(method: Method, recipe: Recipe, data: str, batches: int, ba
         raise UserError(f"{data} has {len(source)} images; {batches} batches of {batch_size} need more")
     views = Views(tuple(view.model_copy(update={"segments": True}) for view in method.views))
     config = recipe.data.model_copy(update={"workers": 0})
-    loader = Loader(source, views, config, batch_size=batch_size, seed=recipe.trainer.seed, steps=batches)
+    loader = view_loader(source, views, config, batch_size=batch_size, seed=recipe.trainer.seed, steps=batches)
     for raw in loader:
         yield to_batch(raw, torch.device("cpu"), recipe.data.mean, recipe.data.std)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asterism.data import Source, evaluation_batches, open_source
-from asterism.data.evaluation.labelled import labels_of
+from asterism.data.parts import labels_of
 from asterism.data.sources.derived import Subset
 from asterism.errors import UserError
 from asterism.methods.base import Method

@@ -9,11 +9,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from asterism.data import Source
-from asterism.data.evaluation.labelled import DataChoice, Parts
+from asterism.data.parts import DataChoice, Parts
 from asterism.data.sources.splits import UnknownSplit
 from asterism.evals.base import ProtocolConfig
 from asterism.extras.words.sources.captioned import Captioned
-from asterism.features.token_rows import token_rows
+from asterism.extras.words.token_rows import token_rows
 from asterism.nn.text_encoder import TextEncoder
 from asterism.types import Features
 

@@ -11,7 +11,7 @@ from statistics import fmean
 
 import torch
 
-from asterism.data.evaluation.labelled import DataChoice, Parts
+from asterism.data.parts import DataChoice, Parts
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.extras.words.protocols.captioned_settings import (

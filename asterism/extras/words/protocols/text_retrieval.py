@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import torch
 
-from asterism.data.evaluation.labelled import DataChoice, Parts
+from asterism.data.parts import DataChoice, Parts
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.extras.words.pair_scores import recall
 from asterism.extras.words.protocols.captioned_settings import (

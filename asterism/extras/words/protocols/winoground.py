@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from asterism.data.evaluation.labelled import DataChoice, Parts
+from asterism.data.parts import DataChoice, Parts
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.extras.words.pair_scores import pair_scores
 from asterism.extras.words.protocols.captioned_settings import CaptionedParts, open_captioned_parts

@@ -15,8 +15,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from asterism.data.evaluation.labelled import DataChoice, Parts, labels_of
-from asterism.data.evaluation.unlabelled import open_untrained
+from asterism.data.parts import DataChoice, Parts, labels_of, open_untrained
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.extras.words.protocols.captioned_settings import image_vectors, text_vectors

@@ -1,4 +1,4 @@
-"""Labelled images for evaluations: a training part and a test part."""
+"""The parts of data that an evaluation uses, without an image in common: one to train on and one to test on."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from dataclasses import dataclass
 
 import torch
 
-from asterism.data import Source, Subset, open_source
+from asterism.data.sources.derived import Subset
 from asterism.data.sources.folder import Folder
-from asterism.data.sources.source import same_images
+from asterism.data.sources.open import open_source
+from asterism.data.sources.segmented import SegmentedSource, SegmentedSubset
+from asterism.data.sources.segmented_layouts import open_segmented
+from asterism.data.sources.source import Source, same_images
 from asterism.data.sources.splits import UnknownSplit
 from asterism.errors import UserError
+from asterism.ops import streams
 from asterism.ops.random import fold, generator
 
 
@@ -31,6 +35,18 @@ class Parts:
     train: Source
     test: Source
     notes: tuple[str, ...] = ()  # how the parts were chosen, if the data does not define them
+
+
+@dataclass(frozen=True)
+class SegmentedParts(Parts):
+    """Two segmented sources with the same classes and no image in common."""
+
+    train: SegmentedSource
+    test: SegmentedSource
+
+    @property
+    def classes(self) -> list[str]:
+        return self.train.pixel_classes
 
 
 def open_labelled(choice: DataChoice, holdout: float, seed: int) -> Parts:
@@ -53,6 +69,53 @@ def open_labelled(choice: DataChoice, holdout: float, seed: int) -> Parts:
             f"training and test images are the same ({train.name}); name another --test-split or --train-split"
         )
     return Parts(train, test)
+
+
+def open_segmented_parts(choice: DataChoice, holdout: float, seed: int) -> SegmentedParts:
+    """Training and test images with masks; `holdout` of the images are held out if the data has no test part."""
+    train = open_segmented(choice.path, choice.train_split)
+    try:
+        test = open_segmented(choice.path, choice.test_split or "test")
+    except UnknownSplit:
+        if choice.test_split is not None:
+            raise
+        return _hold_out_segmented(train, holdout, seed)
+    if same_images(train, test):
+        if choice.test_split is not None:
+            raise UserError(
+                f"training and test images are the same ({train.name}); name another --test-split or --train-split"
+            )
+        return _hold_out_segmented(train, holdout, seed)
+    if test.pixel_classes != train.pixel_classes:
+        raise UserError(f"{train.name} and {test.name} have different pixel classes")
+    return SegmentedParts(train, test)
+
+
+def open_unlabelled(choice: DataChoice, holdout: float, seed: int) -> Parts:
+    """Training and test images; if the data has no test part, the share `holdout` is held out from training."""
+    train = open_source(choice.path, choice.train_split)
+    try:
+        return Parts(train, open_source(choice.path, choice.test_split or "test"))
+    except UnknownSplit:
+        if choice.test_split is not None:
+            raise
+    count = round(holdout * len(train))
+    if not 0 < count < len(train):
+        raise UserError(f"{train.name} has {len(train)} images, too few to hold {holdout:.0%} of them out for testing")
+    order = torch.randperm(len(train), generator=generator(fold(seed, streams.Unlabelled.HELD_OUT))).tolist()
+    note = f"{train.name} has no test part: {holdout:.0%} ({count} images) were held out"
+    return Parts(Subset(train, sorted(order[count:])), Subset(train, sorted(order[:count])), (note,))
+
+
+def open_untrained(choice: DataChoice) -> Parts:
+    """Images for a measurement that trains nothing: the test part, or all images if the data has none."""
+    try:
+        source = open_source(choice.path, choice.test_split or "test")
+    except UnknownSplit:
+        if choice.test_split is not None:
+            raise
+        source = open_source(choice.path)
+    return Parts(source, source, ("nothing is trained: training and test images are the same",))
 
 
 def labels_of(source: Source) -> list[int]:
@@ -85,6 +148,11 @@ def held_out_places(labels: list[int], share: float, seed: int) -> list[int]:
     return _draw(labels, seed, lambda size: min(size - 1, max(1, round(share * size))))
 
 
+def drawn_images(images: int, count: int, key: int) -> list[int]:
+    """Positions of `count` different images, ascending."""
+    return sorted(torch.randperm(images, generator=generator(key))[:count].tolist())
+
+
 def _hold_out(source: Source, labels: list[int], share: float, seed: int) -> Parts:
     held_out = held_out_places(labels, share, seed)
     if not held_out:
@@ -92,6 +160,18 @@ def _hold_out(source: Source, labels: list[int], share: float, seed: int) -> Par
     kept = sorted(set(range(len(labels))) - set(held_out))
     note = f"{source.name} has no test part: {share:.0%} of every class ({len(held_out)} images) were held out"
     return Parts(Subset(source, kept), Subset(source, held_out), (note,))
+
+
+def _hold_out_segmented(source: SegmentedSource, share: float, seed: int) -> SegmentedParts:
+    if len(source) < 2:
+        raise UserError(
+            f"{source.name} has one image; an evaluation needs at least one for training and one for testing"
+        )
+    count = min(len(source) - 1, max(1, round(share * len(source))))
+    held_out = drawn_images(len(source), count, fold(seed, len(source)))
+    kept = sorted(set(range(len(source))) - set(held_out))
+    note = f"{source.name} has no test part: {share:.0%} of its images ({count}) were held out"
+    return SegmentedParts(SegmentedSubset(source, kept), SegmentedSubset(source, held_out), (note,))
 
 
 def _draw(labels: list[int], seed: int, count: Callable[[int], int]) -> list[int]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from asterism.data import open_source
-from asterism.data.evaluation.labelled import DataChoice, class_balanced, labels_of, open_labelled
+from asterism.data.parts import DataChoice, class_balanced, labels_of, open_labelled
 from asterism.errors import UserError
 from tests.evals.samples import write_colours
 

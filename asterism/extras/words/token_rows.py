@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from asterism.data import EvaluationBatch, Source
-from asterism.features.cache import stored
-from asterism.features.encoding import Workers, cropped_blocks
-from asterism.features.extract import nothing_readable, origin
-from asterism.features.rows import Block
+from asterism.data import Source
+from asterism.data.crops import CenterCrops
+from asterism.features.encoding import Workers
+from asterism.features.extract import image_rows
 from asterism.images.bad_image import BadImage
 from asterism.nn.encoder import Encoder
 from asterism.types import Features
@@ -44,19 +43,12 @@ def token_rows(
     """
     size = encoder.image_size
 
-    def block(batch: EvaluationBatch) -> Block:
-        rows = list(choose(encoder.encode(batch.images)).to("cpu", dtype)) if batch.keys else []
-        return Block(batch.keys, {"tokens": rows}, None, batch.bad)
+    def rows(images: UInt8[Tensor, "b 3 s s"]) -> dict[str, list[Tensor]]:
+        return {"tokens": list(choose(encoder.encode(images)).to("cpu", dtype))}
 
-    def blocks(first: int, end: int) -> Iterator[Block]:
-        images = range(first, end)
-        return cropped_blocks(encoder, source, images, size, block, batch_size=batch_size, workers=workers)
-
-    identity = {**origin(encoder, source), "transform": size, "layer": layer, "dtype": str(dtype)}
-    found = stored(identity, len(source), blocks, batch_size=batch_size)
-    if not found.keys:
-        raise nothing_readable(source, found.unreadable)
+    identity = {"transform": size, "layer": layer, "dtype": str(dtype)}
+    found = image_rows(encoder, source, CenterCrops(size, size), rows, identity, batch_size=batch_size, workers=workers)
     bad = {image.key for image in found.unreadable}
     places = [place for place, key in enumerate(source.keys()) if key not in bad]
-    rows = found.arrays["tokens"]
-    return TokenRows(rows.view(len(places), -1, rows.shape[1]), places, found.unreadable)
+    tokens = found.arrays["tokens"]
+    return TokenRows(tokens.view(len(places), -1, tokens.shape[1]), places, found.unreadable)
