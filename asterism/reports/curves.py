@@ -21,7 +21,7 @@ _CURVES = {
 _HINTS = {
     "feature_std": "Near 0 all images have the same features (collapse); it should not keep falling.",
     "effective_rank": "How many directions the features use. Below half of its start, they are losing information.",
-    "target_entropy": "Near 0 the targets pick one prototype for everything; near its maximum they say nothing.",
+    "target_entropy": "Near 0 all targets are the same prototype; near its maximum they carry no information.",
     "knn": "On held-out training images, with labels used for this curve only.",
 }
 _MORE_CURVES = {

@@ -50,7 +50,7 @@ def _lead(recipe: FinetuneRecipe, metrics: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _held_out(run: FinetunedRun, recipe: FinetuneRecipe) -> list[Section]:
-    """What the model says about held-out images; a run whose data or weights are gone still has a page."""
+    """Predictions for held-out images; a run whose data or weights are gone still has a page."""
     try:
         model, source = load_model(run.path), open_parts(recipe).held_out
         if source is None:
@@ -61,14 +61,14 @@ def _held_out(run: FinetunedRun, recipe: FinetuneRecipe) -> list[Section]:
     task = model.task
     return [
         Section("Predictions and truth", _gallery(examples), "Held-out training images."),
-        Section("Worst cases", _gallery(worst), "Those of the held-out images that are predicted worst."),
+        Section("Worst cases", _gallery(worst), "The held-out images with the worst predictions."),
         *task.report(pairs),
     ]
 
 
 @dataclass(frozen=True)
 class _Pictures:
-    """An image at the size of the gallery, with its labels and with what the model says: photographs may be large."""
+    """An image at the size of the gallery, with its labels and its prediction: photographs may be large."""
 
     truth: UInt8[Tensor, "3 s s"]
     prediction: UInt8[Tensor, "3 s s"]

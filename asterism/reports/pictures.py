@@ -32,9 +32,9 @@ from asterism.viz.page import Gallery
 from asterism.viz.pictures import Pictures
 
 SHOWN = 8  # images in a gallery
-SEARCHED = 400  # images among which neighbours are looked for
-EXAMPLES = 48  # labelled images that segmentations are made from
-FRAMES = 16  # of a video that are followed
+SEARCHED = 400  # images to search for neighbours
+EXAMPLES = 48  # labelled images to segment by
+FRAMES = 16  # followed in a video
 _VIDEOS = 4
 _SHOWN_FRAMES = (0, 3, 6, 9, 12, 15)
 _SIDE = 192  # pixels of pictures that are cut to one size

@@ -1,4 +1,4 @@
-"""The parts of a report that show pictures, each with one sentence that says what one sees."""
+"""The parts of a report that show pictures, each with one sentence of explanation."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _TRACKING = "The masks of the first frame, propagated to the following frames by
 
 
 def run_sections(run: Run, recipe: Recipe) -> list[Section]:
-    """All that a run can show; one whose data or weights are gone still has a report."""
+    """All parts that a run can show; one whose data or weights are gone still has a report."""
     try:
         look = open_look(run, recipe)
     except UserError as error:
@@ -96,7 +96,7 @@ def method_parts(
 
 
 def compared_sections(runs: Mapping[str, Run], data: Recipe) -> list[Section]:
-    """What several encoders make of the same images."""
+    """Several encoders on the same images."""
     try:
         looks = {name: open_look(run, data) for name, run in runs.items()}
     except UserError as error:
@@ -311,9 +311,9 @@ def _views(method: Method, recipe: Recipe, look: Look) -> Section:
     keys = [fold(recipe.trainer.seed, number) for number in range(len(images))]
     crops = views.apply(images, views.sample([(image.shape[1], image.shape[2]) for image in images], keys))
     return Section(
-        "What the method was shown",
+        "Views that the method trains on",
         page.gallery({f"view {i + 1}": same for i, same in enumerate(crops)}),
-        "One image in a row, cut and coloured by chance as in training.",
+        "One image per row, cropped and recoloured at random, as in training.",
         folded=True,
     )
 

@@ -118,7 +118,7 @@ def chosen(counts: _Counts, estimable: Bool[Tensor, " c"]) -> Setting:
 def unseen(counts: _Counts, estimable: Bool[Tensor, " c"]) -> Int[Tensor, "n c c"]:
     """Pixels of each example with the setting that the other examples choose.
 
-    The setting that is best on some examples is also the luckiest on them, and would promise too much.
+    The setting that is best on some examples is also the luckiest on them, so their estimate would be too high.
     """
     tested = len(next(iter(counts.values())))
     if tested == 1:

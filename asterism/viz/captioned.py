@@ -12,7 +12,7 @@ from torch import Tensor
 from asterism.viz.pictures import magnified
 
 _LEAST = 192  # pixels of the shorter side: smaller images are enlarged, so that the text is readable
-_MOST = 2048  # pixels of the longer side: larger images are reduced, so that pictures to look at stay small
+_MOST = 2048  # pixels of the longer side: larger images are reduced, so that pages stay small
 
 
 def captioned(image: UInt8[Tensor, "3 h w"], text: str) -> UInt8[Tensor, "3 _ _"]:

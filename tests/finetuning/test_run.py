@@ -257,7 +257,7 @@ def test_an_automatic_batch_size_suits_mixing(tmp_path: Path) -> None:
 def test_test_images_of_an_unknown_class_are_refused(tmp_path: Path, data: Path) -> None:
     run = finetune(tiny(data, "trainer.steps=1"), tmp_path / "run")
     strange = coloured_folder(tmp_path / "strange", images=1, classes=("red", "violet"))
-    with pytest.raises(UserError, match="has the class 'violet', which the model does not know"):
+    with pytest.raises(UserError, match="has the class 'violet', which the model was not trained on"):
         asterism.evaluate(run, strange)
 
 

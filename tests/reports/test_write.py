@@ -28,7 +28,7 @@ OF_EVERY_VIT = {
     "Patch tokens in the plane",
     "Attention of a patch",
     "Attention of every head",
-    "What the method was shown",
+    "Views that the method trains on",
     "How it was made",
 }
 _ALONE = ("meta", "link", "img")

@@ -1,4 +1,4 @@
-"""COCO's average precision, by faster-coco-eval. What is kept of an image is boxes, scores and compressed masks."""
+"""COCO's average precision, by faster-coco-eval. Of each image, boxes, scores and compressed masks are kept."""
 
 from __future__ import annotations
 

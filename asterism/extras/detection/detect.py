@@ -129,7 +129,7 @@ class Detect(Task):
         strange = [name for name in names if name not in self.classes]
         if strange:
             raise UserError(
-                f"{source.name} has the class {strange[0]!r}, which the model does not know; its classes are "
+                f"{source.name} has the class {strange[0]!r}, which the model was not trained on; its classes are "
                 f"{', '.join(self.classes[:10])}{' …' if len(self.classes) > 10 else ''}"
             )
         return RelabelledObjects(source, self.classes, [self.classes.index(name) for name in names])

@@ -1,1 +1,1 @@
-"""The explorer: a page on the loopback address that asks a model what is in images and where."""
+"""The explorer: a page on the loopback address that shows what a model sees in images, and where."""

@@ -25,7 +25,7 @@ class Refused(Exception):
 
 
 class Pending(Exception):
-    """What was asked for is being computed; the page asks again."""
+    """The answer is being computed; the page repeats its request."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Who may ask: only pages of this server, with the token in the address, from this machine.
+"""Admits only the requests of this server's own pages, with the token in the address, from this machine.
 
 The Host header must be the server's own: a foreign name that points to 127.0.0.1 (DNS rebinding) is refused. Pages of
 other origins are refused by their Origin and Sec-Fetch-Site headers. Without the token nothing is answered.
@@ -61,7 +61,7 @@ class Guard:
         sites = [value for name, value in headers if name == b"sec-fetch-site"]
         foreign = any(origin != f"http://{hosts[0]}" for origin in origins)
         if foreign or ("cross-site" in sites and not (scope["method"] == "GET" and _is_opened(headers))):
-            return 403, "pages of other sites may not ask the explorer"
+            return 403, "pages of other sites may not use the explorer"
         first = scope["path"].encode("utf-8", "surrogateescape").split(b"/", 2)[1:2]
         if not first or not secrets.compare_digest(first[0], self._token):
             return 403, "the address lacks the explorer's token; open the address that it printed"

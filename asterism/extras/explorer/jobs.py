@@ -1,4 +1,4 @@
-"""Work that takes longer than a request: each is done once, in a thread of its own, while the page asks again."""
+"""Work that takes longer than a request: done once, in a thread of its own, while the page repeats its request."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _REMEMBERED = 48  # images with their features
 
 @dataclass(frozen=True)
 class Seen:
-    """An image as the encoder sees it, and what it says about it; on the CPU."""
+    """An image as the encoder sees it, and its features; on the CPU."""
 
     pixels: UInt8[Tensor, "1 3 s s"]
     features: Features
@@ -127,7 +127,7 @@ class ExploredModel:
         """Unit vectors of sentences, in the space of the collection's `aligned`."""
         encoder = self.encoder
         if not isinstance(encoder, TextEncoder):
-            raise UserError(f"{self.name} is not aligned with text, so it cannot be asked with sentences")
+            raise UserError(f"{self.name} is not aligned with text, so it cannot be searched by sentence")
         with self._lock, torch.no_grad():
             return encoder.encode_text(texts).float().cpu()
 

@@ -1,4 +1,4 @@
-"""What the nearest neighbours of all images say: near-duplicates, outliers, clusters and their most typical images."""
+"""What the nearest neighbours of all images show: near-duplicates, outliers, clusters and their most typical images."""
 
 from __future__ import annotations
 

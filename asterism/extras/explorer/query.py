@@ -15,7 +15,7 @@ _LONGEST = 60  # characters of a value in a sentence
 
 @dataclass(frozen=True)
 class Query:
-    """What a request says. Nothing in it is trusted."""
+    """The content of a request. Nothing in it is trusted."""
 
     parameters: Mapping[str, str]
     body: bytes = b""

@@ -73,7 +73,7 @@ def run_study(planned: Planned, jobs: int | None, report: Report) -> Comparison:
     def told(sentence: str) -> None:
         try:
             write_comparison(planned)
-        except (UserError, OSError) as error:  # the trials go on, and the last table is written after them
+        except (UserError, OSError) as error:  # the trials continue, and the last table is written after them
             report(f"the results so far could not be written: {error}")
         report(sentence)
 

@@ -83,7 +83,7 @@ class AlignedEncoder(TextEncoder):
         if not sentences or any(not isinstance(text, str) or not text.strip() for text in sentences):
             raise UserError("give at least one sentence, and none that is empty")
         if broken := [text for text in sentences if not is_text(text)]:
-            raise UserError(f"the sentence {ascii(broken[0])[:100]} has half a character; write it again")
+            raise UserError(f"the sentence {ascii(broken[0])[:100]} has an invalid character; write it again")
         return self.alignment.text.encode(sentences)
 
     def word_maps(self, features: Features, texts: Sequence[str]) -> WordMaps:

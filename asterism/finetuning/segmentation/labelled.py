@@ -41,7 +41,7 @@ def numbered_like(source: Source, classes: Sequence[str]) -> Source:
     strange = [name for name in names if name not in classes]
     if strange:
         raise UserError(
-            f"{source.name} has the class {strange[0]!r}, which the model does not know; its classes are "
+            f"{source.name} has the class {strange[0]!r}, which the model was not trained on; its classes are "
             f"{', '.join(classes[:10])}{' …' if len(classes) > 10 else ''}"
         )
     return _Renumbered(source, list(classes), [classes.index(name) for name in names])

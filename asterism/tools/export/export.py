@@ -123,7 +123,7 @@ def _compared(
 
 @torch.no_grad()
 def _outputs(encoder: Encoder, model: Model, height: int, width: int) -> tuple[Outputs, Outputs]:
-    """What the encoder and what the exported model say about the trial images."""
+    """The outputs of the encoder and of the exported model for the trial images."""
     images = trial_images(height, width)
     found, pixels = model(images), encoder.normalise(images)
     # A format without a place for a task's head has the features alone, which the task may not return.

@@ -145,7 +145,7 @@ group of people or things that matters to you, before you use it.
 _TASK_LIMITS = """\
 ## Intended use and limits
 
-The model knows its classes and nothing else: an image that shows none of them may still get one of them. It is right
+The model chooses among its classes: an image that shows none of them still gets one of them. It is right
 most often on images like those it was trained on. Check it on your own images, and for every group of people or things
 that matters to you, before you use it.
 """

@@ -19,7 +19,7 @@ _FILE = "trackers.json"
 
 
 class Tracker(ABC):
-    """Receives the numbers and pictures of one run. Every method may fail; training goes on without the tracker."""
+    """Receives the numbers and pictures of one run. Every method may fail; training continues without the tracker."""
 
     @abstractmethod
     def numbers(self, step: int, values: Mapping[str, float]) -> None: ...

@@ -232,7 +232,7 @@ def test_test_images_take_the_numbers_of_the_training_classes(tmp_path: Path) ->
     source = task.labelled_like_training(open_objects(str(coco_file(tmp_path))))
     assert task.truth(source[1]).labels.tolist() == [0, 1, 1]
     task.classes = ("bar", "ball")
-    with pytest.raises(UserError, match="has the class 'square', which the model does not know"):
+    with pytest.raises(UserError, match="has the class 'square', which the model was not trained on"):
         task.labelled_like_training(open_objects(str(tmp_path / "coco.json")))
 
 

@@ -200,7 +200,7 @@ def test_two_processes_equal_one(tmp_path: Path, loss: str) -> None:
 
 def test_half_a_character_is_refused(trained: Path) -> None:
     """As a name of a file that is not UTF-8 has it."""
-    with pytest.raises(UserError, match=r"the sentence 'a \\udcff' has half a character"):
+    with pytest.raises(UserError, match=r"the sentence 'a \\udcff' has an invalid character"):
         model_of(trained).encode_text(["a dog", "a \udcff"])
 
 

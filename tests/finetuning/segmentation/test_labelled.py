@@ -79,7 +79,7 @@ def test_test_images_are_numbered_as_the_classes_of_the_model(tmp_path: Path) ->
     for old, new in ((0, 2), (1, 3), (2, 0)):
         assert torch.equal(before == old, after == new)
     assert numbered_like(source, tuple(source.pixel_classes)) is source
-    with pytest.raises(UserError, match="has the class 'disc', which the model does not know"):
+    with pytest.raises(UserError, match="has the class 'disc', which the model was not trained on"):
         numbered_like(source, ("background", "rectangle"))
 
 

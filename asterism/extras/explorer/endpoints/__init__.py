@@ -1,1 +1,1 @@
-"""What the page asks for: one file per part of it. An endpoint is a plain function of the explored and a query."""
+"""The requests of the page, one file per part of it. An endpoint is a function of the explored images and a query."""

@@ -24,7 +24,7 @@ _LONGEST_SENTENCE = 300  # characters
 
 
 def like_row(explored: Explored, query: Query) -> Answer:
-    """The images most similar to one of the collection; `model=1` asks the second model."""
+    """The images most similar to one of the collection; `model=1` uses the second model."""
     row, count = explored.row(query), _count(query)
     if explored.model(query) is not explored.models[0]:
         vectors = explored.other_vectors()

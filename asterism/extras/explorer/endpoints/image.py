@@ -100,7 +100,7 @@ def places(explored: Explored, query: Query) -> Answer:
     bank = explored.places()
     query_vector = normalize(patches[patch : patch + 1], dim=1)
     wanted, items = 8 * count, dict[int, dict[str, Any]]()
-    while True:  # the nearest places may all be in few images; then more are asked for
+    while True:  # the nearest places may all be in few images; then more are requested
         similarity, found = bank.search.nearest(query_vector, min(wanted, len(bank.vectors)))
         for value, place in zip(similarity[0].tolist(), found[0].tolist(), strict=True):
             other = bank.rows[place // bank.per_image]

@@ -26,7 +26,7 @@ _OWN_COLOURS = ("label", "cluster", "typicality", "agreement", "labels so far")
 
 
 def world(explored: Explored, query: Query) -> Answer:
-    """What the page needs to know before it draws anything."""
+    """What the page needs before it draws anything."""
     collection, models = explored.collection, explored.models
     return as_json(
         {
@@ -56,7 +56,7 @@ def world(explored: Explored, query: Query) -> Answer:
 
 
 def layouts(explored: Explored, query: Query) -> Answer:
-    """Which layouts are ready. The first request starts t-SNE, so that it is ready when somebody asks for it."""
+    """Which layouts are ready. The first request starts t-SNE, so that it is ready soon."""
     of = query.choice("of", ("images", "concepts"), "images")
     explored.jobs.start(_job(of, "tsne"), lambda: quantised(positions(_vectors(explored, of), "tsne")))
     return as_json(

@@ -279,13 +279,13 @@ def _sentence(value: Any, place: str) -> str:
     if not value.strip():
         raise UserError(f"{place} has an empty caption; write one, or leave the image out")
     if not is_text(value):
-        raise UserError(f"{place} has a caption with half a character ({ascii(value)[:60]}); write it again")
+        raise UserError(f"{place} has a caption with an invalid character ({ascii(value)[:60]}); write it again")
     return value.strip()
 
 
 def _name(value: Any, place: str) -> str:
     if not is_text(str(value)):
-        raise UserError(f"{place} has a name with half a character ({ascii(value)[:60]}); write it again")
+        raise UserError(f"{place} has a name with an invalid character ({ascii(value)[:60]}); write it again")
     return str(value)
 
 

@@ -54,7 +54,7 @@ def _captions(path: Path, file: BinaryIO) -> Iterator[tuple[str, tuple[str, ...]
             if given is not None:
                 listed = [str(text) for text in (given if isinstance(given, list) else [given])]
                 if not all(map(is_text, listed)):
-                    raise UserError(f"{path}: {member.name} has a caption with half a character; write it again")
+                    raise UserError(f"{path}: {member.name} has a caption with an invalid character; write it again")
                 yield name, tuple(text.strip() for text in listed if text.strip())
 
 

@@ -28,7 +28,7 @@ class OpenClipTower(FrozenTower):
 
     def tokens(self, texts: Sequence[str]) -> tuple[Int[Tensor, "n t"], Int[Tensor, "n t"]]:
         made = self._tokenizer(list(texts), context_length=self.context)
-        # It truncates without a word. One more place than the context shows whether a text needs it.
+        # It truncates silently. One more place than the context shows whether a text needs it.
         longer = self._tokenizer(list(texts), context_length=self.context + 1)
         for text, row in zip(texts, longer.tolist(), strict=True):
             if row[-1] != self._padding:
