@@ -38,6 +38,10 @@ class Config(BaseModel):
         except ValidationError as error:
             raise UserError(_explain(cls, error, section)) from None
 
+    def kept_texts(self) -> Mapping[str, str]:
+        """Texts that a run with these settings keeps next to them, by file name."""
+        return {}
+
     @classmethod
     def check_json(cls, values: Mapping[str, Any]) -> None:
         """Refuse values of a JSON file that `parse` would first have to convert, such as a number in quotes."""

@@ -6,7 +6,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ import yaml
 from PIL import Image, ImageDraw
 from typer.testing import CliRunner
 
-import asterism.methods
 from asterism.cli import app
 from asterism.data import open_source
 from asterism.finetuning.registry import task_names
@@ -39,6 +37,7 @@ SMALL: dict[str, list[str]] = {
         *["method.reconstruction.decoder_dim=16", "method.reconstruction.decoder_depth=1"],
         *["method.vocabulary.prototypes=16", "method.class_vocabulary.prototypes=8"],
     ],
+    "pretrain ./simsiam.py": [*_HERE, *_NETWORK, *_FEW],
     "pretrain simsiam.yaml": [*_HERE, "trainer.steps=3"],
     "finetune runs/first": [*_HERE, *_FEW, "validation.share=0.25"],
     "evaluate runs/first --data labelled/": ["knn.k=[3]"],
@@ -172,17 +171,15 @@ def test_concepts(work: Path) -> None:
     assert (work / "edited/a.edited.png").is_file()
 
 
-def test_add_a_method(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_add_a_method(work: Path) -> None:
     place = "tutorials/add-a-method.md"
     files = {title: text for _, title, text in blocks(place) if title}
-    assert set(files) == {"asterism/methods/simsiam.py", "simsiam.yaml"}
-    (work / "more").mkdir()
-    (work / "more/simsiam.py").write_text(files["asterism/methods/simsiam.py"])
-    (work / "simsiam.yaml").write_text(files["simsiam.yaml"])
-    monkeypatch.setattr(asterism.methods, "__path__", [*asterism.methods.__path__, str(work / "more")])
+    assert set(files) == {"simsiam.py", "simsiam.yaml"}
+    for name, text in files.items():
+        (work / name).write_text(text)
     run_page(place)
-    assert (work / "runs/simsiam/encoder.safetensors").is_file()
-    sys.modules.pop("asterism.methods.simsiam")
+    assert (work / "runs/simsiam/method.py").read_text() == files["simsiam.py"]
+    assert (work / "runs/simsiam-scenes/encoder.safetensors").is_file()
 
 
 def test_shards_as_described(work: Path) -> None:
@@ -204,7 +201,7 @@ def test_the_loss_of_the_added_method(work: Path) -> None:
     """Against the equation, with its stopped gradient."""
     files = {title: text for _, title, text in blocks("tutorials/add-a-method.md") if title}
     names: dict[str, Any] = {"__name__": "simsiam"}
-    exec(compile(files["asterism/methods/simsiam.py"], "simsiam.py", "exec"), names)
+    exec(compile(files["simsiam.py"], "simsiam.py", "exec"), names)
     p, z = torch.randn(3, 4), torch.randn(3, 4)
     slow = sum(float(a @ b / (a.norm() * b.norm())) for a, b in zip(p, z, strict=True)) / 3
     assert float(names["similarity"](p, z)) == pytest.approx(slow, abs=1e-6)

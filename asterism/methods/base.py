@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from jaxtyping import Float
+from pydantic import ConfigDict
 from torch import Tensor
 
 from asterism.config import Config
@@ -20,10 +21,18 @@ from asterism.ops.normalise import IMAGENET_MEAN, IMAGENET_STD, Triple
 from asterism.types import Batch, Losses, Progress, ViewSpec
 
 
+class MethodFile(Config):
+    """A file that defines a method and is not installed."""
+
+    path: str
+    sha256: str  # a run is resumed with the same content
+
+
 class MethodConfig(Config):
     """Settings of a method. `name` is the name of the file that defines it."""
 
     name: str
+    file: MethodFile | None = None  # None: an installed one of this name
 
     @property
     def needs_whole_batch(self) -> str | None:
@@ -36,6 +45,12 @@ class MethodConfig(Config):
         return None
 
 
+class UnopenedConfig(MethodConfig):
+    """Settings of a method in a file, for reading a run without running the file, which may be somebody else's."""
+
+    model_config = ConfigDict(extra="allow")
+
+
 class Method(Learner[Batch]):
     """A method of self-supervised learning.
 
@@ -43,7 +58,7 @@ class Method(Learner[Batch]):
     `frozen_encoders` are the exception. `after_update` updates its teacher, centre and memories.
     """
 
-    Config: ClassVar[type[MethodConfig]]
+    Config: ClassVar[type[MethodConfig]] = MethodConfig
 
     shows: ClassVar[str] = ""  # one sentence about `pictures`, for reports
 

@@ -6,8 +6,9 @@ import sys
 
 import torch
 
+from asterism.errors import UserError
 from asterism.methods import method_class
-from asterism.methods.base import Method
+from asterism.methods.base import Method, UnopenedConfig
 from asterism.train import checkpoint
 from asterism.train.recipe import Recipe
 from asterism.train.run import Run
@@ -15,6 +16,8 @@ from asterism.train.run import Run
 
 def build_method(recipe: Recipe) -> Method:
     """The method with the initial weights of the recipe's seed."""
+    if isinstance(recipe.method, UnopenedConfig):
+        raise UserError(f"{recipe.method.name} is defined by a file of the run, which only pretrain --resume executes")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.trainer.seed)
         method = method_class(recipe.method.name)(recipe.method, recipe.backbone)

@@ -13,8 +13,9 @@ from pydantic import SerializeAsAny, field_validator, model_validator
 from asterism.config import Config, chosen_by_name, read_yaml, with_overrides
 from asterism.data.view_batches import DataConfig
 from asterism.errors import UserError, unknown
-from asterism.methods import method_class, method_names
-from asterism.methods.base import MethodConfig
+from asterism.inputs import user_path
+from asterism.methods import METHOD_FILE, load_method_file, method_class, method_names
+from asterism.methods.base import MethodConfig, MethodFile
 from asterism.nn.backbone import FROM_WEIGHTS, NAME_OF_INIT, BackboneConfig
 from asterism.ranges import Count, Few, Positive, Seed
 from asterism.train.checkpoint import CheckpointConfig
@@ -76,16 +77,32 @@ class Recipe(Config):
     @field_validator("method", mode="before")
     @classmethod
     def _choose_method(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and value.get("file") is not None:
+            value = _loaded(value)
         return chosen_by_name(value, "method", method_names(), lambda name: method_class(name).Config)
+
+    def kept_texts(self) -> dict[str, str]:
+        file = self.method.file
+        return {} if file is None else {METHOD_FILE: load_method_file(Path(file.path), file.sha256).text}
+
+
+def _loaded(method: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a method with the name that its file gives it; the file is run."""
+    given = method["file"] if isinstance(method["file"], Mapping) else {"path": method["file"], "sha256": ""}
+    file = MethodFile.parse(given, "method.file")
+    loaded = load_method_file(Path(file.path), file.sha256 or None)
+    if method.get("name", loaded.name) != loaded.name:
+        raise UserError(f"method.name = {method['name']!r}, but {file.path} defines {loaded.name!r}")
+    return {**method, "name": loaded.name, "file": {"path": file.path, "sha256": loaded.sha256}}
 
 
 def load_recipe(name: str, overrides: Sequence[str] = (), values: Mapping[str, Any] | None = None) -> Recipe:
-    """The recipe `name` (a YAML file, a shipped recipe or a method), changed by `values` and then `overrides`.
+    """The recipe `name` (a YAML file, a shipped recipe, a method or its file), changed by `values`, then `overrides`.
 
     A recipe may have a section `on_cpu` with changes for machines without a GPU, so that a run takes minutes there. A
     length that the user gives replaces the recipe's. So does `backbone.name=init` with the sizes of its network.
     """
-    written = read_yaml(find_recipe(name))
+    written = _written(name)
     small = _section(written.pop("on_cpu", {}), "on_cpu")
     if takes_small_form(name, overrides, values):
         written = _merge(written, small)
@@ -119,7 +136,7 @@ def _without_replaced(written: Mapping[str, Any], given: Mapping[str, Any]) -> d
 
 def takes_small_form(name: str, overrides: Sequence[str] = (), values: Mapping[str, Any] | None = None) -> bool:
     """Whether the recipe has a section for the CPU, and would train on the CPU of this machine."""
-    if "on_cpu" not in read_yaml(find_recipe(name)):
+    if "on_cpu" not in _written(name):
         return False
     trainer = with_overrides(values or {}, overrides).get("trainer")
     chosen = trainer.get("accelerator", "auto") if isinstance(trainer, Mapping) else "auto"
@@ -127,14 +144,22 @@ def takes_small_form(name: str, overrides: Sequence[str] = (), values: Mapping[s
     return chosen == "cpu" or (chosen == "auto" and not has_gpu)
 
 
+def _written(name: str) -> dict[str, Any]:
+    """The content of a recipe. A method without one trains with its defaults."""
+    if name.endswith(".py"):
+        return {"method": {"file": str(user_path(name))}}
+    if name in method_names() and name not in recipe_names():
+        return {"method": {"name": name}}
+    return read_yaml(find_recipe(name))
+
+
 def find_recipe(name: str) -> Path:
     """The file of a recipe. A method's name means the shipped recipe of that name, for any folder of images."""
     if name.endswith((".yaml", ".yml")):
         return Path(name)
-    path = recipe_folder() / f"{name}.yaml"
-    if not path.is_file():
+    if name not in recipe_names():
         raise unknown("method or recipe", name, [*recipe_names(), *method_names()])
-    return path
+    return recipe_folder() / f"{name}.yaml"
 
 
 def recipe_names() -> list[str]:

@@ -24,6 +24,7 @@ _MAY_CHANGE = (
     "data.prefetch",
     "data.keep_mb",
     "data.max_bad_share",
+    "method.file.path",  # another content is refused
     "method.teacher",  # where a frozen teacher is; another network is refused by its fingerprint
 )
 _SECTIONS = ("checkpoint.", "monitor.")

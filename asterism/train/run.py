@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -19,6 +19,8 @@ from asterism.config import Config, read_yaml, write_yaml
 from asterism.errors import UserError
 from asterism.files import is_temporary, write_text
 from asterism.lock import LOCK_NAME
+from asterism.methods import METHOD_FILE
+from asterism.methods.base import UnopenedConfig
 from asterism.nn.weights.load import load_encoder
 from asterism.train.checkpoint import steps
 from asterism.train.metrics import read_metrics
@@ -32,6 +34,7 @@ _ENVIRONMENT, _CONFIG = "environment.json", "config.yaml"
 _FILES = (
     _CONFIG,
     _ENVIRONMENT,
+    METHOD_FILE,
     "metrics.jsonl",
     "bad_images.jsonl",
     "encoder.safetensors",
@@ -71,7 +74,7 @@ class Run:
         if is_aligned(self.path):
             raise UserError(f"{self.path} is an aligned run, where a run of `asterism pretrain` is needed")
         try:
-            recipe = Recipe.parse(read_yaml(path))
+            recipe = Recipe.parse(self._unopened(read_yaml(path)))
         except UserError as error:
             raise UserError(
                 f"{path} does not fit Asterism {_version('asterism')} (the run was made by {self._made_by()}): {error}"
@@ -79,6 +82,14 @@ class Run:
         if recipe.trainer.steps is None or recipe.trainer.batch_size == "auto":
             raise UserError(f"{path} lacks trainer.steps or trainer.batch_size, which every run records; restore them")
         return recipe
+
+    def _unopened(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The recipe; a method's file is this run's copy, which is not run."""
+        method = values.get("method")
+        if not isinstance(method, Mapping) or not isinstance(method.get("file"), Mapping):
+            return values
+        copy = {**method["file"], "path": str(self.path / METHOD_FILE)}
+        return values | {"method": UnopenedConfig.parse({**method, "file": copy}, "method")}
 
     @property
     def environment(self) -> dict[str, Any] | None:
@@ -167,6 +178,8 @@ def create_run(out: Path, recipe: Config) -> Run:
     """
     empty(out)
     write_text(out / _CONFIG, write_yaml(recipe))
+    for name, text in recipe.kept_texts().items():
+        write_text(out / name, text)
     write_text(out / _ENVIRONMENT, json.dumps(_environment(), indent=2) + "\n")
     return Run(out)
 
