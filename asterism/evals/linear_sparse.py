@@ -1,4 +1,4 @@
-"""Linear classification from concepts: how much a handful of tokens per image says about its class.
+"""Linear classification from concepts: how well a handful of tokens per image predicts its class.
 
 The protocol of STELLAR: the mean concept token (or, with `feature=cls` and `feature=patches`, the class token and the
 mean patch of Table 9) → layer norm → linear, AdamW with cosine. Learning rates {1, 2, 5}·10⁻⁵…10⁻² and batch sizes

@@ -26,7 +26,7 @@ from asterism.train.checkpoint import Facts, State
 from asterism.train.job import Job, timed
 from asterism.types import Progress
 
-_MOST_MEASUREMENTS = 50  # in a run that does not say how often to measure
+_MOST_MEASUREMENTS = 50  # unless a run sets it
 
 
 class FineTuning(Job[TaskBatch]):

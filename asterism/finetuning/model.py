@@ -109,8 +109,8 @@ def saved_step(folder: Path) -> int | None:
 def model_file(place: Path) -> Path | None:
     """The file of a fine-tuned model: `place` itself, or one in this folder; None if there is none.
 
-    A damaged one counts where a model must be, next to the encoder that is written with it. Otherwise that encoder
-    would be taken for all that there is.
+    A damaged one counts where a model must be, next to the encoder that is written with it. Otherwise the encoder
+    alone would be loaded.
     """
     path = place / MODEL_NAME if place.is_dir() else place
     if path.suffix != ".safetensors" or not path.is_file():

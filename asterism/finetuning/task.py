@@ -50,7 +50,7 @@ def task_class(name: str) -> type[Task]:
 class TaskConfig(Config):
     """Settings of a task. Its heads are sub-configs that differ in `name`: see `chosen_head`."""
 
-    # Settings of the recipe's other sections that this task needs where nobody else gives them.
+    # Defaults of this task for the recipe's other sections.
     recipe_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     name: str
@@ -77,15 +77,15 @@ class TaskConfig(Config):
 
     @property
     def usual_batch(self) -> int | None:
-        """Images per step over all devices if the recipe does not say; None: as in pretraining."""
+        """Images per step over all devices if the recipe does not set them; None: as in pretraining."""
         return None
 
     def usual_epochs(self, dim: int) -> float:
-        """Passes over the data if the recipe does not say; dim: channels of the backbone."""
+        """Passes over the data if the recipe does not set them; dim: channels of the backbone."""
         return 100.0
 
     def usual_layer_decay(self, dim: int) -> float:
-        """Factor of the learning rate from each block to the one before it, if the recipe does not say."""
+        """Factor of the learning rate from each block to the one before it, if the recipe does not set them."""
         return 1.0
 
 
@@ -106,12 +106,12 @@ def chosen_head(value: Any, heads: Mapping[str, type[Config]]) -> Any:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a task says about one image, in pixels of that image. Each task has its own subclass."""
+    """A task's prediction for one image, in its pixels. Each task has its own subclass."""
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What the labels say about one image, in pixels of that image. Each task has its own subclass."""
+    """The truth about one image, from its labels, in its pixels. Each task has its own subclass."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Our own safetensors files: written atomically, with a checksum that is verified when they are read.
 
-The format has no checksum of its own: a flipped bit in a weight would load without a word and change every feature.
+The format has no checksum of its own: a flipped bit in a weight would load unnoticed and change every feature.
 Files of others have none, and are read as they are.
 """
 
@@ -78,7 +78,7 @@ def _checksum(tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> 
 
 
 def _check_header(path: Path) -> None:
-    """Refuse a file whose header is not as long as it says, or longer than any network needs."""
+    """Refuse a file whose header has another length than it states, or is longer than any network needs."""
     if not path.is_file():
         raise UserError(f"{path} is not a regular file; give the file of the weights")
     size = path.stat().st_size

@@ -89,7 +89,7 @@ def nearest_by_bounds(
     with warnings.catch_warnings():  # torch calls the format a beta; it is used for nothing but one kind of product
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
         for first in range(blocks):
-            own = rows[first::blocks]  # from everywhere: rows in the order of their classes would find the nearest late
+            own = rows[first::blocks]  # evenly spaced: in rows sorted by class, the nearest would be found late
             keys = _unit(bank[own])
             bounding = _bounding(keys, basis)
             for number, chunk in enumerate(torch.split(queries, _QUERIES)):

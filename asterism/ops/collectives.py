@@ -29,7 +29,7 @@ _shared: SharedMemory | None = None  # of processes on the CPU of one machine, w
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"  # the network interface that gloo listens on
 _MEETING = timedelta(seconds=60)  # for processes that have already started
-_EXPLAINED = (UserError, OSError, MemoryError)  # errors that are told to all processes in a sentence
+_EXPLAINED = (UserError, OSError, MemoryError)  # errors that reach all processes as one sentence
 _LOST = ("gloo", "Gloo", "Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL")
 
 
@@ -37,7 +37,7 @@ _LOST = ("gloo", "Gloo", "Connection closed by peer", "Connection reset by peer"
 def counted_bytes() -> Iterator[Counter[str]]:
     """Counts the bytes that this process contributes to collectives of tensors, by kind, while the context is open.
 
-    Also in a single process, which communicates nothing: the count says what each of several would contribute.
+    Also in a single process, which communicates nothing: the count is what each of several would contribute.
     """
     global _counts
     before, _counts = _counts, Counter()
@@ -182,7 +182,7 @@ def on_every_process(action: Callable[[], T]) -> T:
 def or_fail_together(action: Callable[[], T]) -> T:
     """`on_every_process`, without waiting for each other if the processes share memory.
 
-    A process in which the action succeeds goes on, and hears of the failure of another at its next collective.
+    A process in which the action succeeds continues; the failure of another is raised at its next collective.
     """
     if _shared is None:
         return on_every_process(action)

@@ -34,7 +34,7 @@ def shift(down: float, right: float) -> Motion:
 
 
 def moved(maps: Float[Tensor, "b r h w"], motion: Motion) -> tuple[Float[Tensor, "b r h w"], Bool[Tensor, "h w"]]:
-    """What the old maps say at the cells of the new image (bilinear), and which of these cells the old image showed."""
+    """The old maps at the cells of the new image (bilinear), and which of these cells the old image showed."""
     height, width = maps.shape[2:]
     down = motion.down_scale * _centers(height, maps) + motion.down_shift
     right = motion.right_scale * _centers(width, maps) + motion.right_shift

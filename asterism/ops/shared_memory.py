@@ -30,7 +30,7 @@ from asterism.errors import UserError
 _SLOT = 1 << 24  # bytes; pages that are never written take no memory. Larger tensors are exchanged piece by piece
 _SETS = 2
 _MOMENT = 2e-4  # seconds; waking a process that sleeps takes about as long
-# What processes tell each other: the bytes that each has written, or −n before a sentence of n bytes: why one fails.
+# Messages between processes: the bytes that each has written, or −n before a sentence of n bytes: why one fails.
 _WORD = struct.Struct("q")
 
 
@@ -105,7 +105,7 @@ class SharedMemory:
             torch.cat([part[rank] for rank, part in enumerate(parts)], out=piece)
 
     def fail(self, sentence: str) -> NoReturn:
-        """Instead of taking part in the next exchange, tell all processes why this one cannot. It raises in all."""
+        """Instead of taking part in the next exchange, send all processes the reason. It raises in all."""
         message = (sentence or "another process failed").encode()
         self._meet(_WORD.pack(-len(message)) + message)
         raise AssertionError("unreachable")
@@ -126,7 +126,7 @@ class SharedMemory:
         self._meet(_WORD.pack(written.nbytes))
 
     def _meet(self, own: bytes) -> None:
-        """Exchange messages. The first process hears from all others, then answers them, also for one that fails."""
+        """Exchange messages. The first process receives from all others, then answers them, also for one that fails."""
         try:
             if self._rank > 0:
                 self._tell(own)
@@ -160,7 +160,7 @@ def _next_message(wire: socket.socket) -> bytes:
 
 
 def _next_word(wire: socket.socket) -> bytes:
-    """The next word that arrives. At first it asks again and again, which is faster than being woken up."""
+    """The next word that arrives. It polls at first, which is faster than waiting to be woken."""
     end = time.perf_counter() + _MOMENT
     while time.perf_counter() < end:
         with contextlib.suppress(BlockingIOError):

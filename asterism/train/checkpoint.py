@@ -47,7 +47,7 @@ class CheckpointConfig(Config):
 
 
 class Facts(Config):
-    """What a checkpoint knows about its run. None of it may change on resume, except settings that cannot affect the
+    """What a checkpoint records about its run. None of it may change on resume, except settings that cannot affect the
     result (`asterism.train.resuming`)."""
 
     steps: int = Field(ge=1, lt=2**63, strict=True)  # of the whole run

@@ -16,7 +16,7 @@ _OWN = ("num_classes", "global_pool", "dynamic_img_size", "strict_img_size", "dr
 
 
 def with_network_of(recipe: Recipe, init: Init | None) -> Recipe:
-    """The recipe with network, epsilon and pixel statistics of the weights, if it asks for them.
+    """The recipe with network, epsilon and pixel statistics of the weights, if `backbone.name` is `init`.
 
     Image size, drop path, mask token and registers remain the recipe's, and so do pixel statistics that were given.
     """

@@ -45,7 +45,7 @@ class Measurement(Protocol):
 
 
 class Job(ABC, Generic[B]):
-    """One run: the learner and everything that the loop asks about it. Settings are resolved: no "auto" is left."""
+    """One run: the learner and everything that the loop needs of it. Settings are resolved: no "auto" is left."""
 
     verb: ClassVar[str]  # the command that starts and resumes the run
 

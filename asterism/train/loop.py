@@ -1,4 +1,4 @@
-"""The training loop, the same for pretraining and fine-tuning; `asterism.train.job` is what it asks of them."""
+"""The training loop, the same for pretraining and fine-tuning; `asterism.train.job` is their contract."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Muon(torch.optim.Optimizer):
 
     Each Muon group holds matrices of the same shape, which are orthogonalised together; `parts` is the number of maps
     that are stacked in each of them: 3 in a fused query, key and value. `step`, which is set like the learning rate,
-    tells whose turn it is.
+    decides which groups it updates.
     """
 
     def __init__(self, adamw: torch.optim.AdamW, groups: Iterable[dict[str, Any]], every: int = 1) -> None:

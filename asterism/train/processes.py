@@ -8,7 +8,7 @@ to the order of summation.
 The first process is the one that the user started: a command, a script or a notebook. The others run
 `python -m asterism.train.processes`, read the request from standard input, and end when the first one ends. Each sends
 a heartbeat through a pipe. The first process ends one that is silent, because all would wait for it; a process
-whose heartbeat is not received any more knows that the first one is gone.
+that can no longer send its own ends too: the first one is gone.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class _Clock:
 
 @contextmanager
 def _timed_parts(method: nn.Module, device: torch.device) -> Iterator[_Clock]:
-    """A clock that is told when a network of the method runs, by hooks that are removed afterwards."""
+    """A clock of each network of the method, by hooks that are removed afterwards."""
     clock, hooks = _Clock(device), []
     for name, part in method.named_children():
         inside = [module for path, module in part.named_modules() if ".blocks." not in f".{path}."]

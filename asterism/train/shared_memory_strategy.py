@@ -1,7 +1,7 @@
 """Data-parallel training by processes that share memory: after its backward pass, each averages its gradients with the
 others.
 
-torch's DDP averages while the backward pass goes on, from copies of the gradients and with one call per parameter. On
+torch's DDP averages during the backward pass, from copies of the gradients and with one call per parameter. On
 the CPU of one machine there is nothing to gain from that.
 """
 

@@ -42,7 +42,7 @@ def _wide(stack: Tensor) -> Tensor:
 
 
 def _divided(stacks: Sequence[Float[Tensor, "_ _ _"]]) -> list[Float[Tensor, "_ _ _"]]:
-    """The same matrices, orthogonalised by whoever has least to do."""
+    """The same matrices, each orthogonalised by the process with the least work."""
     shares = divide([(len(stack), _work(*stack.shape[1:])) for stack in stacks], world_size())
     sizes = [sum(len(rows) * stacks[number][0].numel() for number, rows in share.items()) for share in shares]
     sent = torch.zeros(max(sizes))
@@ -64,7 +64,7 @@ def _divided(stacks: Sequence[Float[Tensor, "_ _ _"]]) -> list[Float[Tensor, "_ 
 def divide(stacks: Iterable[tuple[int, int]], processes: int) -> list[dict[int, list[int]]]:
     """For each process, the matrices of each stack that it takes, so that all have about the same work.
 
-    stacks: the number of matrices, and the work for each. The largest are dealt first, always to whoever has least.
+    stacks: the number of matrices, and the work for each. The largest come first, to the process with the least work.
 
     >>> divide([(3, 1), (1, 4)], processes=2)
     [{1: [0]}, {0: [0, 1, 2]}]

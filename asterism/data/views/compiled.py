@@ -29,7 +29,7 @@ def compiled_functions() -> CompiledFunctions | None:
         from asterism.data.views.compiled_crops import resize_crops
     except ImportError:  # also if numba does not support this numpy or Python
         return None
-    except Exception as error:  # whatever a compiler may say: there is another way
+    except Exception as error:  # whatever the compiler raises: torch computes the same
         warnings.warn(f"numba could not compile the code that makes views, which is slower now: {error}", stacklevel=2)
         return None
     return CompiledFunctions(resize_crops, recolor_)

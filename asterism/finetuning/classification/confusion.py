@@ -1,4 +1,4 @@
-"""Which classes are taken for which: a matrix for few classes, the most frequent confusions for many."""
+"""Which classes are mistaken for which: a matrix for few classes, the most frequent confusions for many."""
 
 from __future__ import annotations
 
@@ -28,4 +28,4 @@ def confusion_section(classes: Sequence[str], pairs: Sequence[tuple[int, int]]) 
     wrong = [(pair, count) for pair, count in counts.most_common() if pair[0] != pair[1]][:_PAIRS]
     rows = [[classes[true], classes[found], str(count)] for (true, found), count in wrong]
     body = page.table(["true", "predicted", "images"], rows) if rows else page.note("No image was given a wrong class.")
-    return Section("Confusion", body, "The classes that are taken for each other most often.")
+    return Section("Confusion", body, "The classes that are mistaken for each other most often.")

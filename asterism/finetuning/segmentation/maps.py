@@ -1,4 +1,4 @@
-"""What the task predicts and what the labels say: a class for every pixel."""
+"""Predictions and labels: a class for every pixel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of a report about classes: how well each is found, and what it is taken for."""
+"""The part of a report about classes: how well each is found, and what it is mistaken for."""
 
 from __future__ import annotations
 

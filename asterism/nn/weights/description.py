@@ -35,7 +35,7 @@ class GuessedWeights(UserWarning):
 
 @dataclass(frozen=True)
 class Description:
-    """What a source states about a network; None where it says nothing."""
+    """What a source states about a network; None where it states nothing."""
 
     heads: int | None = None
     eps: float | None = None  # of every LayerNorm
@@ -56,7 +56,7 @@ class Description:
 
 @dataclass(frozen=True)
 class WeightsOptions(Description):
-    """What the user says about weights: the words of `asterism.load`, and of --weights-option on the command line."""
+    """The user's options for weights: the words of `asterism.load`, and of --weights-option on the command line."""
 
     family: str | None = None  # read the file as this family instead of detecting it
     name: str | None = None  # the timm model that the weights belong to

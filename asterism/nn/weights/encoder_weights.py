@@ -101,7 +101,7 @@ def weights_of(file: CheckpointFile, layout: Layout, options: WeightsOptions) ->
 
 
 def described(weights: EncoderWeights, options: WeightsOptions) -> EncoderWeights:
-    """Weights that describe themselves completely, with what the user wants otherwise."""
+    """Weights that describe themselves completely, with the user's changes."""
     from asterism.nn.timm_models import family_of
 
     name = weights.architecture.name

@@ -30,7 +30,7 @@ HUES = {
 }  # fmt: skip
 
 # What the things of a class are usually made of. Two classes share each hue of the body, two each hue of the part, and
-# two each pattern: one of them alone does not tell the class, all together with the outline do.
+# two each pattern: one of them alone does not determine the class, all together with the outline do.
 USUAL = {
     "star": Material("hoops", COARSE, HUES["yellow"], HUES["blue"]),
     "moon": Material("marble", FINE, HUES["blue"], HUES["yellow"]),
