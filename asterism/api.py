@@ -16,9 +16,8 @@ from asterism.data import Source, open_source
 from asterism.data.parts import DataChoice
 from asterism.data.sources.splits import EVERYTHING, UnknownSplit
 from asterism.errors import UserError, unknown
-from asterism.evals.chosen import chosen_protocols
-from asterism.evals.measure import run_protocol
 from asterism.evals.result import Result
+from asterism.evals.run import chosen_protocols, run_protocol
 from asterism.images.pictures import Picture, Pictures, as_list
 from asterism.index.write import Written, check_target, write_embeddings
 from asterism.nn.concepts import ConceptEncoder

@@ -27,7 +27,7 @@ from asterism.data.sources.shards import open_shards
 from asterism.data.sources.tar_index import members
 from asterism.data.views import Views
 from asterism.errors import UserError
-from asterism.evals.settings.few_labels import listed_places
+from asterism.evals.few_labels import listed_places
 from asterism.extras.words.sources.captions import open_captions
 from asterism.extras.words.towers.words import WordTokens
 from asterism.images.masks import read_mask, read_values, save_mask

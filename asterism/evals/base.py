@@ -31,6 +31,7 @@ class Evaluation(ABC):
     """One protocol with its settings, on one data set."""
 
     Config: ClassVar[type[ProtocolConfig]]
+    opened: ClassVar[staticmethod[[DataChoice, float, int], Parts]] = staticmethod(open_labelled)
 
     def __init__(self, config: ProtocolConfig, parts: Parts) -> None:
         self.config = config
@@ -39,7 +40,7 @@ class Evaluation(ABC):
     @classmethod
     def open_parts(cls, config: ProtocolConfig, choice: DataChoice) -> Parts:
         """Open the training and test parts. By default labelled images; other protocols open other data."""
-        return open_labelled(choice, config.holdout, config.seed)
+        return cls.opened(choice, config.holdout, config.seed)
 
     @classmethod
     def value_names(cls, config: ProtocolConfig) -> list[str]:

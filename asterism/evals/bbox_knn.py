@@ -21,8 +21,7 @@ from asterism.data.sources.boxes import BoxedBatch, BoxedSquares, with_boxes
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import patch_baselines
-from asterism.evals.settings.cropped import CroppedConfig
-from asterism.evals.settings.voting import VotingConfig
+from asterism.evals.settings import CroppedConfig, VotingConfig
 from asterism.features.extract import count_unreadable, image_rows
 from asterism.features.rows import Stored
 from asterism.nn.encoder import Encoder

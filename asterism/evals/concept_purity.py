@@ -15,11 +15,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from asterism.data.parts import SegmentedParts, open_segmented_parts
 from asterism.data.sources.segmented import SegmentedBatch, nearest_multiple, segmented_batches
 from asterism.errors import UserError
-from asterism.evals.base import ProtocolConfig
+from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import concept_baselines
-from asterism.evals.settings.segmented import SegmentedEvaluation
 from asterism.features.encoding import helpers
 from asterism.images.masks import VOID
 from asterism.nn.encoder import Encoder
@@ -36,11 +36,13 @@ class ConceptPurityConfig(ProtocolConfig):
     batch_size: Count = 32  # images encoded at a time; does not change the result
 
 
-class ConceptPurity(SegmentedEvaluation):
+class ConceptPurity(Evaluation):
     """Purity of concepts, and values to compare it with."""
 
     Config = ConceptPurityConfig
     config: ConceptPurityConfig
+    parts: SegmentedParts
+    opened = staticmethod(open_segmented_parts)
 
     @classmethod
     def value_names(cls, config: ProtocolConfig) -> list[str]:

@@ -17,12 +17,11 @@ from jaxtyping import Float
 from pydantic import field_validator
 from torch import Tensor
 
-from asterism.data.parts import drawn_images
+from asterism.data.parts import SegmentedParts, drawn_images, open_segmented_parts
 from asterism.data.sources.segmented import nearest_multiple
 from asterism.errors import UserError
-from asterism.evals.base import ProtocolConfig
+from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import patch_baselines
-from asterism.evals.settings.segmented import SegmentedEvaluation
 from asterism.features.dense_tokens import (
     PatchLabels,
     labelled_tokens,
@@ -64,12 +63,14 @@ class DenseNnConfig(ProtocolConfig):
         return value
 
 
-class DenseNn(SegmentedEvaluation):
+class DenseNn(Evaluation):
     """Mean intersection over union in percent, on patches and on pixels, for every share of the training images; and
     the IoU on pixels of every class in the test images, using all training images."""
 
     Config = DenseNnConfig
     config: DenseNnConfig
+    parts: SegmentedParts
+    opened = staticmethod(open_segmented_parts)
 
     @classmethod
     def value_names(cls, config: ProtocolConfig) -> list[str]:

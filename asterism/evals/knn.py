@@ -17,9 +17,8 @@ import torch
 from asterism.data.parts import Parts
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import concept_baselines
-from asterism.evals.settings.cropped import PooledConfig, pooled_vectors
-from asterism.evals.settings.few_labels import FewLabelsConfig, labelled_part
-from asterism.evals.settings.voting import VotingConfig
+from asterism.evals.few_labels import FewLabelsConfig, labelled_part
+from asterism.evals.settings import PooledConfig, VotingConfig, pooled_vectors
 from asterism.features.extract import count_unreadable
 from asterism.nn.encoder import Encoder
 from asterism.ops.neighbours import clip_neighbours, knn_accuracy

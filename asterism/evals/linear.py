@@ -22,10 +22,9 @@ from torch import Tensor
 from asterism.data import Source
 from asterism.data.parts import Parts
 from asterism.evals.base import Evaluation, ProtocolConfig
-from asterism.evals.probes.classifier import GridConfig, Setting, check_classes, probe
-from asterism.evals.probes.heads import linear_layer
-from asterism.evals.settings.cropped import CroppedConfig
-from asterism.evals.settings.few_labels import FewLabelsConfig, labelled_part
+from asterism.evals.few_labels import FewLabelsConfig, labelled_part
+from asterism.evals.probes import GridConfig, Setting, check_classes, linear_layer, probe
+from asterism.evals.settings import CroppedConfig
 from asterism.features.extract import Extracted, count_unreadable, extract
 from asterism.nn.encoder import Encoder
 from asterism.nn.linear_features import LinearFeature, chosen_feature, linear_feature

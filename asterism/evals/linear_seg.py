@@ -18,14 +18,12 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asterism.data.parts import drawn_images
+from asterism.data.parts import SegmentedParts, drawn_images, open_segmented_parts
 from asterism.data.sources.segmented import square
 from asterism.errors import UserError
-from asterism.evals.base import ProtocolConfig
+from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import patch_baselines
-from asterism.evals.probes.classifier import GridConfig
-from asterism.evals.probes.heads import best, linear_layer, train_heads
-from asterism.evals.settings.segmented import SegmentedEvaluation
+from asterism.evals.probes import GridConfig, best, linear_layer, train_heads
 from asterism.features.dense_tokens import mask_of, pixels_from_patches, sizes_of, tokens_and_masks
 from asterism.features.extract import count_unreadable
 from asterism.features.rows import Stored
@@ -52,12 +50,14 @@ class LinearSegConfig(GridConfig):
     batch_size: Count = 8  # images encoded at a time; does not change the result
 
 
-class LinearSeg(SegmentedEvaluation):
+class LinearSeg(Evaluation):
     """Mean intersection over union, mean class accuracy and pixel accuracy, in percent; and the intersection over union
     of every class in the test images."""
 
     Config = LinearSegConfig
     config: LinearSegConfig
+    parts: SegmentedParts
+    opened = staticmethod(open_segmented_parts)
 
     @classmethod
     def value_names(cls, config: ProtocolConfig) -> list[str]:

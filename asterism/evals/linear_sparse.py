@@ -19,10 +19,9 @@ from torch import nn
 from asterism.data.parts import Parts
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import concept_baselines
-from asterism.evals.probes.classifier import GridConfig, Setting, check_classes, probe
-from asterism.evals.probes.heads import linear_layer
-from asterism.evals.settings.cropped import PooledConfig, pooled_vectors
-from asterism.evals.settings.few_labels import FewLabelsConfig, labelled_part
+from asterism.evals.few_labels import FewLabelsConfig, labelled_part
+from asterism.evals.probes import GridConfig, Setting, check_classes, linear_layer, probe
+from asterism.evals.settings import PooledConfig, pooled_vectors
 from asterism.features.extract import Feature, count_unreadable
 from asterism.nn.encoder import Encoder
 from asterism.ranges import Count, NonNegative, Positive

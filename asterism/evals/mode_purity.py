@@ -16,11 +16,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from asterism.data.parts import SegmentedParts, open_segmented_parts
 from asterism.data.sources.segmented import nearest_multiple, segmented_batches
 from asterism.errors import UserError
-from asterism.evals.base import ProtocolConfig
+from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import patch_baselines
-from asterism.evals.settings.segmented import SegmentedEvaluation
 from asterism.features.encoding import helpers
 from asterism.images.masks import VOID
 from asterism.nn.encoder import Encoder
@@ -39,11 +39,13 @@ class ModePurityConfig(ProtocolConfig):
     batch_size: Count = 32  # images encoded at a time; does not change the result
 
 
-class ModePurity(SegmentedEvaluation):
+class ModePurity(Evaluation):
     """How well modes group patches of one class, in percent."""
 
     Config = ModePurityConfig
     config: ModePurityConfig
+    parts: SegmentedParts
+    opened = staticmethod(open_segmented_parts)
 
     @classmethod
     def value_names(cls, config: ProtocolConfig) -> list[str]:

@@ -26,8 +26,8 @@ from asterism.data.parts import DataChoice, Parts, open_unlabelled, open_untrain
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import concept_baselines
-from asterism.evals.probes.pixel_probe import PixelProbe, PixelProbeConfig
-from asterism.evals.settings.cropped import CroppedConfig
+from asterism.evals.pixel_probe import PixelProbe, PixelProbeConfig
+from asterism.evals.settings import CroppedConfig
 from asterism.features.encoding import helpers
 from asterism.images.centre_crop import usual_resize
 from asterism.nn.concepts import ConceptEncoder

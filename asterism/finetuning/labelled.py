@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from asterism.data import Source, Subset
 from asterism.data.parts import class_balanced, drawn_images, held_out_places, labels_of
 from asterism.errors import UserError
-from asterism.evals.settings.few_labels import listed_places
+from asterism.evals.few_labels import listed_places
 from asterism.finetuning.recipe import FinetuneRecipe
 from asterism.finetuning.task import task_class
 from asterism.inputs import user_path

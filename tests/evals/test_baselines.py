@@ -7,7 +7,7 @@ from asterism.data.parts import DataChoice
 from asterism.evals import protocol_class, protocol_names
 from asterism.evals.baselines import untrained
 from asterism.evals.knn import KnnConfig
-from asterism.evals.measure import run_protocol
+from asterism.evals.run import run_protocol
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.fingerprint import encoder_fingerprint
 from asterism.nn.pixel_baseline import pixel_encoder, pixel_patches

@@ -12,7 +12,7 @@ from asterism.data.parts import DataChoice
 from asterism.errors import UserError
 from asterism.evals.base import ProtocolConfig
 from asterism.evals.bbox_knn import BboxKnn, BboxKnnConfig, point_accuracy
-from asterism.evals.measure import run_protocol
+from asterism.evals.run import run_protocol
 from asterism.features import cache
 from asterism.features import extract as extraction
 from asterism.nn.pixel_baseline import pixel_encoder

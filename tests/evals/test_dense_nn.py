@@ -12,7 +12,7 @@ from asterism.data.parts import DataChoice, SegmentedParts
 from asterism.data.sources.segmented import SegmentedSubset
 from asterism.errors import UserError
 from asterism.evals.dense_nn import DenseNn, DenseNnConfig
-from asterism.evals.measure import run_protocol
+from asterism.evals.run import run_protocol
 from asterism.features import dense_tokens
 from asterism.nn.encoder import Encoder
 from asterism.ops.random import generator

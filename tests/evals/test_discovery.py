@@ -18,7 +18,7 @@ def test_every_protocol_is_complete() -> None:
 
 
 def test_helper_files_are_not_protocols() -> None:
-    assert not {"base", "features", "parts", "result", "measure", "baselines"} & set(protocol_names())
+    assert not {"base", "features", "settings", "result", "run", "baselines"} & set(protocol_names())
 
 
 def test_an_unknown_protocol_suggests_similar_ones() -> None:

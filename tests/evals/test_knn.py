@@ -9,7 +9,7 @@ from asterism.data import open_source
 from asterism.data.parts import DataChoice, Parts
 from asterism.errors import UserError
 from asterism.evals.knn import Knn, KnnConfig
-from asterism.evals.measure import run_protocol
+from asterism.evals.run import run_protocol
 from asterism.nn.pixel_baseline import pixel_encoder
 from asterism.ops.neighbours import knn_accuracy
 from asterism.types import Model

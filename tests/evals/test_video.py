@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from asterism.data.parts import DataChoice
 from asterism.errors import UserError
-from asterism.evals.measure import run_protocol
+from asterism.evals.run import run_protocol
 from asterism.evals.video import Video, VideoConfig
 from asterism.features.mask_tracking import Tracking, follow_masks, input_size
 from asterism.images.masks import save_mask

@@ -23,9 +23,8 @@ from asterism.data.parts import DataChoice, Parts, labels_of
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import concept_baselines
-from asterism.evals.probes.classifier import GridConfig, Setting, check_classes, choose_classifier
-from asterism.evals.probes.heads import linear_layer
-from asterism.evals.settings.cropped import PooledConfig, pooled_vectors
+from asterism.evals.probes import GridConfig, Setting, check_classes, choose_classifier, linear_layer
+from asterism.evals.settings import PooledConfig, pooled_vectors
 from asterism.extras.papers.imagenet9 import (
     NONE,
     VARIATIONS,

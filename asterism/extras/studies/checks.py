@@ -8,7 +8,7 @@ from asterism.data import open_source
 from asterism.data.parts import DataChoice
 from asterism.errors import UserError
 from asterism.evals import protocol_class
-from asterism.evals.chosen import chosen_protocols
+from asterism.evals.run import chosen_protocols
 from asterism.extras.studies.plan import Place, Trial
 from asterism.extras.studies.study import EvaluationConfig, StudyConfig
 from asterism.inputs import user_path

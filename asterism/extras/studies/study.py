@@ -25,7 +25,7 @@ from pydantic import Field, field_validator, model_validator
 from asterism.config import Config, read_yaml
 from asterism.errors import UserError, unknown
 from asterism.evals import protocol_class
-from asterism.evals.chosen import chosen_protocols
+from asterism.evals.run import chosen_protocols
 from asterism.extras.studies.budget import Budget, LengthConfig, steps_overrides
 from asterism.nn.weights.description import parse_options
 from asterism.ranges import Seed

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asterism.data.loader import Make
-from asterism.evals.probes.heads import linear_layer
+from asterism.evals.probes import linear_layer
 from asterism.finetuning.classification.classify import Accuracy, Classes, Classify, Label
 from asterism.finetuning.classification.timm_images import AugmentationConfig, TimmImages
 from asterism.finetuning.task import LinearClassifier, Metric, Start, Task, TaskBatch, TaskConfig

@@ -13,7 +13,7 @@ from asterism.data.sources.segmented_layouts import open_segmented
 from asterism.errors import UserError
 from asterism.evals.dense_nn import DenseNnConfig
 from asterism.evals.linear_seg import LinearSegConfig
-from asterism.evals.measure import run_protocol
+from asterism.evals.run import run_protocol
 from asterism.images.masks import VOID
 from asterism.types import Model
 from tests.evals.segmented_samples import halves, write_camvid

@@ -8,7 +8,7 @@ from PIL import Image
 
 from asterism.data.parts import DataChoice
 from asterism.errors import UserError
-from asterism.evals.measure import run_protocol
+from asterism.evals.run import run_protocol
 from asterism.extras.papers.backgrounds import Backgrounds, BackgroundsConfig, branch_accuracy, class_map
 from asterism.extras.papers.imagenet9 import CLASSES
 from asterism.nn.pixel_baseline import pixel_encoder

@@ -1,12 +1,12 @@
 """Linear classifiers on frozen features: a grid of settings is trained on most of the training images, one is chosen on
-the rest, and only that one is tested."""
+the rest, and only that one is tested. All heads of a grid are trained at once, so features are read once per step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -18,12 +18,14 @@ from asterism.data import Source
 from asterism.data.parts import held_out_places
 from asterism.errors import UserError
 from asterism.evals.base import ProtocolConfig
-from asterism.evals.probes.heads import best, train_heads
 from asterism.features.extract import Extracted
 from asterism.ops import streams
-from asterism.ops.random import fold
+from asterism.ops.random import fold, generator
 from asterism.ops.schedules import cosine
 from asterism.ranges import Count, InnerShare, Positive
+from asterism.viz.bar import Bar
+
+Loaded = TypeVar("Loaded")
 
 _ROWS = 4096  # scored at a time
 
@@ -166,3 +168,54 @@ def check_classes(source: Source, labels: Int[Tensor, " n"]) -> None:
 
 def _loss(head: nn.Module, batch: tuple[Tensor, Tensor]) -> Float[Tensor, ""]:
     return F.cross_entropy(head(batch[0]), batch[1])
+
+
+def linear_layer(inputs: int, outputs: int, key: int) -> nn.Linear:
+    """A linear layer with weights of standard deviation 0.01, drawn from the key, and zero bias."""
+    layer = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")
+    nn.init.normal_(layer.weight, std=0.01, generator=generator(key))
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def train_heads(
+    heads: Sequence[nn.Module],
+    optimizer: torch.optim.Optimizer,
+    decay: Callable[[int, int], float],
+    load: Callable[[Int[Tensor, " b"]], Loaded],
+    loss: Callable[[nn.Module, Loaded], Float[Tensor, ""]],
+    *,
+    images: int,
+    batch_size: int,
+    epochs: int,
+    key: int,
+    title: str,
+) -> None:
+    """Train all heads on the same batches. `optimizer` has one group per head; `decay` returns the factor of the
+    learning rate, given the step and the number of steps."""
+    start = [group["lr"] for group in optimizer.param_groups]
+    steps = -(-images // batch_size) * epochs
+    with Bar(title, steps) as bar:
+        for step, places in enumerate(_batches(images, batch_size, epochs, key)):
+            for group, lr in zip(optimizer.param_groups, start, strict=True):
+                group["lr"] = lr * decay(step, steps)
+            loaded = load(places)
+            optimizer.zero_grad(set_to_none=True)
+            for head in heads:
+                # One after the other, so that only one head's graph is in memory.
+                torch.autograd.backward(loss(head, loaded))
+            optimizer.step()
+            bar.advance(1)
+
+
+def best(values: Iterable[float]) -> int:
+    """The index of the largest value, the first in case of a tie; NaN, from a head that diverged, never wins."""
+    found = [value if value == value else float("-inf") for value in values]
+    return max(range(len(found)), key=lambda place: (found[place], -place))
+
+
+def _batches(images: int, size: int, epochs: int, key: int) -> Iterator[Int[Tensor, " b"]]:
+    for epoch in range(epochs):
+        order = torch.randperm(images, generator=generator(fold(key, epoch)))
+        for start in range(0, images, size):
+            yield order[start : start + size].sort().values  # ascending, so that mapped files are read forwards

@@ -1,10 +1,13 @@
-"""Running a protocol: from an encoder and a choice of data to a result."""
+"""From the protocols that a user requested to results."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
+from asterism.config import with_overrides
 from asterism.data.parts import DataChoice
+from asterism.errors import UserError, unknown
 from asterism.evals import protocol_class
 from asterism.evals.base import ProtocolConfig
 from asterism.evals.result import Result, data_used
@@ -12,6 +15,18 @@ from asterism.nn.encoder import Encoder
 from asterism.types import Model
 
 _WITHOUT_PIXELS = "no raw-pixel baseline: pixels have no concepts, which are measured here"
+
+
+def chosen_protocols(names: Sequence[str], overrides: Sequence[str] = ()) -> dict[str, ProtocolConfig]:
+    """Settings by protocol, from `protocol.constant=value` strings, checked before any work is done."""
+    if not names:
+        raise UserError("name at least one protocol, for example knn; see `asterism list protocols`")
+    kinds = {name: protocol_class(name) for name in names}
+    changes = with_overrides({}, overrides)
+    for section in changes:
+        if section not in kinds:
+            raise unknown("section in a setting (it must be one of the requested protocols):", section, kinds)
+    return {name: kind.Config.parse(changes.get(name, {}), section=name) for name, kind in kinds.items()}
 
 
 def run_protocol(

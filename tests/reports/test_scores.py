@@ -1,4 +1,4 @@
-from asterism.evals.wording import in_words, value_in_words
+from asterism.reports.scores import in_words, value_in_words
 
 
 def test_values_are_named_in_words() -> None:

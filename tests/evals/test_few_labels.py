@@ -7,8 +7,8 @@ import pytest
 from asterism.data import Subset, open_source
 from asterism.data.parts import DataChoice, labels_of
 from asterism.errors import UserError
+from asterism.evals.few_labels import FewLabelsConfig, labelled_part, listed_places
 from asterism.evals.linear import Linear, LinearConfig
-from asterism.evals.settings.few_labels import FewLabelsConfig, labelled_part, listed_places
 from asterism.nn.pixel_baseline import pixel_encoder
 from tests.evals.samples import write_colours
 
