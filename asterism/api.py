@@ -439,7 +439,7 @@ def reconstruct(
     drop: concepts to leave out; the others share their area. move: concepts whose maps are moved (down, right), in
     cells of the patch grid. swap: an image whose concepts replace those of each image, in the same places. tokenizer:
     as in `load`. For tensors instead of files: `encoder.reconstruct(features.sparse, features.where)` and
-    `asterism.ops.factors`.
+    `asterism.ops.concept_edits`.
     """
     from asterism.tools.reconstruct import Edit, Move, write_reconstructions  # imports the drawing libraries
 

@@ -16,7 +16,7 @@ from asterism import cli
 from asterism.errors import UserError
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.weights.load import load_encoder
-from asterism.ops import factors
+from asterism.ops import concept_edits
 from asterism.tools.reconstruct import Edit, Move, edited
 from asterism.train.start import pretrain
 from asterism.types import Features
@@ -140,7 +140,7 @@ def test_reconstructions_of_edited_factors() -> None:
     mine, other = (encoder.encode([Path(f"photos/{colour}/000.png")]) for colour in ("red", "green"))
     for name, sparse, where in (
         ("reconstruction", mine.sparse, mine.where),
-        ("edited", other.sparse, factors.move(factors.drop(mine.where, [0]), 1, -1, 2)),
+        ("edited", other.sparse, concept_edits.move(concept_edits.drop(mine.where, [0]), 1, -1, 2)),
     ):
         expected = (encoder.reconstruct(sparse, where)[0] * 255).round().to(torch.uint8)
         assert torch.equal(pixels(f"made/000.{name}.png"), expected.permute(1, 2, 0)), name
@@ -158,7 +158,7 @@ def test_an_edit_in_python_equals_its_parts() -> None:
     features = Features(torch.zeros(1, 4), torch.zeros(1, 4, 4), (2, 2), sparse=torch.ones(1, 3, 4), where=where)
     sparse, maps = edited(features, Edit(drop=(2,), move=(Move(0, 1, 0),)), None)
     assert torch.equal(sparse, features.sparse)
-    torch.testing.assert_close(maps, factors.move(factors.drop(where, [2]), 0, 1, 0))
+    torch.testing.assert_close(maps, concept_edits.move(concept_edits.drop(where, [2]), 0, 1, 0))
 
 
 def test_results_are_kept_unless_replaced() -> None:

@@ -26,7 +26,8 @@ from asterism.features.extract import count_unreadable, image_rows
 from asterism.features.rows import Stored
 from asterism.nn.encoder import Encoder
 from asterism.ops.box_cells import boxes_in_square, boxes_in_squashed_square, largest_box_cells
-from asterism.ops.neighbours import clip_neighbours, nearest, votes
+from asterism.ops.knn import clip_neighbours, votes
+from asterism.ops.neighbours import nearest
 from asterism.ranges import Count, Few
 from asterism.viz.bar import Bar
 

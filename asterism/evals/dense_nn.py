@@ -34,7 +34,8 @@ from asterism.features.extract import count_unreadable
 from asterism.features.rows import Stored
 from asterism.images.masks import VOID
 from asterism.nn.encoder import Encoder
-from asterism.ops.neighbours import nearest_in_parts, votes
+from asterism.ops.knn import votes
+from asterism.ops.neighbours import nearest_in_parts
 from asterism.ops.patch_labels import mean_of_neighbours
 from asterism.ops.random import fold
 from asterism.ops.segmentation_metrics import SegmentationScores, confusion, iou_by_class, scores

@@ -21,7 +21,7 @@ from asterism.evals.few_labels import FewLabelsConfig, labelled_part
 from asterism.evals.settings import PooledConfig, VotingConfig, pooled_vectors
 from asterism.features.extract import count_unreadable
 from asterism.nn.encoder import Encoder
-from asterism.ops.neighbours import clip_neighbours, knn_accuracy
+from asterism.ops.knn import clip_neighbours, knn_accuracy
 from asterism.viz.bar import Bar
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from asterism.errors import MissingExtra, UserError, reason_of
 from asterism.files import replacing
+from asterism.ops.neighbours import nearest
 
 Kind = Literal["ivf", "hnsw"]
 
@@ -43,15 +44,7 @@ class ExactSearch:
         self._vectors = vectors
 
     def nearest(self, queries: Float[Tensor, "q d"], k: int) -> tuple[Float[Tensor, "q _"], Int[Tensor, "q _"]]:
-        best = queries.new_empty(len(queries), 0)
-        rows = torch.empty(len(queries), 0, dtype=torch.int64)
-        for first in range(0, len(self._vectors), _ROWS):
-            found = queries @ self._vectors[first : first + _ROWS].float().T
-            top, place = found.topk(min(k, found.shape[1]), dim=1)
-            best, rows = torch.cat([best, top], dim=1), torch.cat([rows, place + first], dim=1)
-            best, place = best.topk(min(k, best.shape[1]), dim=1)
-            rows = rows.gather(1, place)
-        return best, rows
+        return nearest(queries, self._vectors, min(k, len(self._vectors)))
 
 
 class ApproximateSearch:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from asterism.index.read import Index
 from asterism.nn.text_encoder import TextEncoder
-from asterism.ops.concept_search import Matches, merge, nearest_by_concept, no_matches
+from asterism.ops.neighbours import Matches, merge_matches, nearest_by_concept, no_matches
 
 
 def nearest_images(index: Index, queries: Float[Tensor, "q d"], k: int, without: Collection[str] = ()) -> Matches:
@@ -40,6 +40,6 @@ def _nearest(
         keys = index.keys[first : first + len(part)]
         excluded = torch.tensor([key in without for key in keys]).expand(len(queries), -1)
         found = nearest_by_concept(queries.float().cpu(), part, k, excluded)
-        best, first = merge(best, found, first, k), first + len(part)
+        best, first = merge_matches(best, found, first, k), first + len(part)
     allowed = int(best.similarity.isfinite().sum(dim=1).min())
     return Matches(best.similarity[:, :allowed], best.image[:, :allowed], best.token[:, :allowed])

@@ -11,7 +11,7 @@ neighbour is used as a target only if it leads back, through the other view, to 
     Q*, K, λ_pos       cluster of every token; objects.clusters, objects.position_weight        (eq. 12–17)
     c_1^k, c_2^k       objects: the mean token of cluster k in each view                        (eq. 1)
     M_1, M_2, S        bank: objects of the newest images in each view; bank.images
-    nn, jump, O, B     bank.nearest, ops.cycle; object_batch                                    (eq. 2–4)
+    nn, jump, O, B     bank.nearest, ops.cycle_consistency; object_batch                                    (eq. 2–4)
     p, p̃, p̄            softmax over prototypes, of objects, neighbours and images               (eq. 5, 7, 9)
     L_cv^o, L_ci^o, L_cv^g   the terms objects, neighbours and image                            (eq. 6, 8, 10)
     Z_1, Z_2           number of objects of each view with an accepted neighbour
@@ -58,7 +58,7 @@ from asterism.nn.heads import LeveledPrototypeHead, image_tokens
 from asterism.nn.object_bank import BankConfig, ObjectBank, StoredObjects
 from asterism.ops import streams
 from asterism.ops.clustering import ClusteringConfig, cluster, draw_seeds, mean_tokens, present_in_all
-from asterism.ops.cycle import closes_cycle
+from asterism.ops.cycle_consistency import closes_cycle
 from asterism.ops.geometry import patch_centers
 from asterism.ops.losses import cross_view_loss, soft_targets
 from asterism.ops.normalise import denormalise, normalise

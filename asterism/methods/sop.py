@@ -41,7 +41,7 @@ from asterism.methods.parts.self_distillation import SelfDistillation, TeacherCo
 from asterism.nn.backbone import BackboneConfig, encode_views
 from asterism.nn.heads import ProjectionHead, image_tokens
 from asterism.nn.needed_outputs import NeededPatches
-from asterism.nn.organizer import Anchors, Organizer, PatchPrototypesConfig, PrototypesConfig
+from asterism.nn.prototype_memory import Anchors, PatchPrototypesConfig, PrototypeMemory, PrototypesConfig
 from asterism.ops import streams
 from asterism.ops.block_masks import MaskConfig
 from asterism.ops.koleo import koleo
@@ -112,8 +112,8 @@ class Sop(SelfDistillation[SopConfig, ProjectionHead]):
             backbone.model_copy(update=changes),
             lambda dim: ProjectionHead(dim, config.hidden_dim, config.embedding_dim, epsilon=1e-6),
         )
-        self.images = None if config.images is None else Organizer(config.images, config.embedding_dim)
-        self.patches = None if config.patches is None else Organizer(config.patches, config.embedding_dim)
+        self.images = None if config.images is None else PrototypeMemory(config.images, config.embedding_dim)
+        self.patches = None if config.patches is None else PrototypeMemory(config.patches, config.embedding_dim)
         if config.images is not None:
             self.uniform_terms = {"cls": math.log(config.images.prototypes)}
 

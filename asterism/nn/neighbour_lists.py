@@ -16,8 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from asterism.ops.largest import largest
-from asterism.ops.prototypes import nearest_rows
+from asterism.ops.neighbours import nearest_rows
 
 _COMPARED = 1 << 22  # similarities between new rows and rows of the memory that are computed at a time
 
@@ -48,7 +47,7 @@ class NeighbourLists(nn.Module):
         count: int,
         excluded: Int[Tensor, " x"] | None = None,
     ) -> tuple[Float[Tensor, "k {count}"], Int[Tensor, "k {count}"]]:
-        """The same as `ops.prototypes.nearest_rows`."""
+        """The same as `ops.neighbours.nearest_rows`."""
         assert count <= self.length, "a list must be at least as long as the requested count"
         banned = torch.zeros(len(memory), dtype=torch.bool, device=memory.device)
         if excluded is not None:
@@ -75,7 +74,7 @@ class NeighbourLists(nn.Module):
             for start in range(0, len(memory), tile):
                 similarity = new @ memory[start : start + tile].T
                 self._join(similarity.T.contiguous(), places, start)
-                values, order = largest(similarity, min(self.length + 1, similarity.shape[1]))
+                values, order = similarity.topk(min(self.length + 1, similarity.shape[1]))
                 best.append(values)
                 best_index.append(order + start)
         self._replace(places, torch.cat(best, 1), torch.cat(best_index, 1))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from asterism.config import Config
 from asterism.errors import UserError
 from asterism.ops.collectives import all_gather_fields, world_size
-from asterism.ops.row_search import most_similar_row, reciprocal_lengths
+from asterism.ops.neighbours import most_similar_row, reciprocal_lengths
 from asterism.ranges import Count
 
 VIEWS = 2

@@ -1,83 +1,57 @@
-"""Nearest neighbours by cosine similarity, and the weighted vote among them (Wu et al., 2018).
+"""Nearest neighbours: the rows of a bank that are most similar to each query.
 
-Both sides are processed in chunks, so memory is `_QUERIES × _BANK` similarities plus k neighbours per query for any
-number of rows. Where most similarities in a large bank can be bounded with less work, they are not computed. Votes are
-scattered directly into [queries, classes]; no one-hot tensor of k × classes is formed.
+Both sides are processed in tiles, so the queries × rows similarities are never in memory at once.
 
->>> bank, labels = torch.tensor([[1.0, 0.0], [2.0, 0.2], [0.0, 1.0]]), torch.tensor([0, 0, 1])
->>> similarity, rows = nearest(torch.tensor([[3.0, 0.0], [0.0, 3.0]]), bank, k=2)
->>> rows.tolist()
+>>> bank = torch.tensor([[1.0, 0.0], [2.0, 0.2], [0.0, 1.0]])
+>>> nearest(torch.tensor([[3.0, 0.0], [0.0, 3.0]]), bank, k=2)[1].tolist()
 [[0, 1], [2, 1]]
->>> votes(similarity, labels[rows], classes=2, temperature=0.07).argmax(dim=1).tolist()
-[0, 1]
+>>> most_similar_row(torch.tensor([[9.0, 1.0], [1.0, 2.0]]), bank).tolist()
+[1, 2]
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from asterism.ops.bounded_search import nearest_by_bounds, strong_directions
-from asterism.ops.largest import largest
-
-_QUERIES = 1024  # rows per chunk; 1024 × 16384 similarities are 64 MB
-_BANK = 16384
-_BOUNDED = 1 << 17  # rows of a part from which on bounds can pay off
+_QUERIES = 1024  # rows per tile
+_BANK = 16384  # 1024 × 16384 similarities are 64 MB
+_ROWS = 4096  # of a tile of `most_similar_row`, 16 MB
+_MEMORY = 2048  # rows per side of a tile of `nearest_rows`, another 16 MB
 
 Searched = Callable[[int], None]  # called with the number of additional rows of the bank searched
 
 
-def _no_progress(rows: int) -> None:
+def no_progress(rows: int) -> None:
     """Report nothing."""
 
 
+# ------------------------------------------------------------------------------------------- the k nearest, by cosine
+
+
 def nearest(
-    queries: Float[Tensor, "q d"], bank: Float[Tensor, "n d"], k: int, searched: Searched = _no_progress
+    queries: Float[Tensor, "q d"], bank: Float[Tensor, "n d"], k: int, searched: Searched = no_progress
 ) -> tuple[Float[Tensor, "q {k}"], Int[Tensor, "q {k}"]]:
     """Cosine similarity and row of the k nearest rows of the bank, nearest first."""
     assert 1 <= k <= len(bank), f"k = {k} of {len(bank)} rows"
-    everything = [range(len(bank))]
-    basis = strong_directions(queries, bank, k) if len(bank) >= _BOUNDED else None
-    if basis is not None:
-        return nearest_by_bounds(queries, bank, everything, k, basis, searched)
-    return _nearest_directly(queries, bank, [everything], k, searched)[0]
-
-
-def nearest_in_parts(
-    queries: Float[Tensor, "q d"], bank: Float[Tensor, "n d"], parts: Sequence[Sequence[range]], k: int
-) -> list[tuple[Float[Tensor, "q _"], Int[Tensor, "q _"]]]:
-    """The result of `nearest` in each part of the bank, given as ascending runs of rows; the whole part if it has
-    fewer than k rows. Parts may overlap."""
-    sizes = [sum(map(len, runs)) for runs in parts]
-    small = sum(size for size in sizes if size < _BOUNDED)
-    worth = max(sizes, default=0) >= max(_BOUNDED, 4 * small)  # small parts, searched one by one, must not cost as much
-    basis = strong_directions(queries, bank, k) if worth else None
-    if basis is None:
-        return _nearest_directly(queries, bank, parts, k, _no_progress)
-    found = []
-    for runs, size in zip(parts, sizes, strict=True):
-        if size >= _BOUNDED:
-            found.append(nearest_by_bounds(queries, bank, runs, k, basis, _no_progress))
-        else:
-            rows = torch.cat([torch.arange(0), *(torch.arange(run.start, run.stop) for run in runs)])
-            similarity, place = _nearest_directly(queries, bank[rows], [[range(size)]], k, _no_progress)[0]
-            found.append((similarity, rows[place]))
-    return found
+    return nearest_in_parts(queries, bank, [[range(len(bank))]], k, searched)[0]
 
 
 @torch.no_grad()
-def _nearest_directly(
+def nearest_in_parts(
     queries: Float[Tensor, "q d"],
     bank: Float[Tensor, "n d"],
     parts: Sequence[Sequence[range]],
     k: int,
-    searched: Searched,
+    searched: Searched = no_progress,
 ) -> list[tuple[Float[Tensor, "q _"], Int[Tensor, "q _"]]]:
-    """The nearest rows in each part. Every similarity is computed once, whichever parts need it."""
+    """The result of `nearest` in each part of the bank, given as ascending runs of rows; the whole part if it has
+    fewer than k rows. Parts may overlap: every similarity is computed once, whichever parts need it."""
     similarity = [queries.new_full((len(queries), 0), 0.0, dtype=torch.float32) for _ in parts]
     index = [torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device) for _ in parts]
     product = similarity[0].new_empty(min(len(queries), _QUERIES) * min(len(bank), _BANK))  # reused by all chunks
@@ -97,50 +71,6 @@ def _nearest_directly(
             index[part] = torch.cat([rows for _, rows in found_by_chunk])
         searched(len(keys))
     return list(zip(similarity, index, strict=True))
-
-
-def votes(
-    similarity: Float[Tensor, "q k"], labels: Int[Tensor, "q k"], classes: int, temperature: float
-) -> Float[Tensor, "q {classes}"]:
-    """Every neighbour gives exp(similarity / temperature) to its class."""
-    weights = torch.exp(similarity / temperature)
-    return weights.new_zeros(len(weights), classes).scatter_add_(1, labels, weights)
-
-
-def knn_accuracy(
-    train_features: Float[Tensor, "n d"],
-    train_labels: Int[Tensor, " n"],
-    test_features: Float[Tensor, "q d"],
-    test_labels: Int[Tensor, " q"],
-    k: int | Sequence[int],
-    temperature: float,
-    classes: int,
-    searched: Searched = _no_progress,
-) -> dict[str, float]:
-    """Top-1 and (above five classes) top-5 accuracy in percent for every k, as {"top1_k20": …}.
-
-    A k above the number of training rows becomes that number. A class without a single vote never counts as correct.
-    """
-    ks = clip_neighbours([k] if isinstance(k, int) else k, len(train_features))
-    similarity, index = nearest(test_features, train_features, ks[-1], searched)
-    right = dict.fromkeys((f"top{top}_k{count}" for count in ks for top in ((1, 5) if classes > 5 else (1,))), 0)
-    for start in range(0, len(index), _QUERIES):
-        own = slice(start, start + _QUERIES)
-        labels = train_labels[index[own]]
-        for count in ks:
-            share, ranking = votes(similarity[own, :count], labels[:, :count], classes, temperature).topk(
-                min(5, classes)
-            )
-            hits = (ranking == test_labels[own, None]) & (share > 0)
-            right[f"top1_k{count}"] += int(hits[:, 0].sum())
-            if classes > 5:
-                right[f"top5_k{count}"] += int(hits.any(1).sum())
-    return {name: 100 * count / len(index) for name, count in right.items()}
-
-
-def clip_neighbours(ks: Sequence[int], rows: int) -> list[int]:
-    """The numbers of neighbours, each limited to `rows`, in ascending order without repeats."""
-    return sorted({min(k, rows) for k in ks})
 
 
 def _chunks(rows: Float[Tensor, "n d"], size: int) -> Iterator[tuple[int, Float[Tensor, "m d"]]]:
@@ -168,9 +98,149 @@ def _keep_largest(
     new = columns[0] if len(columns) == 1 else torch.cat(columns, 1)
     rows = torch.cat([torch.arange(run.start, run.stop, device=new.device) for run in runs])
     values, known = best
-    found, place = largest(new, min(k, new.shape[1]), values[:, -1:] if known.shape[1] == k else None)
+    found, place = new.topk(min(k, new.shape[1]))
     if not known.shape[1]:
         return found, rows[place]
     both, indices = torch.cat([values, found], 1), torch.cat([known, rows[place]], 1)
     values, place = both.topk(min(k, both.shape[1]))
     return values, indices.gather(1, place)
+
+
+# ------------------------------------------------------------------------------- the nearest, with rows left out
+
+
+@torch.no_grad()
+def nearest_rows(
+    memory: Float[Tensor, "n d"], anchors: Int[Tensor, " k"], count: int, excluded: Int[Tensor, " x"] | None = None
+) -> tuple[Float[Tensor, "k {count}"], Int[Tensor, "k {count}"]]:
+    """Dot product and row of the `count` rows of a memory that are most similar to each anchor, which is a row too.
+
+    excluded: rows that are never found.
+    """
+    assert count <= len(memory) - (0 if excluded is None else len(excluded)), "fewer rows than requested neighbours"
+    if count == 0:  # patch prototypes usually consist of their anchor alone: no search
+        return memory.new_zeros(len(anchors), 0), anchors.new_zeros(len(anchors), 0)
+    bias = memory.new_zeros(len(memory))
+    if excluded is not None:
+        bias[excluded] = -torch.inf
+    with torch.autocast(memory.device.type, enabled=False):
+        found = [_nearest_rows(memory, bias, memory[tile], count) for tile in torch.split(anchors, _MEMORY)]
+    return torch.cat([similarity for similarity, _ in found]), torch.cat([index for _, index in found])
+
+
+def _nearest_rows(
+    memory: Float[Tensor, "n d"], bias: Float[Tensor, " n"], queries: Float[Tensor, "q d"], count: int
+) -> tuple[Float[Tensor, "q {count}"], Int[Tensor, "q {count}"]]:
+    best, places = [], []
+    for start in range(0, len(memory), _MEMORY):
+        part = slice(start, start + _MEMORY)
+        similarity = torch.addmm(bias[part], queries, memory[part].T)
+        values, index = similarity.topk(min(count, similarity.shape[1]), dim=1)
+        best.append(values)
+        places.append(index + start)
+    similarity, order = torch.cat(best, dim=1).topk(count, dim=1)
+    return similarity, torch.cat(places, dim=1).gather(1, order)
+
+
+@torch.no_grad()
+def most_similar_row(
+    queries: Float[Tensor, "q d"],
+    rows: Float[Tensor, "n d"],
+    *,
+    among: Int[Tensor, " m"] | None = None,
+    reciprocal_length: Float[Tensor, " n"] | None = None,
+    query_group: Int[Tensor, " q"] | None = None,
+    row_group: Int[Tensor, " n"] | None = None,
+) -> Int[Tensor, " q"]:
+    """The row of largest cosine similarity to each query; −1 where no row may be chosen.
+
+    among: indices of the rows to choose from; all rows by default.
+    reciprocal_length: 1/‖row‖, if known.
+    query_group, row_group: a query never chooses a row of its own group.
+    """
+    if among is None:
+        among = torch.arange(len(rows), device=rows.device)
+    if reciprocal_length is None:
+        reciprocal_length = reciprocal_lengths(rows)
+    # Few rows belong to a query's group, so only their columns are checked.
+    own_group = None if query_group is None or row_group is None else torch.isin(row_group, query_group)
+    with torch.autocast(rows.device.type, enabled=False):
+        unit = F.normalize(queries.float(), dim=1)
+        best = unit.new_full((len(unit),), -torch.inf)
+        found = torch.full((len(unit),), -1, device=unit.device)
+        product = unit.new_empty(min(len(unit), _QUERIES) * min(len(among), _ROWS))
+        for first in range(0, len(among), _ROWS):
+            places = among[first : first + _ROWS]
+            # Half times single precision gives single precision: read, converted and scaled in one pass.
+            tile = rows[places] * reciprocal_length[places][:, None]
+            for start in range(0, len(unit), _QUERIES):
+                part = slice(start, min(start + _QUERIES, len(unit)))
+                similarity = product[: (part.stop - start) * len(tile)].view(-1, len(tile))
+                torch.mm(unit[part], tile.T, out=similarity)
+                if own_group is not None and query_group is not None and row_group is not None:
+                    _forbid_own_group(similarity, own_group[places], query_group[part], row_group[places])
+                value, column = similarity.max(dim=1)
+                better = value > best[part]
+                best[part] = torch.where(better, value, best[part])
+                found[part] = torch.where(better, places[column], found[part])
+    return found
+
+
+def reciprocal_lengths(rows: Float[Tensor, "*n d"]) -> Float[Tensor, "*n"]:
+    """1/‖row‖ in single precision."""
+    return 1 / rows.float().norm(dim=-1).clamp_min(1e-12)
+
+
+def _forbid_own_group(
+    similarity: Float[Tensor, "q m"],
+    own_group: Bool[Tensor, " m"],
+    query_group: Int[Tensor, " q"],
+    row_group: Int[Tensor, " m"],
+) -> None:
+    """Modify in place; `own_group` are the rows that belong to the group of any query."""
+    columns = own_group.nonzero()[:, 0]
+    if len(columns):
+        own = query_group[:, None] == row_group[columns]
+        similarity[:, columns] = similarity[:, columns].masked_fill(own, -torch.inf)
+
+
+# ----------------------------------------------------------------------------- images by their nearest concept
+
+
+@dataclass(frozen=True)
+class Matches:
+    """The best images for each query, nearest first, and the matching concept of each."""
+
+    similarity: Float[Tensor, "q k"]  # cosine
+    image: Int[Tensor, "q k"]
+    token: Int[Tensor, "q k"]
+
+
+def no_matches(queries: int) -> Matches:
+    """An empty result."""
+    places = torch.empty(queries, 0, dtype=torch.int64)
+    return Matches(torch.empty(queries, 0), places, places)
+
+
+def nearest_by_concept(
+    queries: Float[Tensor, "q d"], bank: Float[Tensor, "n r d"], k: int, barred: Bool[Tensor, "q n"] | None = None
+) -> Matches:
+    """The k nearest images of a bank; every image is found once, through its nearest concept.
+
+    barred: images that a query must not find, such as itself.
+    """
+    unit, keys = F.normalize(queries.float(), dim=1), F.normalize(bank.float(), dim=2)
+    similarity, token = torch.einsum("qd,nrd->qnr", unit, keys).max(dim=2)
+    if barred is not None:
+        similarity = similarity.masked_fill(barred, -torch.inf)
+    top, image = similarity.topk(min(k, len(bank)), dim=1)
+    return Matches(top, image, token.gather(1, image))
+
+
+def merge_matches(best: Matches, more: Matches, first: int, k: int) -> Matches:
+    """The k best of the matches so far and those in a further part of a bank, whose first image has number `first`."""
+    similarity = torch.cat([best.similarity, more.similarity], dim=1)
+    image = torch.cat([best.image, more.image + first], dim=1)
+    token = torch.cat([best.token, more.token], dim=1)
+    top, place = similarity.topk(min(k, similarity.shape[1]), dim=1)
+    return Matches(top, image.gather(1, place), token.gather(1, place))

@@ -15,8 +15,6 @@ from jaxtyping import Float, Int, Integer, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
-from asterism.ops.largest import largest
-
 _SIMILARITIES = 1 << 24  # numbers held at a time; 64 MB
 
 
@@ -82,7 +80,7 @@ def _averaged(
     cosine: Float[Tensor, "q m"], masks: Float[Tensor, "m c"], topk: int, temperature: float
 ) -> Float[Tensor, "q c"]:
     """The masks of the `topk` largest cosines, and of any tied with the last, weighted by exp(cosine / temperature)."""
-    one_more, place = largest(cosine, min(topk + 1, cosine.shape[1]))
+    one_more, place = cosine.topk(min(topk + 1, cosine.shape[1]))
     count = min(topk, cosine.shape[1])
     weights = (one_more[:, :count] / temperature).softmax(dim=1)
     result = (weights[..., None] * masks[place[:, :count]]).sum(dim=1)

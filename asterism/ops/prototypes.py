@@ -31,7 +31,6 @@ Contribution = Literal["similarity", "constant", "block-diagonal", "one-hot"]
 
 # Logits held at once, a compromise between the size of a matrix product and memory (16 MB in float32).
 _CHUNK = 1 << 22
-_TILE = 2048  # rows per side of a tile of similarities, another 16 MB
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Prototypes:
 
 
 # Given a memory, the rows of the anchors, a count and excluded rows (or None), a search returns the `count` rows most
-# similar to each anchor: cosines and row indices, in descending order. `nearest_rows` compares all rows;
+# similar to each anchor: cosines and row indices, in descending order. `neighbours.nearest_rows` compares all rows;
 # `asterism.nn.neighbour_lists` keeps lists between steps.
 Search = Callable[[Tensor, Tensor, int, Tensor | None], tuple[Tensor, Tensor]]
 
@@ -89,36 +88,6 @@ def supports_in_memory(
     """Each anchor's nearest rows in the whole memory: itself first; the others may include anchors."""
     similarity, index = search(memory, anchors, members, None)
     return Supports(index, similarity, anchors)
-
-
-@torch.no_grad()
-def nearest_rows(
-    memory: Float[Tensor, "n d"], anchors: Int[Tensor, " k"], count: int, excluded: Int[Tensor, " x"] | None = None
-) -> tuple[Float[Tensor, "k {count}"], Int[Tensor, "k {count}"]]:
-    """`Search` by comparing the anchors with every row, in tiles."""
-    assert count <= len(memory) - (0 if excluded is None else len(excluded)), "fewer rows than requested neighbours"
-    if count == 0:  # patch prototypes usually consist of their anchor alone: no search
-        return memory.new_zeros(len(anchors), 0), anchors.new_zeros(len(anchors), 0)
-    bias = memory.new_zeros(len(memory))
-    if excluded is not None:
-        bias[excluded] = -torch.inf
-    with torch.autocast(memory.device.type, enabled=False):
-        found = [_nearest_rows(memory, bias, memory[tile], count) for tile in torch.split(anchors, _TILE)]
-    return torch.cat([similarity for similarity, _ in found]), torch.cat([index for _, index in found])
-
-
-def _nearest_rows(
-    memory: Float[Tensor, "n d"], bias: Float[Tensor, " n"], queries: Float[Tensor, "q d"], count: int
-) -> tuple[Float[Tensor, "q {count}"], Int[Tensor, "q {count}"]]:
-    best, places = [], []
-    for start in range(0, len(memory), _TILE):
-        part = slice(start, start + _TILE)
-        similarity = torch.addmm(bias[part], queries, memory[part].T)
-        values, index = similarity.topk(min(count, similarity.shape[1]), dim=1)
-        best.append(values)
-        places.append(index + start)
-    similarity, order = torch.cat(best, dim=1).topk(count, dim=1)
-    return similarity, torch.cat(places, dim=1).gather(1, order)
 
 
 # ------------------------------------------------------------------------------------------------------- contributions
@@ -179,6 +148,7 @@ def permuted_blocks(memory: Float[Tensor, "n d"], permutation: Int[Tensor, " p"]
 def log_probabilities(rows: Float[Tensor, "b d"], prototypes: Prototypes, temperature: float) -> Float[Tensor, "b k"]:
     """Log-probabilities of every row, differentiable with respect to the rows.
 
+    >>> from asterism.ops.neighbours import nearest_rows
     >>> memory = torch.nn.functional.normalize(torch.randn(100, 16), dim=1)
     >>> supports = supports_outside_anchors(memory, torch.randperm(100)[:10], 3, nearest_rows)
     >>> prototypes = organize(memory, supports, "similarity", smoothing=0.1)

@@ -13,7 +13,7 @@ from asterism.files import filling
 from asterism.images.pictures import Picture
 from asterism.images.write import to_pillow
 from asterism.nn.concepts import ConceptEncoder
-from asterism.ops import factors
+from asterism.ops import concept_edits
 from asterism.tools.output_folder import image_names
 from asterism.types import Features
 from asterism.viz.pictures import to_uint8
@@ -65,9 +65,9 @@ def edited(
     if other is not None:
         sparse, _ = _factors(other)
     if edit.drop:
-        where = factors.drop(where, edit.drop)
+        where = concept_edits.drop(where, edit.drop)
     for move in edit.move:
-        where = factors.move(where, move.token, move.down, move.right)
+        where = concept_edits.move(where, move.token, move.down, move.right)
     return sparse, where
 
 

@@ -19,7 +19,7 @@ from asterism.index.read import Index, open_index
 from asterism.index.search import nearest_images, nearest_to_texts
 from asterism.nn.encoder import Encoder
 from asterism.nn.text_encoder import needs_text
-from asterism.ops.concept_search import Matches
+from asterism.ops.neighbours import Matches
 from asterism.tools.contact_sheet import SUFFIXES, SheetPicture, write_sheet, written_picture
 
 

@@ -11,7 +11,7 @@ from asterism.data import DataConfig, Source, Subset, evaluation_batches, open_s
 from asterism.errors import UserError
 from asterism.nn.encoder import Encoder
 from asterism.ops import streams
-from asterism.ops.neighbours import knn_accuracy
+from asterism.ops.knn import knn_accuracy
 from asterism.ops.random import fold, generator
 from asterism.ranges import Count, Positive, VoteTemperature
 

@@ -35,8 +35,8 @@ from asterism.nn.backbone import BackboneConfig
 from asterism.nn.object_bank import BankConfig, ObjectBank, StoredObjects
 from asterism.ops.clustering import ClusteringConfig, cluster, draw_seeds
 from asterism.ops.geometry import geometry_from_rows, patch_centers
+from asterism.ops.neighbours import most_similar_row, reciprocal_lengths
 from asterism.ops.random import fold_each, uniform
-from asterism.ops.row_search import most_similar_row, reciprocal_lengths
 from asterism.types import Batch, Progress, View
 
 IMAGES, GRID, WIDTH = 16, 14, 384

@@ -4,17 +4,14 @@
     python -m lab.benchmarks.evaluations --model runs/mae --data camvid/ [--size 320] [--rows 262144] [--repeats 3]
 
 Features are random and of 384 channels, or those of the patches of images of `size` pixels: queries from the test
-images, the bank from the training images. Random features have no strong directions, and banks below 131,072 rows are
-searched without bounds, so that all similarities are computed. All forms alternate in one process with one thread; the
-best CPU time of each counts, and their similarities must be equal. `every similarity` is our search without bounds;
-`product` is the matrix product of all rows, alone. From the time per query and row, the searches of whole data sets are
-extrapolated, for one core; bounds save more in larger banks.
+images, the bank from the training images. All forms alternate in one process with one thread; the best CPU time counts,
+and their similarities must be equal. `product` is the matrix product of all rows, alone. From the time per query and
+row, the searches of whole data sets are extrapolated, for one core.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,7 +22,6 @@ from torch.nn import functional as F
 
 import asterism
 from asterism.data import evaluation_batches, open_source
-from asterism.ops import neighbours
 from asterism.ops.neighbours import nearest, nearest_in_parts
 from asterism.ops.propagation import carry_mask
 
@@ -64,7 +60,6 @@ def main() -> None:
         "dense nearest neighbours: 50 rows in all 16 parts",
         {
             "asterism": lambda: nearest_in_parts(queries, bank, parts, 50),
-            "every similarity": lambda: without_bounds(lambda: nearest_in_parts(queries, bank, parts, 50)),
             "direct": lambda: direct_parts(queries, bank, parts, 50),
             **product,
         },
@@ -77,7 +72,6 @@ def main() -> None:
             f"k-NN: {k} rows",
             {
                 "asterism": lambda k=k: [nearest(queries, bank, k)],  # type: ignore[misc]
-                "every similarity": lambda k=k: [without_bounds(lambda: nearest(queries, bank, k))],  # type: ignore[misc]
                 "direct": lambda k=k: direct_parts(queries, bank, everything, k),  # type: ignore[misc]
                 **product,
             },
@@ -99,14 +93,6 @@ def patches(options: argparse.Namespace, split: str, rows: int) -> Tensor:
         assert per_image <= tokens.shape[1], f"{len(source)} images have {len(source) * tokens.shape[1]:,} patches"
         found.append(tokens[:, torch.linspace(0, tokens.shape[1] - 1, per_image).long()].flatten(0, 1))
     return F.normalize(torch.cat(found)[:rows], dim=1)
-
-
-def without_bounds(search: Callable[[], Any]) -> Any:
-    before, neighbours._BOUNDED = neighbours._BOUNDED, sys.maxsize
-    try:
-        return search()
-    finally:
-        neighbours._BOUNDED = before
 
 
 def shares(rows: int, draw: torch.Generator) -> list[list[range]]:

@@ -24,7 +24,8 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
 from torch.nn import functional as F
 
-from asterism.ops.neighbours import knn_accuracy, nearest, votes
+from asterism.ops.knn import knn_accuracy, votes
+from asterism.ops.neighbours import nearest
 from asterism.ops.random import generator
 
 TEMPERATURE = 0.07

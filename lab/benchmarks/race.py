@@ -318,7 +318,7 @@ def knn(search: str) -> Step:
     faiss.omp_set_num_threads(1)
 
     def by_faiss() -> dict[int, Tensor]:
-        from asterism.ops.neighbours import votes
+        from asterism.ops.knn import votes
 
         index = faiss.IndexFlatIP(train.shape[1])
         index.add(train.numpy())

@@ -23,7 +23,8 @@ from torch.nn import functional as F
 
 from asterism.nn.memory_bank import Memory
 from asterism.nn.neighbour_lists import NeighbourLists
-from asterism.ops.prototypes import Contribution, Prototypes, Supports, grouped_cross_entropy, nearest_rows, organize
+from asterism.ops.neighbours import nearest_rows
+from asterism.ops.prototypes import Contribution, Prototypes, Supports, grouped_cross_entropy, organize
 
 ROWS, PROTOTYPES, NEIGHBOURS, DIM = 224, 4096, 8, 256
 MEMORY, BATCH, TASKS, LENGTH = 65536, 1024, 4, 32

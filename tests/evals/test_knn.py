@@ -11,7 +11,7 @@ from asterism.errors import UserError
 from asterism.evals.knn import Knn, KnnConfig
 from asterism.evals.run import run_protocol
 from asterism.nn.pixel_baseline import pixel_encoder
-from asterism.ops.neighbours import knn_accuracy
+from asterism.ops.knn import knn_accuracy
 from asterism.types import Model
 from tests.evals.samples import small_encoder, write_colours
 

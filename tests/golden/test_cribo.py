@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from asterism.nn.center import Center
 from asterism.nn.object_bank import BankConfig, ObjectBank, StoredObjects
 from asterism.ops.clustering import ClusteringConfig, cluster, mean_tokens, present_in_all, transport_rounds
-from asterism.ops.cycle import closes_cycle
+from asterism.ops.cycle_consistency import closes_cycle
 from asterism.ops.geometry import geometry_from_rows, patch_centers
 from asterism.ops.losses import cross_view_loss, soft_targets
 from asterism.ops.object_losses import Counts, ObjectSoftmax, neighbour_loss, object_loss

@@ -11,7 +11,8 @@ from asterism.extras.papers.backgrounds import branch_accuracy
 from asterism.extras.papers.imagenet9 import from_imagenet
 from asterism.extras.papers.mean_average_precision import retrieval_scores
 from asterism.ops.frechet import Moments, frechet_distance
-from asterism.ops.neighbours import knn_accuracy, nearest, votes
+from asterism.ops.knn import knn_accuracy, votes
+from asterism.ops.neighbours import nearest
 from asterism.ops.patch_labels import class_counts, majority_labels, mean_of_neighbours, mode_labels, soft_labels
 from asterism.ops.propagation import hard_labels, propagate
 from asterism.ops.segmentation_metrics import confusion, scores

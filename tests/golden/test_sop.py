@@ -9,6 +9,7 @@ from torch import Tensor
 from asterism.methods.sop import Temperatures, image_loss, patch_loss
 from asterism.nn.memory_bank import Memory
 from asterism.ops import prototypes as P
+from asterism.ops.neighbours import nearest_rows
 from tests.golden.vectors import Vectors, read, relative_error
 
 
@@ -40,7 +41,7 @@ def _image_loss(v: Vectors, student: Tensor, tasks: list[P.Prototypes]) -> Tenso
 
 def test_supports_outside_the_anchors(probs: Vectors) -> None:
     memory, p = probs["in_memory"].T.contiguous(), probs.params
-    found = P.supports_outside_anchors(memory, probs["in_anchor_idx"], p["neighbours"], P.nearest_rows)
+    found = P.supports_outside_anchors(memory, probs["in_anchor_idx"], p["neighbours"], nearest_rows)
     assert torch.equal(found.index, probs["out_support_idx"])
     assert relative_error(P.member_weights(found, p["smoothing"]), probs["out_weights"]) <= p["tolerance"]
     _check(probs, P.organize(memory, found, "similarity", p["smoothing"]), "", "")
@@ -48,14 +49,14 @@ def test_supports_outside_the_anchors(probs: Vectors) -> None:
 
 def test_supports_in_the_whole_memory(probs: Vectors) -> None:
     memory, p = probs["in_memory"].T.contiguous(), probs.params
-    found = P.supports_in_memory(memory, probs["in_anchor_idx"], p["pseudocode_rows"], P.nearest_rows)
+    found = P.supports_in_memory(memory, probs["in_anchor_idx"], p["pseudocode_rows"], nearest_rows)
     assert torch.equal(found.index, probs["out_support_idx_pseudocode"])
     _check(probs, P.organize(memory, found, "constant", p["smoothing"]), "_pseudocode", "_pseudocode")
 
 
 def test_patches(probs: Vectors) -> None:
     memory, p = probs["in_patch_memory"].T.contiguous(), probs.params
-    found = P.supports_outside_anchors(memory, probs["in_patch_anchor_idx"], p["patch_supports"] - 1, P.nearest_rows)
+    found = P.supports_outside_anchors(memory, probs["in_patch_anchor_idx"], p["patch_supports"] - 1, nearest_rows)
     prototypes = P.organize(memory, found, "similarity", p["smoothing"])
     student, mask = probs["in_patch_student"].clone().requires_grad_(), probs["in_patch_mask"]
     for rows, temperature, expected in [

@@ -14,9 +14,9 @@ from asterism.nn.object_bank import BankConfig
 from asterism.ops import collectives
 from asterism.ops.clustering import ClusteringConfig, cluster, draw_seeds
 from asterism.ops.geometry import patch_centers
+from asterism.ops.neighbours import reciprocal_lengths
 from asterism.ops.object_losses import neighbour_loss
 from asterism.ops.random import fold_each
-from asterism.ops.row_search import reciprocal_lengths
 from asterism.train.recipe import load_recipe, recipe_names
 from asterism.types import Batch, CropGeometry, Progress
 from tests.distributed import run

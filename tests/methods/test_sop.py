@@ -8,7 +8,7 @@ from torch import Tensor
 from asterism.errors import UserError
 from asterism.methods.sop import Sop, SopConfig
 from asterism.nn.backbone import BackboneConfig
-from asterism.nn.organizer import Organizer, PrototypesConfig
+from asterism.nn.prototype_memory import PrototypeMemory, PrototypesConfig
 from asterism.ops.prototypes import Prototypes
 from asterism.ops.random import fold, generator
 from asterism.train.recipe import load_recipe, recipe_names
@@ -44,11 +44,11 @@ def _sop(backbone: BackboneConfig = TINY, **changes: Any) -> Sop:
     return method
 
 
-def _tasks(organizer: Organizer, progress: Progress) -> list[Prototypes]:
+def _tasks(organizer: PrototypeMemory, progress: Progress) -> list[Prototypes]:
     return list(organizer.prototypes(organizer.draw(progress, use=1)))
 
 
-def _slow_prototypes(organizer: Organizer, use: int, task: int) -> tuple[Tensor, Tensor]:
+def _slow_prototypes(organizer: PrototypeMemory, use: int, task: int) -> tuple[Tensor, Tensor]:
     """D and Y, written out."""
     config, memory = organizer.config, organizer.memory.rows
     K = int(config.kept * config.count)
@@ -193,7 +193,7 @@ def test_prototypes_change_at_every_step_unless_they_are_fixed() -> None:
     assert torch.equal(members("fixed", 0), members("fixed", 1))
     assert not torch.equal(members("fixed-places", 0), members("fixed-places", 1))
     config = IMAGES | {"anchors": "fixed-places", "neighbours": 0}
-    organizer = Organizer(PrototypesConfig(**config), 8)
+    organizer = PrototypeMemory(PrototypesConfig(**config), 8)
     first, later = (_tasks(organizer, Progress(step, 40, 4))[0].members for step in (0, 9))
     assert torch.equal(first, later)
 

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from asterism.nn import neighbour_lists
 from asterism.nn.memory_bank import Memory
 from asterism.nn.neighbour_lists import NeighbourLists
-from asterism.ops.prototypes import nearest_rows
+from asterism.ops.neighbours import nearest_rows
 from asterism.ops.random import generator
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from asterism.errors import UserError
 from asterism.nn.object_bank import BankConfig, ObjectBank, StoredObjects
 from asterism.ops.collectives import rank
-from asterism.ops.cycle import closes_cycle
+from asterism.ops.cycle_consistency import closes_cycle
 from tests import distributed
 
 

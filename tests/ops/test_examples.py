@@ -16,7 +16,7 @@ IDEAS = {
     "cluster_prior",
     "clustering",
     "concept_alignment",
-    "cycle",
+    "cycle_consistency",
     "koleo",
     "labelled_regions",
     "masking",
@@ -25,7 +25,7 @@ IDEAS = {
     "object_losses",
     "object_means",
     "prototypes",
-    "row_search",
+    "knn",
     "soft_clusters",
     "window_sampling",
 }

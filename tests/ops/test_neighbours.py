@@ -1,13 +1,22 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from asterism.ops import neighbours
-from asterism.ops.neighbours import clip_neighbours, knn_accuracy, nearest, nearest_in_parts, votes
+from asterism.ops.neighbours import (
+    Matches,
+    merge_matches,
+    most_similar_row,
+    nearest,
+    nearest_by_concept,
+    nearest_in_parts,
+    nearest_rows,
+    no_matches,
+    reciprocal_lengths,
+)
 from asterism.ops.random import generator
 
 
@@ -15,47 +24,25 @@ def gaussian(key: int, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=generator(key))
 
 
-def slow_accuracy(
-    train: Tensor, train_y: Tensor, test: Tensor, test_y: Tensor, k: int, t: float
-) -> tuple[float, float]:
-    """Definition, one image at a time: (top-1, top-5) in percent; classes without votes never count."""
-    first = fifth = 0
-    for x, y in zip(test.double(), test_y.tolist(), strict=True):
-        cosine = [float(x @ r / (x.norm() * r.norm())) for r in train.double()]
-        order = sorted(range(len(cosine)), key=lambda i: -cosine[i])[:k]
-        ballot: dict[int, float] = {}
-        for i in order:
-            ballot[int(train_y[i])] = ballot.get(int(train_y[i]), 0.0) + math.exp(cosine[i] / t)
-        ranking = sorted(ballot, key=lambda c: -ballot[c])
-        first += ranking[0] == y
-        fifth += y in ranking[:5]
-    return 100 * first / len(test), 100 * fifth / len(test)
+@pytest.fixture(params=["one tile", "small tiles"])
+def tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "small tiles":
+        for name, size in {"_QUERIES": 4, "_BANK": 9, "_ROWS": 5, "_MEMORY": 7}.items():
+            monkeypatch.setattr(neighbours, name, size)
 
 
-@pytest.mark.parametrize("chunks", [(1024, 16384), (7, 9), (1, 4), (5, 50)])
-def test_chunks_do_not_change_the_neighbours(chunks: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("tiles")
+@pytest.mark.parametrize("k", [1, 12, 50])
+def test_the_nearest_rows_by_cosine(k: int) -> None:
     queries, bank = gaussian(1, 23, 6), gaussian(2, 50, 6)
-    cosine = torch.nn.functional.cosine_similarity(queries[:, None], bank[None], dim=-1)
-    monkeypatch.setattr(neighbours, "_QUERIES", chunks[0])
-    monkeypatch.setattr(neighbours, "_BANK", chunks[1])
-    for k in (1, 12, 50):
-        similarity, index = nearest(queries, bank, k)
-        torch.testing.assert_close(similarity, cosine.sort(descending=True).values[:, :k])
-        assert index.equal(cosine.argsort(descending=True)[:, :k])
+    cosine = F.cosine_similarity(queries[:, None], bank[None], dim=-1)
+    similarity, index = nearest(queries, bank, k)
+    torch.testing.assert_close(similarity, cosine.sort(descending=True).values[:, :k])
+    assert index.equal(cosine.argsort(descending=True)[:, :k])
 
 
-def test_many_chunks_with_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "_BANK", 300)
-    queries, bank = gaussian(1, 20, 6), gaussian(2, 2000, 6)
-    _, index = nearest(queries, bank, 9)
-    cosine = torch.nn.functional.normalize(queries) @ torch.nn.functional.normalize(bank).T
-    assert index.equal(cosine.topk(9).indices)
-
-
-@pytest.mark.parametrize("chunks", [(1024, 16384), (4, 9)])
-def test_parts_are_searched_like_separate_banks(chunks: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "_QUERIES", chunks[0])
-    monkeypatch.setattr(neighbours, "_BANK", chunks[1])
+@pytest.mark.usefixtures("tiles")
+def test_parts_are_searched_like_separate_banks() -> None:
     queries, bank = gaussian(1, 11, 6), gaussian(2, 40, 6)
     parts = [[range(40)], [range(2, 5), range(17, 31)], [range(38, 40)]]
     for runs, (similarity, index) in zip(parts, nearest_in_parts(queries, bank, parts, 7), strict=True):
@@ -65,37 +52,96 @@ def test_parts_are_searched_like_separate_banks(chunks: tuple[int, int], monkeyp
         assert index.equal(rows[place])
 
 
-def test_half_precision_rows_are_compared_in_single_precision() -> None:
+def test_half_precision_is_compared_in_single_precision() -> None:
     queries, bank = gaussian(1, 5, 8).half(), gaussian(2, 30, 8).half()
     assert nearest(queries, bank, 3)[0].equal(nearest(queries.float(), bank.float(), 3)[0])
 
 
-def test_votes_add_up_per_class() -> None:
-    similarity = torch.tensor([[0.9, 0.5, 0.1]])
-    ballot = votes(similarity, torch.tensor([[2, 0, 2]]), classes=4, temperature=0.1)
-    expected = torch.tensor([[math.exp(5), 0, math.exp(9) + math.exp(1), 0]])
-    torch.testing.assert_close(ballot, expected)
+@pytest.mark.usefixtures("tiles")
+def test_rows_of_a_memory_without_the_excluded_ones() -> None:
+    memory, anchors, excluded = (
+        F.normalize(gaussian(1, 30, 6), dim=1),
+        torch.tensor([3, 8, 20]),
+        torch.tensor([3, 4, 8]),
+    )
+    similarity, index = nearest_rows(memory, anchors, 5, excluded)
+    allowed = [row for row in range(30) if row not in excluded]
+    for anchor, values, rows in zip(anchors.tolist(), similarity, index.tolist(), strict=True):
+        ranked = sorted(allowed, key=lambda row: -float(memory[anchor] @ memory[row]))
+        assert rows == ranked[:5]
+        torch.testing.assert_close(values, memory[rows] @ memory[anchor])
 
 
-def test_accuracy_equals_the_definition() -> None:
-    train, test = gaussian(3, 60, 5), gaussian(4, 21, 5)
-    train_y = torch.randint(0, 9, (60,), generator=generator(5))
-    test_y = torch.randint(0, 9, (21,), generator=generator(6))
-    accuracy = knn_accuracy(train, train_y, test, test_y, [20, 3], 0.07, 9)
-    for k in (3, 20):
-        top1, top5 = slow_accuracy(train, train_y, test, test_y, k, 0.07)
-        assert accuracy[f"top1_k{k}"] == pytest.approx(top1)
-        assert accuracy[f"top5_k{k}"] == pytest.approx(top5)
-    assert list(accuracy) == ["top1_k3", "top5_k3", "top1_k20", "top5_k20"]
+@pytest.mark.usefixtures("tiles")
+@pytest.mark.parametrize("rows", [1, 5, 23])
+def test_the_most_similar_row(rows: int) -> None:
+    queries, stored = gaussian(1, 10, 6), gaussian(2, rows, 6) * torch.arange(1, rows + 1)[:, None]
+    expected = [max(range(rows), key=lambda j: float(query @ stored[j] / stored[j].norm())) for query in queries]
+    assert most_similar_row(queries, stored).tolist() == expected
+    assert most_similar_row(queries, stored, reciprocal_length=reciprocal_lengths(stored)).tolist() == expected
 
 
-def test_more_neighbours_than_images_are_clipped() -> None:
-    assert clip_neighbours([10, 20, 100, 200], 15) == [10, 15]
-    features, labels = gaussian(1, 4, 3), torch.tensor([0, 0, 1, 1])
-    assert list(knn_accuracy(features, labels, features, labels, [10, 200], 0.07, 2)) == ["top1_k4"]
+@pytest.mark.usefixtures("tiles")
+def test_only_allowed_rows_of_other_groups() -> None:
+    queries, stored = gaussian(1, 9, 6), gaussian(2, 23, 6)
+    among = torch.tensor([2, 3, 5, 7, 11, 13, 17, 19])
+    query_group, row_group = torch.arange(9) % 3, torch.arange(23) % 4
+    found = most_similar_row(queries, stored, among=among, query_group=query_group, row_group=row_group)
+    unit = F.normalize(stored, dim=1)
+    for i, query in enumerate(queries):
+        allowed = [j for j in among.tolist() if row_group[j] != query_group[i]]
+        assert found[i] == max(allowed, key=lambda j: float(query @ unit[j]))
 
 
-def test_a_class_without_votes_never_counts_as_correct() -> None:
-    train, test = torch.eye(3)[:1].repeat(6, 1), torch.eye(3)[:1]
-    accuracy = knn_accuracy(train, torch.zeros(6, dtype=torch.int64), test, torch.tensor([1]), 6, 0.07, 8)
-    assert accuracy == {"top1_k6": 0.0, "top5_k6": 0.0}
+def test_nothing_to_choose_from() -> None:
+    queries, stored = gaussian(1, 3, 6), gaussian(2, 2, 6)
+    none = torch.zeros(0, dtype=torch.int64)
+    assert most_similar_row(queries, stored, among=none).tolist() == [-1, -1, -1]
+    group = torch.zeros(3, dtype=torch.int64)
+    assert most_similar_row(queries, stored, query_group=group, row_group=group[:2]).tolist() == [-1, -1, -1]
+    assert most_similar_row(queries[:0], stored).tolist() == []
+
+
+def test_half_precision_rows_are_compared_in_single_precision() -> None:
+    stored = (gaussian(2, 23, 64) * 30).half()
+    queries = stored.float() + 0.01
+    assert most_similar_row(queries, stored).equal(torch.arange(23))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert most_similar_row(queries, stored).equal(torch.arange(23))
+
+
+QUERIES, BANK = gaussian(1, 3, 6), gaussian(2, 10, 4, 6)
+
+
+def by_loops(query: torch.Tensor, without: set[int]) -> list[tuple[float, int, int]]:
+    found = []
+    for image in set(range(10)) - without:
+        cosines = [float(F.cosine_similarity(query, BANK[image, token], dim=0)) for token in range(4)]
+        best = max(range(4), key=cosines.__getitem__)
+        found.append((cosines[best], image, best))
+    return sorted(found, reverse=True)
+
+
+def check(ours: Matches, k: int, barred: list[set[int]]) -> None:
+    for q in range(3):
+        expected = by_loops(QUERIES[q], barred[q])[:k]
+        assert ours.image[q].tolist() == [image for _, image, _ in expected]
+        assert ours.token[q].tolist() == [token for _, _, token in expected]
+        torch.testing.assert_close(ours.similarity[q], torch.tensor([s for s, _, _ in expected]))
+
+
+def test_every_image_is_found_once_by_its_nearest_concept() -> None:
+    check(nearest_by_concept(QUERIES, BANK, 5), 5, [set(), set(), set()])
+
+
+def test_barred_images_are_not_found() -> None:
+    barred = [{int(nearest_by_concept(QUERIES, BANK, 1).image[q, 0])} for q in range(3)]
+    mask = torch.tensor([[image in group for image in range(10)] for group in barred])
+    check(nearest_by_concept(QUERIES, BANK, 5, mask), 5, barred)
+
+
+def test_searching_parts_equals_searching_the_whole() -> None:
+    best = no_matches(3)
+    for first in range(0, 10, 4):
+        best = merge_matches(best, nearest_by_concept(QUERIES, BANK[first : first + 4], 5), first, 5)
+    check(best, 5, [set(), set(), set()])

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from asterism.ops import neighbours
 from asterism.ops import prototypes as P
+from asterism.ops.neighbours import nearest_rows
 from asterism.ops.random import generator
 
 FORMS = ["similarity", "constant", "block-diagonal", "one-hot"]
@@ -41,8 +43,8 @@ def slow_probabilities(rows: Tensor, D: Tensor, Y: Tensor, temperature: float) -
 
 def supports(rule: str, memory: Tensor, anchors: Tensor, neighbours: int) -> P.Supports:
     if rule == "outside":
-        return P.supports_outside_anchors(memory, anchors, neighbours, P.nearest_rows)
-    return P.supports_in_memory(memory, anchors, neighbours + 1, P.nearest_rows)
+        return P.supports_outside_anchors(memory, anchors, neighbours, nearest_rows)
+    return P.supports_in_memory(memory, anchors, neighbours + 1, nearest_rows)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -81,7 +83,7 @@ def _single(prototypes: P.Prototypes) -> P.Prototypes:
 
 def test_autograd_through_the_log_probabilities_agrees_with_the_fused_loss() -> None:
     memory = unit(1, 30, 6).float()
-    found = P.supports_outside_anchors(memory, torch.arange(5), 2, P.nearest_rows)
+    found = P.supports_outside_anchors(memory, torch.arange(5), 2, nearest_rows)
     prototypes = P.organize(memory, found, "similarity", 0.1)
     targets = torch.softmax(torch.randn(4, 5, generator=generator(7)), dim=1)
     plain, fused = (unit(2, 4, 6).float().requires_grad_() for _ in range(2))
@@ -93,7 +95,7 @@ def test_autograd_through_the_log_probabilities_agrees_with_the_fused_loss() -> 
 @pytest.mark.parametrize("form", FORMS)
 def test_finite_at_a_temperature_where_far_votes_vanish(form: P.Contribution) -> None:
     memory = unit(1, 30, 4).float()
-    prototypes = P.organize(memory, P.supports_outside_anchors(memory, torch.arange(6), 2, P.nearest_rows), form, 0.1)
+    prototypes = P.organize(memory, P.supports_outside_anchors(memory, torch.arange(6), 2, nearest_rows), form, 0.1)
     rows = unit(2, 5, 4).float().requires_grad_()
     entropy = P.grouped_cross_entropy(rows, torch.full((5, 6), 1 / 6), prototypes, temperature=0.004)
     entropy.sum().backward()
@@ -105,7 +107,7 @@ def test_finite_at_a_temperature_where_far_votes_vanish(form: P.Contribution) ->
 def test_without_rows_the_loss_is_empty_but_has_a_gradient() -> None:
     memory = unit(1, 20, 4).float()
     prototypes = P.organize(
-        memory, P.supports_outside_anchors(memory, torch.arange(6), 0, P.nearest_rows), "similarity", 0.1
+        memory, P.supports_outside_anchors(memory, torch.arange(6), 0, nearest_rows), "similarity", 0.1
     )
     rows = torch.zeros(0, 4, requires_grad=True)
     entropy = P.grouped_cross_entropy(rows, torch.zeros(0, 6), prototypes, 0.1)
@@ -117,7 +119,7 @@ def test_without_rows_the_loss_is_empty_but_has_a_gradient() -> None:
 def test_low_precision_rows_are_computed_in_single_precision() -> None:
     memory = unit(1, 20, 4).float()
     prototypes = P.organize(
-        memory, P.supports_outside_anchors(memory, torch.arange(6), 2, P.nearest_rows), "similarity", 0.1
+        memory, P.supports_outside_anchors(memory, torch.arange(6), 2, nearest_rows), "similarity", 0.1
     )
     half = unit(2, 3, 4).to(torch.bfloat16).requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
@@ -131,10 +133,10 @@ def test_low_precision_rows_are_computed_in_single_precision() -> None:
 
 @pytest.mark.parametrize("tile", [3, 7, 2048])
 def test_search_outside_anchors_equals_loops(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(P, "_TILE", tile)
+    monkeypatch.setattr(neighbours, "_MEMORY", tile)
     memory = unit(1, 40, 5)
     anchors = torch.randperm(40, generator=generator(2))[:9]
-    found = P.supports_outside_anchors(memory, anchors, 4, P.nearest_rows)
+    found = P.supports_outside_anchors(memory, anchors, 4, nearest_rows)
     taken = set(anchors.tolist())
     for i, anchor in enumerate(anchors.tolist()):
         others = [j for j in range(40) if j not in taken]
@@ -147,7 +149,7 @@ def test_search_outside_anchors_equals_loops(tile: int, monkeypatch: pytest.Monk
 def test_search_in_the_whole_memory_equals_loops() -> None:
     memory = unit(1, 40, 5)
     anchors = torch.randperm(40, generator=generator(2))[:9]
-    found = P.supports_in_memory(memory, anchors, 4, P.nearest_rows)
+    found = P.supports_in_memory(memory, anchors, 4, nearest_rows)
     for i, anchor in enumerate(anchors.tolist()):
         rows = sorted(range(40), key=lambda j: -float(memory[j] @ memory[anchor]))
         assert found.index[i].tolist() == rows[:4]

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from asterism.ops.neighbours import votes
+from asterism.ops.knn import votes
 
 _RIDGE = 0.1  # λ, for vectors of unit length
 _NEIGHBOURS, _TEMPERATURE = 10, 0.07  # of the vote, as in the k-NN protocol

@@ -36,7 +36,8 @@ from asterism.extras.papers.imagenet9 import (
 from asterism.features.extract import Extracted, count_unreadable
 from asterism.inputs import user_path
 from asterism.nn.encoder import Encoder
-from asterism.ops.neighbours import nearest, votes
+from asterism.ops.knn import votes
+from asterism.ops.neighbours import nearest
 from asterism.ranges import AtLeastOne, Count, Positive, VoteTemperature
 
 _ROWS = 4096  # scored at a time

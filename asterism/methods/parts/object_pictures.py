@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from asterism.ops.clustering import mean_tokens, present_in_all
 from asterism.ops.geometry import geometry_from_rows
+from asterism.ops.neighbours import most_similar_row
 from asterism.ops.overlay import spotlight, tint
-from asterism.ops.row_search import most_similar_row
 from asterism.types import Tokens, View
 
 

@@ -20,7 +20,7 @@ from asterism.extras.explorer.open import open_explored
 from asterism.extras.words.aligned import AlignedEncoder
 from asterism.images.pictures import batch_of
 from asterism.index.write import write_embeddings
-from asterism.ops import factors
+from asterism.ops import concept_edits
 from asterism.types import Model
 from tests.extras.explorer.explored_sample import Client, client_of, sample
 
@@ -152,7 +152,7 @@ def test_an_edit_swaps_then_drops_then_moves(explored: Explored, client: Client)
     mine, other = (encoder.encode(pixels_of(explored, row)) for row in (1, 9))
     sparse = mine.sparse.clone()  # type: ignore[union-attr]
     sparse[:, 0] = other.sparse[:, 2]  # type: ignore[index]
-    where = factors.move(factors.drop(mine.where, [1]), 0, 1, -1)  # type: ignore[arg-type]
+    where = concept_edits.move(concept_edits.drop(mine.where, [1]), 0, 1, -1)  # type: ignore[arg-type]
     expected = encoder.reconstruct(sparse, where)[0]  # type: ignore[operator]
     body = {
         "row": 1,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from asterism.methods.sop import Draws, Sop, SopConfig, spread
-from asterism.nn.organizer import Anchors, PrototypesConfig
+from asterism.nn.prototype_memory import Anchors, PrototypesConfig
 from asterism.types import Progress
 from tests.golden.trajectories.compared import Compared
 from tests.golden.trajectories.memories import compared, fill, final_memory, run

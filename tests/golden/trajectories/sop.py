@@ -9,8 +9,9 @@ import numpy as np
 from torch import Tensor
 
 from asterism.methods.sop import Draws, Sop, SopConfig
-from asterism.nn.organizer import Anchors, PatchPrototypesConfig, PrototypesConfig
-from asterism.ops.prototypes import nearest_rows, supports_outside_anchors
+from asterism.nn.prototype_memory import Anchors, PatchPrototypesConfig, PrototypesConfig
+from asterism.ops.neighbours import nearest_rows
+from asterism.ops.prototypes import supports_outside_anchors
 from asterism.types import Progress
 from tests.golden.trajectories.compared import Compared
 from tests.golden.trajectories.memories import compared, fill, final_memory, run

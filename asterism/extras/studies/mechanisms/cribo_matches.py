@@ -21,7 +21,7 @@ from asterism.methods.parts.labelled_objects import patch_labels
 from asterism.nn.backbone import encode_views
 from asterism.nn.object_bank import BankConfig, ObjectBank, StoredObjects
 from asterism.ops.clustering import mean_tokens, present_in_all
-from asterism.ops.cycle import closes_cycle
+from asterism.ops.cycle_consistency import closes_cycle
 from asterism.ops.purity import chance_of_equals, same_share
 from asterism.train.building import load_method
 from asterism.train.run import Run

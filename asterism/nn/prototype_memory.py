@@ -15,10 +15,10 @@ from torch.nn import functional as F
 from asterism.config import Config
 from asterism.nn.memory_bank import Memory
 from asterism.nn.neighbour_lists import NeighbourLists
+from asterism.ops.neighbours import nearest_rows
 from asterism.ops.prototypes import (
     Contribution,
     Prototypes,
-    nearest_rows,
     organize,
     permuted_blocks,
     supports_in_memory,
@@ -114,7 +114,7 @@ class Anchors:
     kept: Int[Tensor, " k"]  # some of those drawn, in the order of their prototypes
 
 
-class Organizer(nn.Module):
+class PrototypeMemory(nn.Module):
     """A memory, and the prototypes formed from it."""
 
     fixed: Float[Tensor, "t k d"] | None

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from asterism.errors import UserError
-from asterism.ops.factors import drop, move, shifted
+from asterism.ops.concept_edits import drop, move, shifted
 
 G = torch.Generator().manual_seed(0)
 WHERE = torch.rand(2, 4, 3, 5, generator=G).mul(4).softmax(dim=1)

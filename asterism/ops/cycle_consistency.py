@@ -6,7 +6,7 @@ c_2. If that is object m again, the two objects are neighbours regardless of the
 
 >>> M = torch.tensor([[[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, 1.0]]])  # the second object turns
 >>> c = torch.tensor([[[2.0, 0.1], [0.1, 2.0], [0.2, 3.0]], [[2.0, 0.1], [2.0, 1.5], [0.0, 3.0]]])
->>> nn = nearest_rows(c, M)
+>>> nn = torch.stack([most_similar_row(c[i], M[i]) for i in (0, 1)])  # nn(c_i, M_i)
 >>> nn.tolist()
 [[0, 1, 1], [0, 1, 1]]
 >>> closes_cycle(nn, c, M).tolist()
@@ -19,12 +19,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from asterism.ops.row_search import most_similar_row
-
-
-def nearest_rows(c: Float[Tensor, "2 m d"], M: Float[Tensor, "2 s d"]) -> Int[Tensor, "2 m"]:
-    """nn(c_i, M_i): the row of largest cosine in the memory of each object's own view (eq. 2)."""
-    return torch.stack([most_similar_row(c[i], M[i]) for i in (0, 1)])
+from asterism.ops.neighbours import most_similar_row
 
 
 @torch.no_grad()
