@@ -45,8 +45,7 @@ from asterism.nn.perceptual import SMALLEST_SIDE as SMALLEST_LPIPS_SIDE
 from asterism.nn.perceptual import Lpips, PerceptualName, missing_for, perceptual_distance
 from asterism.nn.tokenizers.saved import load_tokenizer
 from asterism.ops.frechet import Moments, frechet_distance
-from asterism.ops.psnr import psnr
-from asterism.ops.structural_similarity import SMALLEST_SIDE, ssim
+from asterism.ops.image_quality import SMALLEST_SIDE, psnr, ssim
 from asterism.ranges import Count, CountFromTwo, Pixels
 from asterism.viz.bar import Bar
 

@@ -42,7 +42,6 @@ from pydantic import model_validator
 from torch import Tensor
 
 from asterism.methods.base import MethodConfig
-from asterism.methods.parts.colors import ColorsConfig
 from asterism.methods.parts.labelled_objects import labelled_objects, object_meanings
 from asterism.methods.parts.object_pictures import corner_views, draw_objects
 from asterism.methods.parts.self_distillation import (
@@ -51,7 +50,7 @@ from asterism.methods.parts.self_distillation import (
     leveled_prototype_head,
     prototype_entropies,
 )
-from asterism.methods.parts.view_sizes import check_view_size
+from asterism.methods.parts.views import ColorsConfig, check_view_size
 from asterism.nn.backbone import BackboneConfig, encode_views
 from asterism.nn.center import Center
 from asterism.nn.heads import LeveledPrototypeHead, image_tokens
@@ -62,8 +61,7 @@ from asterism.ops.cycle_consistency import closes_cycle
 from asterism.ops.geometry import patch_centers
 from asterism.ops.losses import cross_view_loss, soft_targets
 from asterism.ops.normalise import denormalise, normalise
-from asterism.ops.object_losses import Counts, ObjectSoftmax, neighbour_loss, object_loss
-from asterism.ops.object_means import ObjectBatch, gather_objects
+from asterism.ops.object_losses import Counts, ObjectBatch, ObjectSoftmax, gather_objects, neighbour_loss, object_loss
 from asterism.ops.random import fold, fold_each
 from asterism.ops.schedules import ramp_per_epoch
 from asterism.ranges import AreaRange, CountFromTwo, CountFromZero, NonNegative, Pixels, Positive, Share, ShareBelowOne

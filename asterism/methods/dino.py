@@ -19,13 +19,13 @@ import math
 from typing import ClassVar, Literal
 
 from asterism.methods.base import MethodConfig
-from asterism.methods.parts.multi_crop import GLOBAL_VIEWS, MultiCropConfig, multi_crop_views
 from asterism.methods.parts.self_distillation import (
     PrototypeDistillation,
     PrototypeHeadConfig,
     prototype_entropies,
     prototype_head,
 )
+from asterism.methods.parts.views import GLOBAL_VIEWS, MultiCropConfig, multi_crop_views
 from asterism.nn.backbone import BackboneConfig, encode_views
 from asterism.nn.center import Center
 from asterism.nn.heads import PrototypeHead, image_tokens

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from asterism.config import Config
 from asterism.errors import UserError
 from asterism.methods.base import Method, MethodConfig
-from asterism.methods.parts.colors import ColorsConfig
+from asterism.methods.parts.views import ColorsConfig
 from asterism.nn.backbone import BackboneConfig
 from asterism.nn.encoder import Encoder
 from asterism.nn.frozen_encoder import FrozenEncoder, InputSize

@@ -26,6 +26,7 @@ paper only; balanced rows here sum to 1, which a softmax over the batch alone do
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
@@ -35,21 +36,28 @@ from jaxtyping import Float, Int
 from pydantic import model_validator
 from torch import Tensor
 
+from asterism.errors import UserError
 from asterism.methods.base import MethodConfig
-from asterism.methods.parts.colors import ColorsConfig
-from asterism.methods.parts.flsl_checks import check_windows, warn_of_collapse, without_class_token
-from asterism.methods.parts.multi_crop import usual_local_size
 from asterism.methods.parts.self_distillation import PrototypeDistillation, PrototypeHeadConfig, prototype_head
+from asterism.methods.parts.views import ColorsConfig, check_view_size, usual_local_size
 from asterism.nn.backbone import BackboneConfig, encode_views
 from asterism.nn.heads import PrototypeHead
 from asterism.ops import streams
-from asterism.ops.cluster_prior import Prior, check_prior, prior_shares
 from asterism.ops.collectives import all_reduce_mean_with_grad
 from asterism.ops.geometry import project
 from asterism.ops.losses import entropy
 from asterism.ops.mean_shift import mean_shift, mode_distance, take
 from asterism.ops.random import fold_each
-from asterism.ops.soft_clusters import Agreement, Assignments, agreement, balancing_offset, divergence
+from asterism.ops.soft_clusters import (
+    Agreement,
+    Assignments,
+    Prior,
+    agreement,
+    balancing_offset,
+    check_prior,
+    divergence,
+    prior_shares,
+)
 from asterism.ops.window_sampling import WindowMode, sample_windows
 from asterism.ranges import (
     AreaRange,
@@ -272,3 +280,43 @@ def at_the_same_place(
 
 def _rows(views: Sequence[Float[Tensor, "b _ d"]]) -> Float[Tensor, "n d"]:
     return torch.cat([view.flatten(0, 1) for view in views])
+
+
+def without_class_token(backbone: BackboneConfig) -> BackboneConfig:
+    """The same network without a class token, which FLSL's objective does not train."""
+    if backbone.class_token:
+        raise UserError(
+            "backbone.class_token = true: FLSL's objective does not train a class token; leave the setting out "
+            "or make it false"
+        )
+    return backbone.model_copy(update={"class_token": False})
+
+
+def check_windows(config: FlslConfig, view_size: int, local_size: int, patch_size: int) -> None:
+    """Views must divide into patches, and at least one window must fit each of them."""
+    views = [("view_size", view_size, "window", config.window)]
+    if config.local_views:
+        views.append(("local_size", local_size, "local_window", config.local_window))
+    for size_name, size, window_name, window in views:
+        check_view_size(size_name, size, patch_size)
+        side = size // patch_size
+        if window > side:
+            raise UserError(
+                f"method.{window_name} = {window} does not fit a view of {size} pixels, which has {side}×{side} "
+                f"patches; choose 1 … {side}"
+            )
+
+
+def warn_of_collapse(config: FlslConfig) -> None:
+    reasons = []
+    if config.inter_scale < config.intra_scale:
+        reasons.append(
+            f"method.inter_scale = {config.inter_scale} is below method.intra_scale = {config.intra_scale}: "
+            "queries attend more broadly over the teacher's view than over their own"
+        )
+    if config.intra_weight == 0:
+        reasons.append("method.intra_weight = 0 leaves out the clustering within a view (table 5)")
+    if config.crops == "symmetric":
+        reasons.append("method.crops = symmetric gives student and teacher the same crops (appendix E.3)")
+    for reason in reasons:
+        warnings.warn(f"{reason}; the authors of FLSL report that this collapses", UserWarning, stacklevel=3)

@@ -24,13 +24,13 @@ from pydantic import model_validator
 from torch import Tensor
 
 from asterism.methods.base import MethodConfig
-from asterism.methods.parts.multi_crop import GLOBAL_VIEWS, MultiCropConfig, draw_view_masks, multi_crop_views
 from asterism.methods.parts.self_distillation import (
     PrototypeDistillation,
     PrototypeHeadConfig,
     leveled_prototype_head,
     prototype_entropies,
 )
+from asterism.methods.parts.views import GLOBAL_VIEWS, MultiCropConfig, draw_view_masks, multi_crop_views
 from asterism.nn.backbone import BackboneConfig, encode_views
 from asterism.nn.center import Center
 from asterism.nn.heads import LeveledPrototypeHead, image_tokens

@@ -36,8 +36,8 @@ from torch import Tensor
 
 from asterism.errors import UserError
 from asterism.methods.base import MethodConfig
-from asterism.methods.parts.multi_crop import GLOBAL_VIEWS, MultiCropConfig, draw_view_masks, multi_crop_views
 from asterism.methods.parts.self_distillation import SelfDistillation, TeacherConfig
+from asterism.methods.parts.views import GLOBAL_VIEWS, MultiCropConfig, draw_view_masks, multi_crop_views
 from asterism.nn.backbone import BackboneConfig, encode_views
 from asterism.nn.heads import ProjectionHead, image_tokens
 from asterism.nn.needed_outputs import NeededPatches

@@ -32,6 +32,7 @@ and the recipes `stellar-imagenet-*` set them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -40,14 +41,12 @@ from torch import Tensor
 
 from asterism.config import Config
 from asterism.methods.base import Method, MethodConfig
-from asterism.methods.parts.colors import ColorsConfig
-from asterism.methods.parts.multi_crop import usual_local_size
 from asterism.methods.parts.stellar_refusals import (
     refuse_a_single_image,
     refuse_other_registers,
     refuse_what_cannot_work,
 )
-from asterism.methods.parts.stellar_terms import Weights, needs_of
+from asterism.methods.parts.views import ColorsConfig, usual_local_size
 from asterism.nn.backbone import BackboneConfig, encode_views
 from asterism.nn.concepts import ConceptEncoder, build_reconstruction
 from asterism.nn.encoder import Encoder
@@ -68,8 +67,44 @@ from asterism.ops.koleo import koleo
 from asterism.ops.masking import FocusConfig, MaskDraw, draw_focus
 from asterism.ops.normalise import denormalise
 from asterism.ops.random import fold_each, uniform
-from asterism.ranges import AreaRange, Count, FewFromZero, InnerShare, Pixels, PositiveShare, Share
+from asterism.ranges import AreaRange, Count, FewFromZero, InnerShare, NonNegative, Pixels, PositiveShare, Share
 from asterism.types import Batch, Losses, Progress, Tokens, ViewSpec
+
+
+class Weights(Config):
+    """Weights of the loss terms; 0 leaves a term out. The reconstruction's weight is in its own settings."""
+
+    cluster: NonNegative = 1.0
+    align: NonNegative = 1.0
+    cls_cluster: NonNegative = 1.0
+    cls_masked: NonNegative = 1.0
+    cls_local: NonNegative = 1.0
+    koleo: NonNegative = 0.1  # of the clean view's concepts
+    koleo_masked: NonNegative = 0.1
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What the terms in use need. Other views are not made, and parameters that no term uses are not trained."""
+
+    masked_views: int
+    local_views: int
+    vocabulary: bool
+    class_vocabulary: bool
+
+
+def needs_of(config: StellarConfig) -> Needs:
+    weights, classes = config.weights, config.class_vocabulary is not None
+    reads_masked = weights.align or weights.koleo_masked or (classes and weights.cls_masked)
+    masked = config.masked_views if reads_masked else 0
+    local = config.local_views if classes and weights.cls_local else 0
+    return Needs(
+        masked_views=masked,
+        local_views=local,
+        vocabulary=bool(weights.cluster or (weights.align and masked)),
+        class_vocabulary=classes and bool(weights.cls_cluster or (weights.cls_masked and masked) or local),
+    )
+
 
 Terms = dict[str, Float[Tensor, ""]]
 

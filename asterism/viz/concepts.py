@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from asterism.images.palette import palette
-from asterism.ops.psnr import psnr
+from asterism.ops.image_quality import psnr
 from asterism.viz.page import Tile
 from asterism.viz.pictures import Pictures, enlarge, to_uint8
 

@@ -23,8 +23,8 @@ from asterism.data import Source, Subset, evaluation_batches, open_source
 from asterism.errors import UserError
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.weights.load import load_encoder
+from asterism.ops.image_quality import psnr
 from asterism.ops.patches import patchify, unpatchify
-from asterism.ops.psnr import psnr
 from asterism.train.run import open_run
 from asterism.viz.concepts import at_size
 

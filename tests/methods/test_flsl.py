@@ -8,9 +8,9 @@ from torch import Tensor
 
 from asterism.errors import UserError
 from asterism.methods.flsl import Flsl, FlslConfig
-from asterism.ops.cluster_prior import PowerLaw, prior_shares
 from asterism.ops.geometry import geometry_from_rows, locate, patch_centers
 from asterism.ops.random import fold_each
+from asterism.ops.soft_clusters import PowerLaw, prior_shares
 from asterism.ops.window_sampling import sample_windows
 from asterism.train.recipe import load_recipe
 from asterism.types import Batch, Progress, View

@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import math
 
 import pytest
@@ -5,7 +7,15 @@ import torch
 from torch import Tensor
 
 from asterism.ops import collectives, soft_clusters
-from asterism.ops.soft_clusters import Assignments, agreement, balancing_offset, divergence
+from asterism.ops.soft_clusters import (
+    Assignments,
+    PowerLaw,
+    agreement,
+    balancing_offset,
+    check_prior,
+    divergence,
+    prior_shares,
+)
 from tests.distributed import run
 
 G = torch.Generator().manual_seed(0)
@@ -113,3 +123,23 @@ def test_two_processes_give_the_result_of_one() -> None:
     for own_offset, _, own_gradient in results:
         torch.testing.assert_close(own_offset, offset)
         torch.testing.assert_close(own_gradient, gradient)
+
+
+def test_priors_are_shares() -> None:
+    assert prior_shares((0.5, 0.3, 0.2), 3).tolist() == [0.5, 0.3, 0.2]
+    law = prior_shares(PowerLaw(exponent=1.0), 4)
+    torch.testing.assert_close(law, torch.tensor([12.0, 6.0, 4.0, 3.0], dtype=torch.float64) / 25)
+    torch.testing.assert_close(prior_shares(None, 12), torch.full((12,), 1 / 12, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("prior", "message"),
+    [
+        ((0.5, 0.2, 0.2), "sum to 0.9; they must sum to 1: divide each by 0.9"),
+        ((0.5, 0.5), "prior has 2 shares for out_dim = 3"),
+        ((1.0, 0.0, 0.0), "every cluster needs a share above 0"),
+    ],
+)
+def test_shares_that_are_not_a_distribution_are_refused(prior: tuple[float, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_prior(prior, 3)

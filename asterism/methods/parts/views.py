@@ -1,4 +1,4 @@
-"""The multi-crop views shared by DINO, iBOT, SOP, SOVE and MaSSL: two large crops and several small ones."""
+"""Settings of views that methods share: colours, and two large crops with several small ones (multi-crop)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,26 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from asterism.errors import UserError
-from asterism.methods.parts.colors import ColorsConfig
+from asterism.methods.base import MethodConfig
 from asterism.nn.backbone import Backbone
 from asterism.ops.block_masks import MaskConfig, draw_masks
 from asterism.ops.random import fold_each
-from asterism.ranges import AreaRange, FewFromZero, Pixels, Share
-from asterism.types import Batch, Progress, ViewSpec
+from asterism.ranges import AreaRange, FewFromZero, Pixels, PositiveRange, Share
+from asterism.types import Batch, ColorJitter, Progress, ViewSpec
 
 GLOBAL_VIEWS = 2
+
+
+class ColorsConfig(MethodConfig):
+    """Colours that differ between views are uninformative, so the network learns to rely on other cues."""
+
+    jitter: ColorJitter | None = ColorJitter()  # None if colours are informative, or images are grey
+    grayscale: Share = 0.2  # probability
+    blur_sigma: PositiveRange = (0.1, 2.0)  # in pixels of the view: lower it for views much below 224
+
+    def colored(self, view: ViewSpec) -> ViewSpec:
+        changes = {"jitter": self.jitter, "grayscale": self.grayscale, "blur_sigma": self.blur_sigma}
+        return view.model_copy(update=changes)
 
 
 class MultiCropConfig(ColorsConfig):
@@ -41,12 +53,8 @@ def multi_crop_views(config: MultiCropConfig, backbone: Backbone) -> tuple[ViewS
     first = common.model_copy(update={"blur": 1.0})
     second = common.model_copy(update={"blur": 0.1, "solarize": config.solarize})
     local = common.model_copy(update={"size": small, "scale": config.local_scale, "blur": 0.5})
-    for view in (first, local):
-        if view.size % patch:
-            raise UserError(
-                f"views of {view.size} pixels do not divide into patches of {patch}; set method.global_size and "
-                f"method.local_size to multiples of {patch}"
-            )
+    check_view_size("global_size", large, patch)
+    check_view_size("local_size", small, patch)
     return (first, second, *[local] * config.local_views)
 
 
@@ -58,3 +66,11 @@ def draw_view_masks(
         draw_masks(config, fold_each(batch.keys, use, number), backbone.grid_of(view.pixels), progress.epoch)
         for number, view in enumerate(batch.views[:GLOBAL_VIEWS])
     ]
+
+
+def check_view_size(setting: str, size: int, patch_size: int) -> None:
+    if size % patch_size:
+        raise UserError(
+            f"views of {size} pixels do not divide into patches of {patch_size}; set method.{setting} to a multiple of "
+            f"{patch_size}"
+        )

@@ -1,6 +1,6 @@
 import torch
 
-from asterism.ops.labelled_regions import label_sets, labels_of_patches, largest_regions
+from asterism.methods.parts.labelled_objects import label_sets, labels_of_patches, largest_regions
 
 
 def test_labelled_regions_by_size() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from asterism.methods import method_class, method_names
-from asterism.methods.parts.colors import ColorsConfig
+from asterism.methods.parts.views import ColorsConfig
 from asterism.train.building import build_method
 from asterism.types import ColorJitter
 from tests.train.tiny import tiny_recipe

@@ -1,4 +1,4 @@
-"""Structural similarity of images (Wang et al., 2004): compares local means, contrasts and patterns."""
+"""How close an image is to its original: peak signal-to-noise ratio, structural similarity (Wang et al., 2004)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,16 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 from torch.nn import functional as F
+
+
+def psnr(made: Float[Tensor, "b 3 h w"], images: Float[Tensor, "b 3 h w"]) -> Float[Tensor, " b"]:
+    """−10 log₁₀ of the mean squared error of each image in decibels, for values in [0, 1]; infinite if equal.
+
+    Differences are squared and summed in double precision.
+    """
+    error = (made.double() - images.double()).square().mean(dim=(1, 2, 3))
+    return -10 * error.log10()
+
 
 _WINDOW, _SIGMA = 11, 1.5  # of the Gaussian window, in pixels
 _LEVELS = 255.0
