@@ -18,15 +18,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from asterism import ops
     from asterism.api import (
-        align,
-        compare,
         concepts,
         embed,
         evaluate,
-        explore,
         export,
         finetune,
-        load,
         plan,
         predict,
         pretrain,
@@ -36,10 +32,13 @@ if TYPE_CHECKING:
         search,
         segment,
         track,
-        weights,
     )
     from asterism.errors import UserError
     from asterism.evals.result import Result
+    from asterism.extras.explorer.command import explore as explore
+    from asterism.extras.studies.command import compare as compare
+    from asterism.extras.words.command import align as align
+    from asterism.models import load, weights
     from asterism.nn.encoder import Encoder
     from asterism.train.run import Run
     from asterism.types import Features
@@ -52,6 +51,8 @@ _MODULES = {  # of the names that are not in `asterism.api`
     "Result": "evals.result",
     "Run": "train.run",
     "UserError": "errors",
+    "load": "models",
+    "weights": "models",
 }
 
 __all__ = [
@@ -61,12 +62,9 @@ __all__ = [
     "Run",
     "UserError",
     "__version__",
-    "align",
-    "compare",
     "concepts",
     "embed",
     "evaluate",
-    "explore",
     "export",
     "finetune",
     "load",
@@ -93,8 +91,14 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("asterism.ops")
     if name in __all__:
         return getattr(importlib.import_module(f"asterism.{_MODULES.get(name, 'api')}"), name)
+    from asterism.plugins import plugins
+
+    if name in plugins("commands"):
+        return plugins("commands")[name].load()
     raise AttributeError(f"module 'asterism' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return __all__
+    from asterism.plugins import plugins
+
+    return [*__all__, *plugins("commands")]

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from asterism.errors import UserError
 
-Group = Literal["methods", "tasks", "protocols", "commands", "exports", "datasets", "runs", "lists"]
+Group = Literal["methods", "tasks", "protocols", "commands", "exports", "datasets", "models", "runs", "lists"]
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,12 @@ from typer.testing import CliRunner, Result
 from asterism import api, cli
 from asterism.errors import Interrupted, UserError
 from asterism.evals import protocol_names
+from asterism.evals.result import DataUsed, Scores
+from asterism.evals.result import Result as EvaluationResult
 from asterism.methods import method_names
 from asterism.tools.choices import entries, kinds
 from asterism.train.run import Run
+from asterism.types import Model
 from tests.evals.samples import small_encoder, write_colours
 
 HEAVY = {
@@ -213,32 +217,32 @@ def test_a_run_is_evaluated_on_its_own_data(labelled: Path) -> None:
 
 
 def test_the_demo_trains_evaluates_and_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(Path("shown"))
     calls: list[tuple[object, ...]] = []
-    monkeypatch.setattr(api, "pretrain", lambda **words: calls.append(("pretrain", words)) or Run(words["out"]))
-    monkeypatch.setattr(
-        api, "evaluate", lambda run, data, protocol, **words: calls.append((protocol, run, data, words)) or {}
-    )
-    monkeypatch.setattr(api, "report", lambda run: calls.append(("report", run)) or run.path / "report.html")
+
+    def evaluate(run: Run, data: str, protocol: str, **words: object) -> Scores:
+        calls.append((protocol, data, words))
+        used = DataUsed(data, 10, "")
+        return Scores({protocol: EvaluationResult(protocol, {"value": 1.0}, {}, Model("shown"), used, used, 0.0)})
+
+    monkeypatch.setattr(api, "pretrain", lambda **words: calls.append(("pretrain", words)) or run)
+    monkeypatch.setattr(api, "evaluate", evaluate)
+    monkeypatch.setattr(api, "report", lambda run: run.path / "report.html")
     result = call("demo", "--out", "shown")
     assert result.exit_code == 0, result.output
+    both = {"baselines": True}
     assert calls == [
-        ("pretrain", {"recipe": "demo", "out": Path("shown"), "overwrite": False}),
-        ("knn", Run(Path("shown")), "scenes:size=64,count=2000", {"baselines": True, "overrides": ["knn.k=[20]"]}),
+        ("pretrain", {"recipe": "demo", "out": "shown", "overwrite": False}),
+        ("knn", "scenes:size=64,count=2000", both | {"overrides": ["knn.k=[20]"]}),
         (
             "reconstruction",
-            Run(Path("shown")),
             "scenes:size=64,count=500",
-            {"baselines": True, "overrides": ["reconstruction.network=random-convolutions"]},
+            both | {"overrides": ["reconstruction.network=random-convolutions"]},
         ),
-        (
-            "dense-nn",
-            Run(Path("shown")),
-            "scenes:size=64,count=192",
-            {"baselines": True, "overrides": ["dense-nn.shares=[0.25]", "dense-nn.draws=3"]},
-        ),
-        ("report", Run(Path("shown"))),
+        ("dense-nn", "scenes:size=64,count=192", both | {"overrides": ["dense-nn.shares=[0.25]", "dense-nn.draws=3"]}),
     ]
-    assert result.stdout == f"Report: {Path('shown').resolve() / 'report.html'}\n"
+    assert result.stdout.count("shown ") == 1, "one table"
+    assert result.stdout.endswith(f"Report: {Path('shown').resolve() / 'report.html'}\n")
 
 
 def test_weights_without_a_run_are_only_shown(labelled: Path, weights: Path) -> None:
@@ -390,7 +394,8 @@ def test_unreadable_images_are_recorded_next_to_the_embeddings(labelled: Path, w
     assert json.loads(Path("vectors.bad_images.jsonl").read_text())["key"] == "red/001.png"
 
 
-def raising(error: BaseException) -> Callable[..., None]:
+def raising(error: BaseException, command: Callable[..., object] = api.embed) -> Callable[..., None]:
+    @wraps(command)
     def work(*_: object, **__: object) -> None:
         raise error
 
@@ -418,7 +423,9 @@ def test_ctrl_c_ends_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_stopped_training_keeps_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "pretrain", raising(Interrupted("stopped at step 3; resume with --resume run", 15)))
+    monkeypatch.setattr(
+        api, "pretrain", raising(Interrupted("stopped at step 3; resume with --resume run", 15), api.pretrain)
+    )
     result = call("pretrain", "dino")
     assert result.exit_code == 143
     assert "resume with --resume run" in result.stderr
@@ -474,7 +481,7 @@ def test_options_of_weights(labelled: Path, tmp_path: Path) -> None:
 def test_warnings_are_shown_without_the_line_of_code() -> None:
     torch.save(small_encoder().backbone.network.state_dict(), "bare.pth")
     script = [sys.executable, "-m", "asterism", "export", "bare.pth", "--to", "safetensors", "--out", "x"]
-    place = os.environ | {"PYTHONPATH": str(Path(api.__file__).parents[1])}
+    place = os.environ | {"PYTHONPATH": str(Path(api.__file__).parents[2])}
     ran = subprocess.run([*script, "-w", "heads=2"], capture_output=True, text=True, check=False, env=place)
     shown = " ".join(ran.stderr.split())
     assert shown.startswith("Warning: bare.pth does not state everything its features depend on. Assumed: eps=1e-06")

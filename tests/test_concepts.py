@@ -124,7 +124,7 @@ def test_a_tokenizer_reaches_the_model_and_is_never_ignored(verb: str, monkeypat
         asked.append((source, hints["tokenizer"]))
         return concept_encoder()
 
-    monkeypatch.setattr("asterism.api.load_encoder", load)
+    monkeypatch.setattr("asterism.models.load_encoder", load)
     assert call(*words).exit_code == 0
     assert asked == [("concepts.safetensors", "vqgan.bin")]
 

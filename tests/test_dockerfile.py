@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from asterism.cli import _COMMANDS
+from asterism.cli.program import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "Dockerfile").read_text(encoding="utf-8")
@@ -66,7 +66,7 @@ def test_the_package_is_installed_with_an_extra_that_exists() -> None:
 def test_it_runs_the_demo_as_an_ordinary_user() -> None:
     assert values("ENTRYPOINT") == ['["asterism"]']
     assert values("CMD") == ['["demo", "--out", "demo", "--overwrite"]']
-    assert "demo" in _COMMANDS
+    assert "demo" in COMMANDS
     order = [word for word, _ in instructions()]
     assert values("USER") == ["asterism"]
     assert order.index("USER") < order.index("ENTRYPOINT")

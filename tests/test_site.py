@@ -21,8 +21,9 @@ from pydantic import BaseModel
 import docs.doctests
 import docs.equations
 import docs.figures
-from asterism.cli import _COMMANDS
+from asterism.cli.program import COMMANDS
 from asterism.methods import method_class, method_names
+from asterism.plugins import plugins
 from docs import links
 from docs.hooks import DOCS, ROOT, modules_of, public_names, unlisted_pages
 from docs.notebooks import TUTORIALS, main, notebook
@@ -207,7 +208,7 @@ def test_scripts_are_valid_bash() -> None:
 
 
 def test_commands_in_the_documentation_exist() -> None:
-    known = {*_COMMANDS, "list"}
+    known = {*COMMANDS, *plugins("commands")}
     for place, page in links.pages().items():
         for block in re.findall(r"^```(?:bash[^\n]*)?\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
             for verb in re.findall(r"^(?:.* -m )?asterism ([a-z]\w*)", block, re.MULTILINE):

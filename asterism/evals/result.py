@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
+from rich.table import Table
+from rich.text import Text
 
 from asterism.data import Source
 from asterism.errors import UserError
 from asterism.files import write_text
 from asterism.types import Model
+from asterism.viz.console import visible
 
 _PACKAGES = ("asterism", "torch", "torchvision", "timm")
 
@@ -75,6 +78,36 @@ class Result:
             return _read(path)._setting == self._setting
         except (UserError, OSError):
             return True  # the file does not exist, or is not a valid result
+
+
+class Scores(dict[str, Result]):
+    """Results by protocol."""
+
+    report: Path | None = None  # a page about them, if one was written
+
+    def __rich__(self) -> Table:
+        """One table: a row per metric, a column per encoder."""
+        results = list(self.values())
+        others = list(dict.fromkeys(name for result in results for name in result.baselines))
+        table = Table("", visible(results[0].model.name), *map(visible, others))
+        for column in table.columns[1:]:
+            column.justify = "right"
+        for result in results:
+            title = f"{result.protocol}: {result.test.images:,} images of {visible(result.test.name)}"
+            if len(results) == 1:
+                table.title = title
+            else:
+                table.add_row(Text(title, style="bold"))
+            for name, value in result.values.items():
+                known = (value, *(result.baselines.get(other, {}).get(name) for other in others))
+                table.add_row(visible(name), *("" if number is None else f"{number:.2f}" for number in known))
+        return table
+
+    def summary(self) -> str:
+        """What the table does not show."""
+        notes = [note for result in self.values() for note in result.notes]
+        written = [f"Written to {result.path}" for result in self.values() if result.path is not None]
+        return "\n".join([*notes, *written, *([] if self.report is None else [f"Report: {self.report}"])])
 
 
 def _plain(constants: Mapping[str, Any]) -> Any:

@@ -16,6 +16,12 @@ MODEL_NAME = "model.safetensors"
 class FinetunedRun(Run):
     """`model.safetensors` is the whole model, and `encoder.safetensors` its backbone, both with the best weights."""
 
+    def summary(self) -> str:
+        return (
+            f"Finished: {self.path}\n"
+            f"Next:     asterism predict {self.path} --images NEW/  or  asterism evaluate {self.path} --data LABELLED/"
+        )
+
     @property
     def model(self) -> Path:
         return self.path / MODEL_NAME

@@ -51,6 +51,12 @@ class Written:
     skipped: int  # unreadable images
     bad_images: Path | None  # the file that lists them
 
+    def summary(self) -> str:
+        return f"{self.images} images of {self.data} × {self.dim} dimensions: {self.path}"
+
+    def warnings(self) -> list[str]:
+        return [f"skipped {self.skipped} unreadable images, see {self.bad_images}"] if self.skipped else []
+
 
 def check_target(path: Path, overwrite: bool) -> Path:
     """Check that the file can and may be written, before any work is done."""

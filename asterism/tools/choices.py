@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from rich.table import Table
+
 from asterism.data import dataset_names
 from asterism.errors import UserError, unknown
 from asterism.evals import protocol_summaries
@@ -18,12 +20,23 @@ _PACKAGE = Path(__file__).parents[1]
 _FAMILIES = ("vision_transformer.py", "eva.py", "swin_transformer.py")  # timm files with models that are supported
 
 
-def entries(kind: str, substring: str = "") -> dict[str, str]:
+class Entries(dict[str, str]):
+    """Summaries by name."""
+
+    def __rich__(self) -> Table:
+        table = Table("name", "description", box=None, pad_edge=False, header_style="bold")
+        table.columns[0].no_wrap = True
+        for name, summary in self.items():
+            table.add_row(name, summary)
+        return table
+
+
+def entries(kind: str, substring: str = "") -> Entries:
     """Summaries by name of all entries of one kind whose name contains `substring`."""
     lists = kinds()
     if kind not in lists:
         raise unknown("list", kind, lists)
-    found = {name: text for name, text in lists[kind]().items() if substring.lower() in name.lower()}
+    found = Entries({name: text for name, text in lists[kind]().items() if substring.lower() in name.lower()})
     if not found:
         raise UserError(f"no {kind} with {substring!r} in the name; `asterism list {kind}` shows all")
     return found

@@ -32,6 +32,12 @@ class PredictedFolder:
     files: list[Path]  # tables and annotations; the pictures are in `folder/drawings`
     skipped: list[BadImage] = field(default_factory=list)
 
+    def summary(self) -> str:
+        return "\n".join([f"{self.images} images: {self.folder / 'drawings'}", *map(str, self.files)])
+
+    def warnings(self) -> list[str]:
+        return [f"skipped {bad}" for bad in self.skipped]
+
 
 @torch.no_grad()
 def predict_images(model: FinetunedModel, images: Path, out: Path, *, batch_size: int = 16) -> PredictedFolder:

@@ -32,6 +32,20 @@ class Neighbour:
     row: int  # in the index
 
 
+class Found(dict[Path | str, list[Neighbour]]):
+    """The neighbours of every query, and the sheet that shows them."""
+
+    def __init__(self, neighbours: Mapping[Path | str, list[Neighbour]], sheet: Path) -> None:
+        super().__init__(neighbours)
+        self.sheet = sheet
+
+    def summary(self) -> str:
+        lines = []
+        for query, neighbours in self.items():
+            lines += [str(query), *(f"  {each.similarity:.3f}  {each.key}" for each in neighbours)]
+        return "\n".join([*lines, str(self.sheet)])
+
+
 def check_sheet(path: Path, overwrite: bool) -> Path:
     """Refuse a file that cannot or must not be written, before any work is done."""
     if path.suffix.lower() not in SUFFIXES:
@@ -49,7 +63,7 @@ def search_images(
     *,
     count: int = 12,
     data: str | None = None,
-) -> dict[Path | str, list[Neighbour]]:
+) -> Found:
     """The neighbours of every query, drawn on one contact sheet. A query is a file of an image, or a sentence."""
     texts = [query for query in queries if isinstance(query, str)]
     vectors = needs_text(encoder.eval(), "search by sentence").encode_text(texts) if texts else None
@@ -74,7 +88,7 @@ def search_images(
         for query in queries
     ]
     write_sheet(rows, out, f"{len(collection.keys):,} images of {collection.facts.get('data')}")
-    return {query: found[query] for query in queries}
+    return Found({query: found[query] for query in queries}, out)
 
 
 def _neighbours(collection: Index, matches: Matches) -> list[list[Neighbour]]:

@@ -76,7 +76,19 @@ class SegmentedFolder:
     confidence: dict[str, float] = field(default_factory=dict)  # mean probability of the chosen classes, by image
     skipped: list[BadImage] = field(default_factory=list)  # images that could not be read
 
+    def summary(self) -> str:
+        lines = [f"{self.images} images from {self.examples} examples of {len(self.classes)} classes: {self.folder}"]
+        if self.estimate is not None:
+            values = {number: value for number, value in self.estimate.iou.items() if value is not None}
+            by_class = ", ".join(f"{number}: {value:.0%}" for number, value in values.items())
+            mean = f"{self.estimate.mean:.0%} ± {self.estimate.error:.0%}"
+            lines.append(f"Expected IoU, from examples left out: {mean} ({by_class}), head {self.head}")
+        return "\n".join(lines)
+
     def warnings(self) -> list[str]:
+        return [*self.doubts(), *(f"skipped {bad}" for bad in self.skipped)]
+
+    def doubts(self) -> list[str]:
         """What a user should know before trusting the masks, a sentence each."""
         if self.estimate is None:
             reason = "there is one example" if self.examples == 1 else "no class is in two of the examples"
@@ -194,6 +206,6 @@ def _summary(found: SegmentedFolder, label: Balanced) -> dict[str, Any]:
         "expected_mean_iou_error": None if expected is None else expected.error,
         "mean_iou_by_head": None if expected is None else expected.by_head,
         "examples_left_out": 0 if expected is None else expected.tested,
-        "warnings": found.warnings(),
+        "warnings": found.doubts(),
         "confidence": found.confidence,
     }

@@ -49,6 +49,10 @@ class Loss:
     last: str | None  # None: it is not found again
     confidence: float  # in the first of these frames
 
+    def __str__(self) -> str:
+        until = "and not found again" if self.last is None else f"until frame {self.last}"
+        return f"object {self.object} is lost from frame {self.first} on {until} (confidence {self.confidence:.0%})"
+
 
 @dataclass(frozen=True)
 class Tracked:
@@ -59,6 +63,13 @@ class Tracked:
     objects: int
     animation: Path
     lost: list[Loss] = field(default_factory=list)
+
+    def summary(self) -> str:
+        objects = "1 object" if self.objects == 1 else f"{self.objects} objects"
+        return f"{objects} in {self.frames} frames: {self.folder}\n{self.animation}"
+
+    def warnings(self) -> list[str]:
+        return [str(loss) for loss in self.lost]
 
 
 def track_video(encoder: Encoder, video: Path, mask: Path, out: Path, config: TrackingObjects) -> Tracked:

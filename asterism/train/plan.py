@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from rich.console import Group
 from rich.table import Table
 
 from asterism.train.cost import StepCost
 from asterism.train.memory_estimate import Memory
 from asterism.train.recipe import Recipe
+from asterism.train.resolve import describe
 from asterism.train.units import duration, size
 
 LONG_HOURS = 2.0  # a longer run prints its duration and how to shorten it
@@ -51,6 +53,10 @@ class Plan:
             return size(self.memory.peak_checkpointed)
         less = f"with backbone.checkpointing=true {size(self.memory.peak_checkpointed)}"
         return f"{size(self.memory.peak)} ({less})"
+
+    def __rich__(self) -> Group:
+        about = describe(self.recipe, self.images, self.parameters, self.device, self.processes)
+        return Group(about, self.table(), *([advice(self.recipe, self.device)] if self.hours > LONG_HOURS else []))
 
     def table(self) -> Table:
         steps_per_epoch = self.images // int(self.recipe.trainer.batch_size)

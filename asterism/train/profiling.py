@@ -36,7 +36,7 @@ class Profile:
     def total(self) -> float:
         return sum(self.parts.values())
 
-    def table(self) -> Table:
+    def __rich__(self) -> Table:
         table = Table("part", "ms", "share", title=f"a step of {self.images} images: {1e3 * self.total:.1f} ms")
         for name, seconds in self.parts.items():
             table.add_row(name, f"{1e3 * seconds:.1f}", f"{seconds / self.total:.1%}")

@@ -119,6 +119,12 @@ class Run:
         """Whether there is a checkpoint to resume from, or a list of images that could not be read."""
         return bool(steps(self.checkpoints)) or (self.path / "bad_images.jsonl").exists()
 
+    def summary(self) -> str:
+        return (
+            f"Finished: {self.path}\n"
+            f"Next:     asterism evaluate {self.path} --data LABELLED/  or  asterism report {self.path}"
+        )
+
     def encoder(self) -> Encoder:
         return load_encoder(self.path)
 

@@ -15,6 +15,16 @@ from rich.console import Console
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
+def say(text: object) -> None:
+    """Print a line."""
+    print(visible(text))
+
+
+def warn(message: str, style: str = "yellow") -> None:
+    """Print a line on stderr."""
+    plain_console(stderr=True, soft_wrap=True).print(message, style=style)
+
+
 def visible(text: object) -> str:
     r"""The text with control characters as they would be written in Python, for example `\x1b`."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))

@@ -12,7 +12,7 @@ from asterism.data.sources.folder import NoImages, open_folder
 from asterism.data.sources.named import open_named
 from asterism.data.sources.shards import find_shards, is_tar, open_shards
 from asterism.data.sources.source import Source
-from asterism.data.sources.splits import UnknownSplit
+from asterism.data.sources.splits import EVERYTHING, UnknownSplit
 from asterism.errors import UserError, unknown
 from asterism.inputs import user_path
 
@@ -34,6 +34,14 @@ def open_source(path: str | os.PathLike[str], split: str | None = None, *, label
     if labels and source.classes is None:
         raise UserError(f"{path} has no labels; give a folder with one subfolder per class, or shards with .cls files")
     return source
+
+
+def open_everything(path: str) -> tuple[Source, str | None]:
+    """All splits of the data as one source, and the name for all of them."""
+    try:
+        return open_source(path, EVERYTHING), EVERYTHING
+    except UnknownSplit:
+        return open_source(path), None
 
 
 def _open(path: str, split: str | None, labels: bool | None) -> Source:

@@ -32,6 +32,9 @@ class Comparison:
     def page(self) -> Path:
         return self.path / "report.html"
 
+    def summary(self) -> str:
+        return f"\n{self.table}\n{self.page}"
+
     @property
     def table(self) -> str:
         """As Markdown."""

@@ -204,6 +204,12 @@ def alignment_file(place: Path) -> Path | None:
     return path if isinstance(described, dict) and described.get("kind") == _KIND else None
 
 
+def open_alignment(place: Path, **words: Any) -> AlignedEncoder | None:
+    """The aligned encoder of this folder or file; None if there is none. For `asterism.models`."""
+    file = alignment_file(place)
+    return None if file is None else load_aligned(file, **words)
+
+
 def load_aligned(file: Path, text: str | None = None, **words: Any) -> AlignedEncoder:
     """The aligned encoder of `alignment.safetensors` and of the encoder next to it, in evaluation mode.
 

@@ -15,6 +15,12 @@ from asterism.train.run import Run, is_aligned, open_run
 class AlignedRun(Run):
     """`encoder.safetensors` is the frozen encoder, and `alignment.safetensors` the probe and our own text tower."""
 
+    def summary(self) -> str:
+        return (
+            f"Finished: {self.path}\n"
+            f"Next:     asterism embed {self.path} --data PHOTOS/  and  asterism search {self.path} --text SENTENCE"
+        )
+
     @property
     def alignment(self) -> Path:
         return self.path / ALIGNMENT_NAME

@@ -40,10 +40,22 @@ class Exported:
 
     folder: Path
     files: Mapping[str, int]  # bytes by name
-    difference: (
-        float | None
-    )  # largest over all outputs, at two sizes if it takes any; None: its library is not installed
+    # The largest over all outputs, at two sizes if it takes any; None: its library is not installed.
+    difference: float | None
     notes: tuple[str, ...]
+
+    def summary(self) -> str:
+        lines = [f"{self.folder / name}  {_size(size)}" for name, size in self.files.items()]
+        if self.difference is not None:
+            lines.append(f"Largest difference from the model: {self.difference:.1e}")
+        return "\n".join(lines)
+
+    def warnings(self) -> list[str]:
+        return [f"Note: {note}" for note in self.notes]
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"
 
 
 def target_named(name: str) -> Target:

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import torch
 
-from asterism.extras.words.aligned import ALIGNMENT_NAME, AlignedEncoder, alignment_file, load_aligned
-from asterism.finetuning.model import FinetunedModel, load_model, model_file, save_model
-from asterism.finetuning.run import MODEL_NAME
+from asterism.finetuning.model import FinetunedModel, save_model
+from asterism.models import load, model_files
 from asterism.nn.concepts import concepts_file
 from asterism.nn.encoder import FILE_NAME, Encoder
-from asterism.nn.weights.load import load_encoder
+from asterism.nn.text_encoder import TextEncoder
 from asterism.tools.export.target import Model, Target, Written, output_sizes
 
 
@@ -22,25 +21,19 @@ def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
         save_model(converted.task, folder, converted.step)
         return Written(output_sizes(encoder, any_size=True), usage=_USAGE_OF_A_TASK)
     converted.save(folder / FILE_NAME)
-    usage = _USAGE_WITH_TEXT if isinstance(encoder, AlignedEncoder) else _USAGE
+    usage = _USAGE_WITH_TEXT if isinstance(encoder, TextEncoder) else _USAGE
     return Written(output_sizes(encoder, any_size=True), usage=usage)
 
 
 def open_model(folder: Path) -> Model:
-    encoder: Encoder
-    if model_file(folder) is not None:
-        encoder = load_model(folder)
-    elif (alignment := alignment_file(folder)) is not None:
-        encoder = load_aligned(alignment)
-    else:
-        encoder = load_encoder(folder)
+    encoder = load(folder)
     return lambda images: encoder.named_outputs(encoder.normalise(images))
 
 
 SAFETENSORS = Target(
     "safetensors",
     "asterism",
-    (FILE_NAME, concepts_file(Path(FILE_NAME)).name, MODEL_NAME, ALIGNMENT_NAME),
+    (FILE_NAME, concepts_file(Path(FILE_NAME)).name, *model_files()),
     write,
     open_model,
 )

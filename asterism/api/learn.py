@@ -1,0 +1,256 @@
+"""Commands that train: pretraining, its cost, fine-tuning, and the demo."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from asterism.api.parameters import (
+    Data,
+    Method,
+    NewRun,
+    Overrides,
+    OverwriteRun,
+    PathLike,
+    Resume,
+    changes_of,
+    instead,
+)
+from asterism.errors import UserError
+
+if TYPE_CHECKING:
+    from asterism.evals.result import Scores
+    from asterism.finetuning.run import FinetunedRun
+    from asterism.models import Weights
+    from asterism.train import processes
+    from asterism.train.plan import Plan
+    from asterism.train.profiling import Profile
+    from asterism.train.run import Run
+    from asterism.viz.page import Gallery
+
+Init = Annotated[
+    "PathLike | Run | Weights | None",
+    typer.Option(metavar="WEIGHTS", help="Start from these weights: a run, a file, a folder, a timm name."),
+]
+
+
+def plan(
+    method: Method = None,
+    data: Data = None,
+    *,
+    recipe: PathLike | None = None,
+    init: Init = None,
+    overrides: Overrides = (),
+    **settings: Any,
+) -> Plan:
+    """Estimate what `pretrain` with the same arguments needs on this machine: FLOPs, memory, time and disk."""
+    from asterism.train import start
+    from asterism.train.recipe import load_recipe
+
+    name, changes = _recipe_and_changes(method, data, recipe, overrides, settings)
+    return start.plan(load_recipe(name, changes), _init(init))
+
+
+@instead("--dry-run", plan, "Only show the time, memory and disk that the run needs.")
+def pretrain(
+    method: Method = None,
+    data: Data = None,
+    out: NewRun = None,
+    *,
+    recipe: PathLike | None = None,
+    resume: Resume = None,
+    overwrite: OverwriteRun = False,
+    init: Init = None,
+    overrides: Overrides = (),
+    **settings: Any,
+) -> Run:
+    """Train an encoder on images without labels.
+
+    --data is a folder of images (any nesting), a folder of tar shards, or a data set's name. Settings are changed with
+    section.key=value, by the names used in the YAML recipes.
+
+    In Python, method is a method's name; or recipe is a shipped recipe's name or a YAML file. out: by default
+    runs/<name>. Settings are changed by section (`optim={"lr": 3e-4}`), by dotted key (`**{"optim.lr": 3e-4}`) or as on
+    the command line (`overrides=["optim.lr=3e-4"]`). Returns the run.
+
+    Examples:
+
+        asterism pretrain dino --data photos/ --out runs/first
+        asterism pretrain recipe.yaml --out runs/x optim.lr=3e-4 trainer.batch_size=64
+        asterism pretrain dino --data photos/ trainer.minutes=30 --dry-run
+        asterism pretrain adapt --init dinov2_vits14_pretrain.pth --data photos/
+        asterism pretrain --resume runs/first
+    """
+    from asterism.ops.collectives import rank
+    from asterism.train import start  # imports Lightning Fabric, which nothing else here needs
+    from asterism.train.recipe import load_recipe, takes_small_form
+
+    if resume is not None:
+        if any(value is not None for value in (recipe, out, init)) or isinstance(method, str) or overwrite:
+            raise UserError(
+                "--resume continues a run as it is; leave out the method or recipe, --out, --init and --overwrite"
+            )
+        return start.resume(Path(resume), tuple(changes_of(_sections(method, data, settings), overrides)), _examples)
+    name, changes = _recipe_and_changes(method, data, recipe, overrides, settings)
+    folder = Path(out) if out is not None else Path("runs") / Path(name).stem
+    if takes_small_form(name, changes) and rank() == 0:
+        print(f"No GPU found: training the small CPU version of {name!r}; --dry-run shows time, memory and disk")
+    return start.pretrain(load_recipe(name, changes), folder, overwrite=overwrite, init=_init(init), examples=_examples)
+
+
+def profile(
+    method: Annotated[
+        str | Mapping[str, Any] | None,
+        typer.Argument(
+            metavar="[METHOD|RECIPE|FILE.yaml]", help="What to profile: see `asterism list methods`, `list recipes`."
+        ),
+    ] = None,
+    data: Data = None,
+    *,
+    recipe: PathLike | None = None,
+    steps: Annotated[int, typer.Option(min=1, max=10_000, help="Steps to time, after two that are not.")] = 10,
+    overrides: Overrides = (),
+    **settings: Any,
+) -> Profile:
+    """Show where the time of a training step goes: views, networks, loss, backward pass, optimiser, averages.
+
+    Nothing is written. Times are medians over a few steps in one process, which also makes the views.
+
+    Examples:
+
+        asterism profile dino --data photos/
+        asterism profile ibot --data scenes backbone.depth=6 trainer.batch_size=32 --steps 5
+    """
+    from asterism.train import start
+    from asterism.train.recipe import load_recipe
+
+    name, changes = _recipe_and_changes(method, data, recipe, overrides, settings)
+    return start.profile(load_recipe(name, changes), steps)
+
+
+def finetune(
+    source: Annotated[
+        PathLike | Run | Weights | None,
+        typer.Argument(metavar="[SOURCE]", help="What to start from: a run folder, a weights file or a timm name."),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option("--task", "-t", metavar="NAME", help="What to learn: see `asterism list tasks`.")
+    ] = None,
+    data: Annotated[
+        PathLike | Mapping[str, Any] | None,
+        typer.Option("--data", "-d", metavar="DATA", help="Labelled images: a folder, annotations, or a name."),
+    ] = None,
+    out: NewRun = None,
+    *,
+    recipe: Annotated[
+        PathLike | None,
+        typer.Option(metavar="NAME|FILE.yaml", help="Instead of --task: settings of a paper, see `list recipes`."),
+    ] = None,
+    resume: Resume = None,
+    overwrite: OverwriteRun = False,
+    overrides: Overrides = (),
+    **settings: Any,
+) -> FinetunedRun:
+    """Train a task on labelled images, starting from a pretrained network.
+
+    A tenth of the training images is held out, and chooses the best weights and when to stop (validation.share).
+    Settings are changed with section.key=value; head=NAME chooses the head.
+
+    In Python, settings are changed as in `pretrain`. out: by default runs/<task>. Returns the run.
+
+    Examples:
+
+        asterism finetune runs/first --task classify --data labelled/ --out runs/flowers
+        asterism finetune vit_small_patch16_224.dino --task classify --data cifar10 trainer.epochs=50
+        asterism finetune runs/first --task probe --data labelled/
+        asterism finetune --resume runs/flowers
+    """
+    from asterism.finetuning import start
+    from asterism.finetuning.recipe import load_finetune_recipe
+    from asterism.models import place_of
+
+    changes = changes_of(_sections(None, data, settings), overrides)
+    if resume is not None:
+        if any(value is not None for value in (source, task, recipe, out)) or overwrite:
+            raise UserError(
+                "--resume continues a run as it is; leave out the source, --task, --recipe, --out and --overwrite"
+            )
+        return start.resume(Path(resume), tuple(changes))
+    if source is None:
+        raise UserError("give what to start from: a run folder, a weights file or a timm name")
+    weights, named = place_of(source), None if recipe is None else str(recipe)
+    loaded = load_finetune_recipe(weights.place, task=task, recipe=named, options=weights.options, overrides=changes)
+    folder = Path(out) if out is not None else Path("runs") / (loaded.task.name if named is None else Path(named).stem)
+    return start.finetune(loaded, folder, overwrite=overwrite)
+
+
+# The demo's evaluations, on scenes that it was not trained on; segmentation uses 48 labelled scenes.
+_DEMO_SCORES: dict[str, tuple[str, list[str]]] = {
+    "knn": ("scenes:size=64,count=2000", ["knn.k=[20]"]),
+    "reconstruction": ("scenes:size=64,count=500", ["reconstruction.network=random-convolutions"]),
+    "dense-nn": ("scenes:size=64,count=192", ["dense-nn.shares=[0.25]", "dense-nn.draws=3"]),
+}
+
+
+def demo(
+    out: Annotated[PathLike, typer.Option("--out", "-o", metavar="DIR", help="The new run folder.")] = "demo",
+    *,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing demo.")] = False,
+) -> Scores:
+    """Pretrain on built-in scenes, evaluate, and write a report: minutes on a laptop, no download.
+
+    The report compares the trained encoder with raw pixels and with the same network untrained.
+    """
+    from asterism import api
+    from asterism.evals.result import Scores
+
+    run = api.pretrain(recipe="demo", out=out, overwrite=overwrite)
+    scores = Scores()
+    for protocol, (data, changes) in _DEMO_SCORES.items():
+        scores |= api.evaluate(run, data, protocol, baselines=True, overrides=changes)
+    scores.report = api.report(run).resolve()
+    return scores
+
+
+def _recipe_and_changes(
+    method: str | Mapping[str, Any] | None,
+    data: PathLike | Mapping[str, Any] | None,
+    recipe: PathLike | None,
+    overrides: Sequence[str],
+    settings: Mapping[str, Any],
+) -> tuple[str, list[str]]:
+    """The name of the recipe, and all changes to it."""
+    name = None if isinstance(method, Mapping) else method
+    if (name is None) == (recipe is None):
+        raise UserError("give one method or recipe, for example `asterism pretrain dino`; see `asterism list methods`")
+    return str(name or recipe), changes_of(_sections(method, data, settings), overrides)
+
+
+def _sections(
+    method: str | Mapping[str, Any] | None, data: PathLike | Mapping[str, Any] | None, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The settings, with those of the method and the data."""
+    given: dict[str, Any] = {"method": method} if isinstance(method, Mapping) else {}
+    if data is not None:
+        given["data"] = data if isinstance(data, Mapping) else {"path": data}
+    return {**settings, **given}
+
+
+def _init(init: PathLike | Run | Weights | None) -> processes.Init | None:
+    from asterism.models import place_of
+    from asterism.train.processes import Init
+
+    if init is None:
+        return None
+    weights = place_of(init)
+    return Init(weights.place, weights.options)
+
+
+def _examples(run: Run) -> Mapping[str, Gallery]:
+    """Pictures of a finished run for its trackers."""
+    from asterism.reports.examples import example_pictures  # imports the drawing libraries
+
+    return example_pictures(run)
