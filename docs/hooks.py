@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -106,14 +107,16 @@ def _overview(package: str) -> str:
 
 
 def public_names() -> list[str]:
-    """The qualified names of `asterism.__all__`, functions before classes."""
+    """The qualified names of `asterism.__all__` and of the commands of satellites, functions before classes."""
     tree = ast.parse((ROOT / "asterism/__init__.py").read_text(encoding="utf-8"))
     (names,) = (
         ast.literal_eval(node.value)
         for node in tree.body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
     )
-    shown = (name for name in names if name not in ("__version__", "ops"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    shown = [name for name in names if name not in ("__version__", "ops")]
+    shown += project["entry-points"]["asterism.commands"]
     return [f"asterism.{name}" for name in sorted(shown, key=lambda name: (name[0].isupper(), name))]
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 _LOADED = (
     "asterism.cli",
-    "asterism.api",
+    "asterism.models",
     "asterism.train.start",
     "asterism.finetuning.start",
     "asterism.finetuning.classification.probe",
