@@ -18,7 +18,7 @@ from asterism.errors import UserError
 from asterism.evals.linear import Linear
 from asterism.evals.result import read_results
 from asterism.nn.encoder import Encoder
-from asterism.train import start
+from asterism.train import engine
 from asterism.train.recipe import Recipe
 from asterism.train.run import Run
 from tests import distributed
@@ -132,11 +132,11 @@ def test_an_existing_run_is_not_replaced(run: Run, labelled: Path) -> None:
 def test_settings_in_three_forms_mean_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Recipe, Path]] = []
 
-    def remember(recipe: Recipe, out: Path, **_: object) -> Run:
+    def remember(kind: object, recipe: Recipe, out: Path, **_: object) -> Run:
         seen.append((recipe, out))
         return Run(out)
 
-    monkeypatch.setattr(start, "pretrain", remember)
+    monkeypatch.setattr(engine, "start", remember)
     api.pretrain("dino", "photos", optim={"lr": 1e-3})
     api.pretrain("dino", "photos", **{"optim.lr": 1e-3})
     api.pretrain("dino", "photos", overrides=["optim.lr=1e-3"])

@@ -18,12 +18,11 @@ from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.weights.load import load_encoder
 from asterism.ops import concept_edits
 from asterism.tools.reconstruct import Edit, Move, edited
-from asterism.train.start import pretrain
 from asterism.types import Features
 from tests.concept_samples import TOKENS, concept_encoder, write_photos
 from tests.evals.samples import small_encoder
 from tests.golden.vectors import read
-from tests.train.tiny import tiny_recipe
+from tests.train.tiny import pretrain, tiny_recipe
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from asterism.evals.result import Scores
     from asterism.finetuning.run import FinetunedRun
     from asterism.models import Weights
-    from asterism.train import processes
+    from asterism.train import kind
     from asterism.train.plan import Plan
     from asterism.train.profiling import Profile
     from asterism.train.run import Run
@@ -47,11 +47,11 @@ def plan(
     **settings: Any,
 ) -> Plan:
     """Estimate what `pretrain` with the same arguments needs on this machine: FLOPs, memory, time and disk."""
-    from asterism.train import start
+    from asterism.train import plan
     from asterism.train.recipe import load_recipe
 
     name, changes = _recipe_and_changes(method, data, recipe, overrides, settings)
-    return start.plan(load_recipe(name, changes), _init(init))
+    return plan.plan(load_recipe(name, changes), _init(init))
 
 
 @instead("--dry-run", plan, "Only show the time, memory and disk that the run needs.")
@@ -85,7 +85,8 @@ def pretrain(
         asterism pretrain --resume runs/first
     """
     from asterism.ops.collectives import rank
-    from asterism.train import start  # imports Lightning Fabric, which nothing else here needs
+    from asterism.train import engine  # imports Lightning Fabric, which nothing else here needs
+    from asterism.train.pretraining import PRETRAINING
     from asterism.train.recipe import load_recipe, takes_small_form
 
     if resume is not None:
@@ -93,12 +94,14 @@ def pretrain(
             raise UserError(
                 "--resume continues a run as it is; leave out the method or recipe, --out, --init and --overwrite"
             )
-        return start.resume(Path(resume), tuple(changes_of(_sections(method, data, settings), overrides)), _examples)
+        changes = changes_of(_sections(method, data, settings), overrides)
+        return engine.resume(PRETRAINING, Path(resume), changes, _examples)
     name, changes = _recipe_and_changes(method, data, recipe, overrides, settings)
     folder = Path(out) if out is not None else Path("runs") / Path(name).stem
     if takes_small_form(name, changes) and rank() == 0:
         print(f"No GPU found: training the small CPU version of {name!r}; --dry-run shows time, memory and disk")
-    return start.pretrain(load_recipe(name, changes), folder, overwrite=overwrite, init=_init(init), examples=_examples)
+    loaded, weights = load_recipe(name, changes), _init(init)
+    return engine.start(PRETRAINING, loaded, folder, init=weights, overwrite=overwrite, examples=_examples)
 
 
 def profile(
@@ -124,11 +127,11 @@ def profile(
         asterism profile dino --data photos/
         asterism profile ibot --data scenes backbone.depth=6 trainer.batch_size=32 --steps 5
     """
-    from asterism.train import start
+    from asterism.train import profiling
     from asterism.train.recipe import load_recipe
 
     name, changes = _recipe_and_changes(method, data, recipe, overrides, settings)
-    return start.profile(load_recipe(name, changes), steps)
+    return profiling.profile(load_recipe(name, changes), steps)
 
 
 def finetune(
@@ -168,9 +171,10 @@ def finetune(
         asterism finetune runs/first --task probe --data labelled/
         asterism finetune --resume runs/flowers
     """
-    from asterism.finetuning import start
+    from asterism.finetuning.opening import FINETUNING
     from asterism.finetuning.recipe import load_finetune_recipe
     from asterism.models import place_of
+    from asterism.train import engine
 
     changes = changes_of(_sections(None, data, settings), overrides)
     if resume is not None:
@@ -178,13 +182,13 @@ def finetune(
             raise UserError(
                 "--resume continues a run as it is; leave out the source, --task, --recipe, --out and --overwrite"
             )
-        return start.resume(Path(resume), tuple(changes))
+        return engine.resume(FINETUNING, Path(resume), changes)
     if source is None:
         raise UserError("give what to start from: a run folder, a weights file or a timm name")
     weights, named = place_of(source), None if recipe is None else str(recipe)
     loaded = load_finetune_recipe(weights.place, task=task, recipe=named, options=weights.options, overrides=changes)
     folder = Path(out) if out is not None else Path("runs") / (loaded.task.name if named is None else Path(named).stem)
-    return start.finetune(loaded, folder, overwrite=overwrite)
+    return engine.start(FINETUNING, loaded, folder, overwrite=overwrite)
 
 
 # The demo's evaluations, on scenes that it was not trained on; segmentation uses 48 labelled scenes.
@@ -239,9 +243,9 @@ def _sections(
     return {**settings, **given}
 
 
-def _init(init: PathLike | Run | Weights | None) -> processes.Init | None:
+def _init(init: PathLike | Run | Weights | None) -> kind.Init | None:
     from asterism.models import place_of
-    from asterism.train.processes import Init
+    from asterism.train.kind import Init
 
     if init is None:
         return None

@@ -100,7 +100,7 @@ def evaluate(
 
 def _evaluate_task(run: Path, data: str | None, split: str | None, out: PathLike | None, device: str) -> Result:
     """The task's own metric of a fine-tuned run."""
-    from asterism.finetuning.evaluating import evaluate_task
+    from asterism.finetuning.measuring import evaluate_task
     from asterism.finetuning.run import open_finetuned
     from asterism.models import device_named
 

@@ -97,10 +97,6 @@ class FineTuning(Job[TaskBatch]):
         save_model(self.model.copy, self.run.path, step)
 
     def repair(self, state: State, report: Callable[[str], None]) -> None:
-        """Make the model's files those of a run that has just saved this state; all processes call it.
-
-        A process that was killed after writing the checkpoint leaves the model of the one before, or none.
-        """
         path, best = self.run.model, int(self.model.best_step)
         written = collectives.on_first_process(lambda: saved_step(self.run.path))
         if self.measurement is None:

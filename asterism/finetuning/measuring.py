@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +11,15 @@ import torch
 
 from asterism.data import Loaded, Loader, Sample, Source, Subset
 from asterism.data.order import each_once
+from asterism.data.sources.source import same_images
 from asterism.errors import UserError
+from asterism.evals.result import Result, data_used
+from asterism.finetuning.model import load_model
+from asterism.finetuning.run import FinetunedRun
 from asterism.finetuning.task import Metric, Task
 from asterism.images.bad_image import BadImage
 from asterism.ops import collectives
+from asterism.types import Model
 
 _AT_ONCE = 32  # images that are predicted together, of usual size
 _MOST_PIXELS = 24_000_000  # after which no more are added. Two such batches may be in memory: 144 MB, or a few images
@@ -59,6 +65,35 @@ def predictions(task: Task, source: Source, *, workers: int = 0) -> Iterator[Pre
     for samples, bad in _batches(singles):
         made = task.predict([sample.image for sample in samples]) if samples else []
         yield PredictedBatch([Predicted(s, p, task.truth(s)) for s, p in zip(samples, made, strict=True)], bad)
+
+
+def evaluate_task(run: FinetunedRun, data: str, split: str | None, device: torch.device) -> Result:
+    """The metric on the test part of the data; `train` of the result names the data of the run."""
+    start = time.monotonic()
+    recipe = run.finetune_recipe
+    model = load_model(run.path).to(device).eval()
+    task = model.task
+    source = task.labelled_like_training(type(task).open_test(recipe.task, data, split))
+    values = dict(measured(task, source, task.metric()))
+    trained_on = type(task).open(recipe.task, recipe.data.path, recipe.data.split)
+    constants = {
+        "task": recipe.task.model_dump(mode="json"),
+        "image_size": task.image_size,
+        "weights": "best on held-out training images" if recipe.validation is not None else "last",
+    }
+    notes = []
+    if same_images(source, trained_on):
+        notes.append("these are the images that the run was trained on, so the values say little about new ones")
+    return Result(
+        protocol=recipe.task.name,
+        values=values,
+        constants=constants,
+        model=Model(str(run.path), model.step),
+        train=data_used(trained_on),
+        test=data_used(source),
+        seconds=round(time.monotonic() - start, 3),
+        notes=tuple(notes),
+    )
 
 
 def _as_list(samples: Iterator[Sample], keys: Sequence[int]) -> list[Sample]:

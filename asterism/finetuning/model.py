@@ -15,7 +15,6 @@ from torch import Tensor
 
 from asterism.config import Config
 from asterism.errors import UserError, reason_of
-from asterism.finetuning.network import architecture_of
 from asterism.finetuning.recipe import NetworkConfig
 from asterism.finetuning.run import MODEL_NAME
 from asterism.finetuning.task import Start, Task, TaskConfig, task_class
@@ -138,7 +137,7 @@ def load_model(path: Path) -> FinetunedModel:
     tensors, metadata = read_safetensors(file)
     described = ModelFile.parse(checked(ModelFile, description_in(metadata, file), file))
     config: TaskConfig = task_class(str(described.task.get("name"))).Config.parse(described.task, section="task")
-    check_fits(lambda: bare_network(architecture_of(described.network)), tensors, file)
+    check_fits(lambda: bare_network(described.network.built()), tensors, file)
     check_fits(lambda: build_task(config, described.network, described.classes), tensors, file)
     task = build_task(config, described.network, described.classes)
     _check_tensors(tensors, task.state_dict(), file)
@@ -160,6 +159,6 @@ def _check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]
 
 def build_task(config: TaskConfig, network: NetworkConfig, classes: tuple[str, ...]) -> Task:
     """A task with weights that have yet to be loaded."""
-    backbone = rebuild_backbone(architecture_of(network))
+    backbone = rebuild_backbone(network.built())
     start = Start(backbone, network.mean, network.std, network.image_size, classes)
     return task_class(config.name)(config, start)

@@ -13,6 +13,7 @@ from asterism.config import Config, chosen_by_name, read_yaml, with_overrides
 from asterism.errors import UserError, unknown
 from asterism.finetuning.registry import task_names
 from asterism.finetuning.task import TaskConfig, task_class
+from asterism.nn.backbone import Architecture
 from asterism.nn.weights.metadata import ArchitectureDescription, Mean, Std
 from asterism.ranges import (
     Count,
@@ -29,7 +30,7 @@ from asterism.ranges import (
 )
 from asterism.train.checkpoint import CheckpointConfig
 from asterism.train.monitor import LoggingConfig
-from asterism.train.recipe import TrainerConfig
+from asterism.train.recipe import RunRecipe, TrainerConfig
 
 # Settings that exclude each other, by section: one that a user gives replaces those of the recipe.
 _ALTERNATIVES = {"trainer": ("epochs", "steps", "minutes"), "data": ("label_share", "label_list")}
@@ -42,6 +43,9 @@ class NetworkConfig(Config):
     mean: Mean
     std: Std
     image_size: Pixels
+
+    def built(self) -> Architecture:
+        return Architecture(**self.architecture.model_dump(mode="json", exclude_none=True))
 
 
 class SourceConfig(Config):
@@ -113,7 +117,7 @@ class ValidationConfig(Config):
     patience: Count | None = 15  # measurements without a better one after which training ends; None: never
 
 
-class FinetuneRecipe(Config):
+class FinetuneRecipe(RunRecipe):
     """One run of fine-tuning."""
 
     task: SerializeAsAny[TaskConfig]
@@ -137,6 +141,9 @@ class FinetuneRecipe(Config):
         if self.validation is None and reason is not None:
             raise ValueError(f"validation = null, but {reason}; give validation.share")
         return self
+
+    def unresolved(self) -> list[str]:
+        return [*super().unresolved(), *(["source.network"] if self.source.network is None else [])]
 
 
 def load_finetune_recipe(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from asterism.config import read_yaml
 from asterism.errors import UserError
 from asterism.finetuning.recipe import FinetuneRecipe
 from asterism.train.run import Run, is_finetuned, open_run
@@ -33,14 +32,7 @@ class FinetunedRun(Run):
     @property
     def finetune_recipe(self) -> FinetuneRecipe:
         """The resolved recipe."""
-        path = self.path / "config.yaml"
-        try:
-            recipe = FinetuneRecipe.parse(read_yaml(path))
-        except UserError as error:
-            raise UserError(f"{path} does not fit this version of Asterism: {error}") from None
-        if recipe.trainer.steps is None or recipe.trainer.batch_size == "auto" or recipe.source.network is None:
-            raise UserError(f"{path} lacks trainer.steps, trainer.batch_size or source.network; restore them")
-        return recipe
+        return self.read(FinetuneRecipe)
 
 
 def open_finetuned(path: Path | str) -> FinetunedRun:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from asterism.evals.result import Result
-from asterism.train.verdict import verdict as training_verdict
+from asterism.train.online_quality import verdict as training_verdict
 
 _NEIGHBOURS = "top1_k20"
 _CLEAR = 1.0  # points of accuracy; a smaller difference is not a lead

@@ -1,14 +1,17 @@
-"""A method from a recipe, with fresh weights or those of a checkpoint."""
+"""A method from a recipe, with fresh weights or those of a checkpoint, and its encoder as a file."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 
-from asterism.errors import UserError
+from asterism.errors import UserError, reason_of
 from asterism.methods import method_class
 from asterism.methods.base import Method, UnopenedConfig
+from asterism.nn.weights.load import load_encoder
 from asterism.train import checkpoint
 from asterism.train.recipe import Recipe
 from asterism.train.run import Run
@@ -35,3 +38,25 @@ def load_method(run: Run) -> Method:
     checkpoint.check_fit(state.method, method.state_dict())
     method.load_state_dict(state.method)
     return method.eval()
+
+
+def export(recipe: Recipe, state: checkpoint.State, path: Path) -> None:
+    """Write `encoder.safetensors` from the full state, which works for sharded parameters too."""
+    method = build_method(recipe)
+    method.load_state_dict(state.method)
+    try:
+        method.encoder().save(path, step=state.step)
+    except (OSError, SafetensorError) as error:
+        raise UserError(
+            f"cannot write {path}: {reason_of(error)}; the checkpoint of step {state.step} is complete"
+        ) from None
+
+
+def exported_step(run: Run) -> int | None:
+    """The step of the run's encoder; None if there is none, or none that can be read."""
+    if not run.weights.is_file():
+        return None
+    try:
+        return load_encoder(run.path).step
+    except UserError:
+        return None

@@ -3,7 +3,7 @@
 Pretraining (`asterism.train.pretraining`) and fine-tuning (`asterism.finetuning.job`) are jobs. The loop gives each of
 them steps and micro-batches, agreement between processes, clipping, checkpoints, monitoring and exact resume. All state
 that a job needs to resume is in its learner's parameters and buffers, and every random draw is a function of (seed,
-step, image). Besides, the loop saves only what its log has not written yet.
+step, image). Besides that, the loop saves only what its log has not written yet.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -29,6 +29,9 @@ from asterism.types import Progress
 from asterism.viz.page import Gallery
 
 T = TypeVar("T")
+Examples = Callable[[Run], Mapping[str, Gallery]]  # draws pictures of a finished run
+
+LONG_HOURS = 2.0  # a longer run prints its duration and how to shorten it
 
 
 @runtime_checkable
@@ -58,6 +61,7 @@ class Job(ABC, Generic[B]):
     images: int  # of the training data
     workers: int  # data workers of each process
     measurement: Measurement | None = None  # of this process; those of other processes may be None
+    examples: Examples | None = None  # for the run's trackers
 
     @property
     def steps(self) -> int:
@@ -111,9 +115,11 @@ class Job(ABC, Generic[B]):
         """Whether training ends after this step, before its last one. All processes must agree."""
         return False
 
-    def examples(self) -> Mapping[str, Gallery]:
-        """Pictures of the finished run for its trackers."""
-        return {}
+    def repair(self, state: State, report: Callable[[str], None]) -> None:
+        """Make the exported files those of a run that has just saved this state; all processes call it.
+
+        A process that was killed after writing the checkpoint leaves the files of the one before, or none.
+        """
 
 
 def timed(items: Iterator[T]) -> Iterator[tuple[T, float]]:

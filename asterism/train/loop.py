@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic
 
 import torch
@@ -24,11 +25,9 @@ from asterism.train import checkpoint
 from asterism.train.compiling import compile_parts
 from asterism.train.cores import training_threads
 from asterism.train.garbage import search_new_objects_only
-from asterism.train.job import Job, Measurement
+from asterism.train.job import LONG_HOURS, Job, Measurement
 from asterism.train.monitor import Monitor
 from asterism.train.optim import clip_gradients
-from asterism.train.pace import Pace
-from asterism.train.plan import LONG_HOURS
 from asterism.train.run import Run
 from asterism.train.stopping import StopRequest
 from asterism.train.units import duration
@@ -114,7 +113,8 @@ class Training(Generic[B]):
                         f"asterism {job.verb} --resume {job.run.path}",
                         signal_number,
                     )
-            monitor.examples(job.steps, job.examples)
+            if job.examples is not None:
+                monitor.examples(job.steps, partial(job.examples, job.run))
         if first and (summary := job.verdict(job.run.metrics())) is not None:
             monitor.print(summary)
         return job.run
@@ -257,6 +257,23 @@ class _Objective(nn.Module, Generic[B]):
         with contextlib.nullcontext() if self._half is None else torch.autocast(self._kind, self._half):
             self.losses = self.learner.loss(batch, progress)
         return self.losses.total
+
+
+class Pace:
+    """The expected duration of a run, from its first steps."""
+
+    def __init__(self, start: int, steps: int) -> None:
+        self._start, self._steps = start, steps
+        self._since: float | None = None
+
+    def hours(self, step: int) -> float | None:
+        """Expected hours of the whole run, after the fourth step; None after all others. The first is not timed."""
+        done = step - self._start
+        if done == 1:
+            self._since = time.monotonic()
+        if done != 4 or self._since is None:
+            return None
+        return (time.monotonic() - self._since) / 3 * (self._steps - self._start) / 3600
 
 
 class _SaveSchedule:

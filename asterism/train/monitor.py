@@ -18,7 +18,7 @@ from asterism.ops.effective_rank import SpreadWindow
 from asterism.ranges import Count
 from asterism.train.collapse import CollapseWatch
 from asterism.train.metrics import MetricsLog
-from asterism.train.online_knn import OnlineKnnConfig
+from asterism.train.online_quality import OnlineKnnConfig
 from asterism.train.progress import ProgressDisplay
 from asterism.train.trackers.base import Ending
 from asterism.train.trackers.chosen import Trackers, TrackersConfig

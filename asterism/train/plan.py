@@ -8,13 +8,16 @@ import torch
 from rich.console import Group
 from rich.table import Table
 
-from asterism.train.cost import StepCost
-from asterism.train.memory_estimate import Memory
+from asterism.train.cores import process_count, starts_processes, training_threads
+from asterism.train.cost import StepCost, step_cost
+from asterism.train.job import LONG_HOURS
+from asterism.train.kind import Init
+from asterism.train.launch import launch
+from asterism.train.memory_estimate import Memory, estimate_memory
+from asterism.train.pretraining import OpenedPretraining
 from asterism.train.recipe import Recipe
-from asterism.train.resolve import describe
+from asterism.train.resolve import advice, describe, limited_to, with_network_of
 from asterism.train.units import duration, size
-
-LONG_HOURS = 2.0  # a longer run prints its duration and how to shorten it
 
 
 @dataclass(frozen=True)
@@ -70,10 +73,24 @@ class Plan:
         return table
 
 
-def advice(recipe: Recipe, device: torch.device) -> str:
-    """How to shorten a long run."""
-    smaller = "smaller views (backbone.image_size), larger patches (backbone.patch_size)"
-    length = f"fewer steps (trainer.steps, now {recipe.trainer.steps:,}), or a time limit (trainer.minutes=30)"
-    if device.type == "cpu":
-        return f"To shorten it: {length}; {smaller}; a small network (backbone.dim=192 backbone.depth=4); or a GPU"
-    return f"To shorten it: {length}; {smaller}; more devices (trainer.devices)"
+def plan(recipe: Recipe, init: Init | None = None) -> Plan:
+    """Estimate the cost of a run on this machine without starting it."""
+    opened = OpenedPretraining(with_network_of(recipe, init))
+    recipe, method, trained = opened.recipe, opened.method, opened.parameters
+    if starts_processes(recipe.trainer):
+        device, processes = torch.device("cpu"), process_count(recipe.trainer, trained)
+    else:
+        fabric = launch(recipe.trainer)
+        device, processes = fabric.device, fabric.world_size
+    recipe = opened.resolved(device, processes)
+    trainer = recipe.trainer
+    assert isinstance(trainer.batch_size, int)
+    assert isinstance(recipe.data.workers, int)
+    stay = processes > 1 or trainer.accumulate > 1
+    with training_threads(device, trained, processes, recipe.data.workers):
+        own = trainer.batch_size // processes
+        cost = step_cost(method.to(device), recipe.optim, own, trainer.accumulate, gradients_stay=stay)
+    if trainer.minutes is not None:
+        recipe = recipe.model_copy(update={"trainer": limited_to(trainer, cost.seconds)})
+    memory = estimate_memory(recipe, trainer.batch_size // processes // trainer.accumulate, gradients_stay=stay)
+    return Plan(recipe, len(opened.source), trained, cost, device, processes, memory)

@@ -1,4 +1,4 @@
-"""Pretraining as a job of the training loop: a method, views of unlabelled images, and an encoder as the result."""
+"""Pretraining as a kind of run: a method, views of unlabelled images, and an encoder as the result."""
 
 from __future__ import annotations
 
@@ -9,47 +9,88 @@ import torch
 from lightning_fabric import Fabric
 from rich.console import RenderableType
 
-from asterism.data import BadImageLog, Source, Views, to_batch, view_loader
-from asterism.methods.base import Method
+from asterism.data import BadImageLog, Source, Views, open_source, to_batch, view_loader
+from asterism.data.sources.segmented_layouts import open_segmented
 from asterism.nn.learner import trained_parameters
+from asterism.nn.pixel_baseline import pixel_encoder
+from asterism.nn.weights.load import load_weights_into
+from asterism.ops import collectives
+from asterism.train.building import build_method, export, exported_step
 from asterism.train.checkpoint import Facts, State
-from asterism.train.exporting import export
 from asterism.train.job import Job, all_cores, timed
+from asterism.train.kind import Init, Kind, Opened
+from asterism.train.online_quality import Quality, open_quality, verdict
 from asterism.train.optim import build_optimizer, set_schedules
-from asterism.train.plan import advice
-from asterism.train.probe import Probe, open_probe
 from asterism.train.recipe import Recipe
-from asterism.train.resolve import describe
-from asterism.train.run import Run
-from asterism.train.verdict import verdict
+from asterism.train.resolve import advice, describe, resolve, with_network_of
+from asterism.train.run import Run, open_pretrained
 from asterism.types import Batch, Progress
-from asterism.viz.page import Gallery
 
-Examples = Callable[[Run], Mapping[str, Gallery]]
+
+class OpenedPretraining(Opened[Recipe, Run]):
+    """The method and its images; with masks only if a view needs them, because reading masks takes time."""
+
+    def __init__(self, recipe: Recipe, init: Init | None = None, run: Run | None = None) -> None:
+        self.recipe, self._init = with_network_of(recipe, init), init
+        self.build()
+        data = self.recipe.data
+        self.has_masks = any(view.segments for view in self.method.views)
+        self.source = (open_segmented if self.has_masks else open_source)(data.path, data.split)
+
+    def build(self) -> None:
+        self.method, self._loaded = build_method(self.recipe), None
+        if self._init is not None:
+            self._loaded = load_weights_into(self.method.backbone, self._init.source, **self._init.options)
+            self.method.backbone_was_loaded()
+
+    @property
+    def parameters(self) -> int:
+        return trained_parameters(self.method)
+
+    def resolved(self, device: torch.device, processes: int) -> Recipe:
+        return resolve(self.recipe, len(self.source), device, processes, self.method.backbone.architecture.init)
+
+    def job(self, recipe: Recipe, run: Run, fabric: Fabric) -> Pretraining:
+        return Pretraining(recipe, self, run, fabric.device)
+
+    def started_from(self) -> list[str]:
+        if self._init is None or self._loaded is None:
+            return []
+        lines = [f"Started from {self._init.source}: {self._loaded}"]
+        if self._loaded.pixels not in (None, (self.method.mean, self.method.std)):
+            pixels = self._loaded.pixels
+            lines.append(f"Its pixels had mean and std {pixels}; set data.mean and data.std to these, if unsure")
+        return lines
+
+    @property
+    def images_with_labels(self) -> Source:
+        """The images with the labels that their folders give them."""
+        data = self.recipe.data
+        return open_source(data.path, data.split) if self.has_masks else self.source
 
 
 class Pretraining(Job[Batch]):
-    """A recipe, its method and its images. examples: draws pictures of the finished run for its trackers."""
+    """A resolved recipe, its method and its images."""
 
     verb = "pretrain"
 
-    def __init__(
-        self, recipe: Recipe, source: Source, method: Method, run: Run, examples: Examples | None = None
-    ) -> None:
+    def __init__(self, recipe: Recipe, opened: OpenedPretraining, run: Run, device: torch.device) -> None:
         assert isinstance(recipe.data.workers, int)
-        self.recipe, self.source, self.run = recipe, source, run
-        self.learner = self.method = method
+        self.recipe, self.source, self.run = recipe, opened.source, run
+        self.learner = self.method = opened.method
         self.trainer, self.checkpoint, self.logging = recipe.trainer, recipe.checkpoint, recipe.monitor
         self.clipping = recipe.optim
-        self.images, self.workers = len(source), recipe.data.workers
-        self._examples = examples
+        self.images, self.workers = len(opened.source), recipe.data.workers
+        collectives.on_first_process(lambda: self._open_quality(opened, device))
 
-    def open_probe(self, device: torch.device) -> None:
-        """Prepare what the first process measures while it trains; only that process calls this."""
-        view = self.method.views[0]
-        knn, data = self.recipe.monitor.knn, self.recipe.data
-        probe = open_probe(knn, data, self.source, view, self.steps, self.steps_per_epoch)
-        self.measurement = None if probe is None else _Probing(probe, self.method, device)
+    def _open_quality(self, opened: OpenedPretraining, device: torch.device) -> None:
+        """Prepare what the first process measures while it trains."""
+        config = self.recipe.monitor.knn
+        if config is not None:
+            quality = open_quality(config, opened.images_with_labels, self.method.views[0])
+            every = config.every_epochs
+            interval = self.steps // 10 if every is None else round(every * self.steps_per_epoch)
+            self.measurement = _Measuring(self, quality, max(1, interval), device)
 
     def optimizer(self) -> torch.optim.Optimizer:
         return build_optimizer(self.method, self.recipe.optim)
@@ -89,6 +130,16 @@ class Pretraining(Job[Batch]):
     def saved(self, state: State) -> None:
         export(self.recipe, state, self.run.weights)
 
+    def repair(self, state: State, report: Callable[[str], None]) -> None:
+        def exported() -> bool:
+            stale = exported_step(self.run) != state.step
+            if stale:
+                self.saved(state)
+            return stale
+
+        if collectives.on_first_process(exported):
+            report(f"Exported encoder.safetensors again, from the checkpoint of step {state.step}")
+
     def describe(self, fabric: Fabric) -> RenderableType:
         return describe(self.recipe, self.images, trained_parameters(self.method), fabric.device, fabric.world_size)
 
@@ -98,22 +149,28 @@ class Pretraining(Job[Batch]):
     def verdict(self, records: Sequence[Mapping[str, Any]]) -> str | None:
         return verdict(records)
 
-    def examples(self) -> Mapping[str, Gallery]:
-        return {} if self._examples is None else self._examples(self.run)
 
+class _Measuring:
+    """Measures the quality of the method's encoder on the first process, while the others wait."""
 
-class _Probing:
-    """A probe of the method's encoder. It runs on the first process while the others wait."""
-
-    def __init__(self, probe: Probe, method: Method, device: torch.device) -> None:
-        self._probe, self._method, self._device = probe, method, device
+    def __init__(self, job: Pretraining, quality: Quality, interval: int, device: torch.device) -> None:
+        self._job, self._quality, self._interval, self._device = job, quality, interval, device
 
     def is_due(self, step: int) -> bool:
-        return self._probe.is_due(step)
+        return step % self._interval == 0 or step == self._job.steps
 
     def measure(self, step: int) -> dict[str, float]:
+        """In percent; before training also that of raw pixels of the same images."""
+        name = self._quality.name
         with all_cores(self._device):
-            encoder = self._method.encoder().eval()
-            record = self._probe.first_record(encoder) if step == 0 else self._probe.record(encoder)
-        self._method.train()
+            encoder = self._job.method.encoder().eval()
+            # The encoder comes first, because the images are read once, at the size of the first.
+            record = {name: self._quality.accuracy(encoder)}
+            if step == 0:
+                pixels = pixel_encoder().to(next(encoder.parameters()).device)
+                record[f"{name}_pixels"] = self._quality.accuracy(pixels)
+        self._job.method.train()
         return record
+
+
+PRETRAINING = Kind("pretrain", Recipe, Run, open_pretrained, OpenedPretraining)

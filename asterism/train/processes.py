@@ -14,7 +14,6 @@ that can no longer send its own ends too: the first one is gone.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import select
@@ -24,9 +23,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
@@ -35,32 +33,12 @@ from asterism.errors import Interrupted, UserError, explain_system_error
 from asterism.ops import collectives
 from asterism.ops.shared_memory import Ends, open_ends
 from asterism.train import checkpoint
+from asterism.train.kind import Request
 
 _PATIENCE = 20.0  # seconds that the other processes get to exit before they are killed
 _BEAT = 1.0  # seconds between heartbeats
 _SILENCE = 30.0  # seconds without a heartbeat after which a process is ended
 _USER_ERROR = 2  # exit code
-
-
-@dataclass(frozen=True)
-class Init:
-    """Weights that a run starts from."""
-
-    source: str
-    options: Mapping[str, Any] = field(default_factory=dict)  # what their file does not say: see WeightsOptions
-
-
-@dataclass(frozen=True)
-class Request:
-    """The run that all processes start, or resume. It is sent to the other processes as JSON."""
-
-    verb: str  # the command: pretrain, finetune
-    module: str  # its function `run_request(request, place)` does the work, in every process
-    recipe: Mapping[str, Any]
-    out: str
-    init: Init | None = None
-    overwrite: bool = False
-    resume: bool = False
 
 
 @dataclass
@@ -120,7 +98,7 @@ class _Other:
 
 
 @contextlib.contextmanager
-def started_processes(request: Request, size: int) -> Iterator[Place]:
+def started_processes(request: Request[Any, Any], size: int) -> Iterator[Place]:
     """Start the other `size - 1` processes, give the place of this one, and end the others on exit."""
     others: list[_Other] = []
     watch = _Watch(others)
@@ -164,17 +142,17 @@ def explained_loss_of_processes() -> Iterator[None]:
         ) from error
 
 
-def _resumable(request: Request) -> str:
+def _resumable(request: Request[Any, Any]) -> str:
     if request.resume or _has_checkpoint(request):
-        return f"The last checkpoint is good; resume with: asterism {request.verb} --resume {request.out}"
+        return f"The last checkpoint is good; resume with: asterism {request.kind.name} --resume {request.out}"
     return "No checkpoint had been saved"
 
 
-def _has_checkpoint(request: Request) -> bool:
-    return bool(checkpoint.steps(Path(request.out) / "checkpoints"))
+def _has_checkpoint(request: Request[Any, Any]) -> bool:
+    return bool(checkpoint.steps(request.out / "checkpoints"))
 
 
-def _start(request: Request, place: Place) -> _Other:
+def _start(request: Request[Any, Any], place: Place) -> _Other:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
     receiver, sender = os.pipe()
     process = subprocess.Popen(
@@ -188,7 +166,7 @@ def _start(request: Request, place: Place) -> _Other:
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):  # it died at once, which is noticed where its first heartbeat is awaited
         process.stdin.write(
-            json.dumps({"request": asdict(request), "place": asdict(place), "heartbeats": sender}).encode()
+            json.dumps({"request": request.as_json(), "place": asdict(place), "heartbeats": sender}).encode()
         )
         process.stdin.close()
     return _Other(place.rank, process, receiver)
@@ -277,7 +255,7 @@ def _end(others: Sequence[_Other], patience: float) -> None:
 class _Heart:
     """A thread of another process that sends heartbeats, and ends the process when the first one is gone."""
 
-    def __init__(self, pipe: int, request: Request) -> None:
+    def __init__(self, pipe: int, request: Request[Any, Any]) -> None:
         self._pipe, self._request = pipe, request
         self._parent = os.getppid()
         self._last_words = threading.Lock()
@@ -304,15 +282,16 @@ class _Heart:
 
 def _main() -> None:
     """One of the other processes. It prints no errors, because the first process does, unless that one is gone."""
+    from asterism.train.engine import carry_out  # which starts processes itself
+
     values = json.load(sys.stdin)
-    request, place = Request(**values["request"]), Place(**values["place"] | {"ends": Ends(**values["place"]["ends"])})
-    if isinstance(request.init, dict):
-        request = replace(request, init=Init(**request.init))
+    request = Request.from_json(values["request"])
+    place = Place(**values["place"] | {"ends": Ends(**values["place"]["ends"])})
     heart = _Heart(values["heartbeats"], request)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one decides for all
     try:
         with contextlib.suppress(UserError, Interrupted, KeyboardInterrupt):
-            importlib.import_module(request.module).run_request(request, place)
+            carry_out(request, place)
         collectives.leave_processes()
     except OSError as error:
         print(f"Error: {explain_system_error(error)}", file=sys.stderr, flush=True)

@@ -8,17 +8,17 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from rich.table import Table
 from torch import nn
 
 from asterism.data import Views, to_batch, view_loader
-from asterism.methods.base import Method
 from asterism.ops.kept_memory import kept_memory
 from asterism.train.garbage import search_new_objects_only
+from asterism.train.launch import launch
 from asterism.train.optim import build_optimizer, clip_gradients, set_schedules
+from asterism.train.pretraining import OpenedPretraining
 from asterism.train.recipe import Recipe
 from asterism.types import Progress
 
@@ -43,11 +43,14 @@ class Profile:
         return table
 
 
-def profile_steps(recipe: Recipe, method: Method, source: Any, device: torch.device, steps: int) -> Profile:
+def profile(recipe: Recipe, steps: int) -> Profile:
     """Make `steps` steps in this process and time their parts. Views are made here too, not by workers.
 
     With `data.keep_mb` the images have been read before, as in every epoch but the first.
     """
+    device = launch(recipe.trainer.model_copy(update={"devices": 1, "nodes": 1})).device
+    opened = OpenedPretraining(recipe)
+    recipe, method, source = opened.resolved(device, 1), opened.method, opened.source
     assert isinstance(recipe.trainer.batch_size, int)
     size = recipe.trainer.batch_size // recipe.trainer.accumulate
     data = recipe.data.model_copy(update={"workers": 0})

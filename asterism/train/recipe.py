@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from pydantic import SerializeAsAny, field_validator, model_validator
@@ -19,7 +19,7 @@ from asterism.methods.base import MethodConfig, MethodFile
 from asterism.nn.backbone import FROM_WEIGHTS, NAME_OF_INIT, BackboneConfig
 from asterism.ranges import Count, Few, Positive, Seed
 from asterism.train.checkpoint import CheckpointConfig
-from asterism.train.monitor import MonitorConfig
+from asterism.train.monitor import LoggingConfig, MonitorConfig
 from asterism.train.optim import OptimConfig
 
 _LENGTHS = ("epochs", "steps", "minutes")  # a run has one of them
@@ -63,7 +63,22 @@ class TrainerConfig(Config):
         return self
 
 
-class Recipe(Config):
+class RunRecipe(Config):
+    """What the recipes of all kinds of runs have. Each declares it itself, at its place in the written recipe."""
+
+    if TYPE_CHECKING:
+        data: Any  # with `path`
+        trainer: TrainerConfig
+        checkpoint: CheckpointConfig
+        monitor: LoggingConfig
+
+    def unresolved(self) -> list[str]:
+        """The settings without which it is not the recipe of a run."""
+        length = {"trainer.steps": self.trainer.steps, "trainer.batch_size": self.trainer.batch_size}
+        return [name for name, value in length.items() if value in (None, "auto")]
+
+
+class Recipe(RunRecipe):
     """One pretraining run."""
 
     method: SerializeAsAny[MethodConfig]

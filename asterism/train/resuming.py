@@ -9,7 +9,6 @@ from typing import Any
 from asterism.config import Config
 from asterism.data import Source
 from asterism.errors import UserError
-from asterism.methods.base import Method
 from asterism.train.checkpoint import Facts, newest_facts
 from asterism.train.run import Run
 
@@ -29,8 +28,6 @@ _MAY_CHANGE = (
 )
 _SECTIONS = ("checkpoint.", "monitor.")
 _ALLOWED = f"{', '.join(_MAY_CHANGE)}, {' and '.join(f'{section}*' for section in _SECTIONS)}"
-
-
 _ANEW = "start a new run from its weights (pretrain --init RUN, finetune RUN)"
 
 
@@ -77,15 +74,16 @@ def check_data(source: Source, path: str, facts: Facts, run: Path) -> None:
         raise UserError(f"{path} has {len(source)} images with other names than those the run was started on; {fix}")
 
 
-def check_frozen_encoders(method: Method, facts: Facts, run: Path) -> None:
+def check_frozen_encoders(now: Facts, before: Facts, recipe: Config, run: Path) -> None:
     """Checkpoints do not contain frozen encoders, so a run continues only with the same ones."""
-    for setting, encoder in method.frozen_encoders.items():
-        before = facts.frozen_encoders.get(setting, "unknown")
-        if encoder.fingerprint != before:
+    values = dict(_leaves(recipe.model_dump(mode="json")))
+    for setting, fingerprint in now.frozen_encoders.items():
+        known = before.frozen_encoders.get(setting, "unknown")
+        if fingerprint != known:
+            fix = f"give the original one: --resume {run} {setting}=PATH" if _may_change(setting) else "restore it"
             raise UserError(
-                f"{setting} = {encoder.source} is not the network that the run was started with (fingerprint "
-                f"{encoder.fingerprint[:8]}, then {before[:8]}); give the original one: --resume {run} {setting}=PATH, "
-                f"or start a new run from its weights: --init {run}"
+                f"{setting} = {values[setting]} is not the network that the run was started with (fingerprint "
+                f"{fingerprint[:8]}, then {known[:8]}); {fix}, or {_ANEW}"
             )
 
 

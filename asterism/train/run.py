@@ -7,15 +7,15 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from asterism.config import Config, read_yaml, write_yaml
+from asterism.config import Config, read_yaml, with_overrides, write_yaml
 from asterism.errors import UserError
 from asterism.files import is_temporary, write_text
 from asterism.lock import LOCK_NAME
@@ -27,7 +27,9 @@ from asterism.train.metrics import read_metrics
 
 if TYPE_CHECKING:
     from asterism.nn.encoder import Encoder
-    from asterism.train.recipe import Recipe
+    from asterism.train.recipe import Recipe, RunRecipe
+
+R = TypeVar("R", bound="RunRecipe")
 
 _ENVIRONMENT, _CONFIG = "environment.json", "config.yaml"
 # that training writes
@@ -68,28 +70,33 @@ class Run:
         """The resolved recipe."""
         from asterism.train.recipe import Recipe
 
+        return open_pretrained(self.path).read(Recipe)
+
+    def read(self, kind: type[R]) -> R:
+        """The resolved recipe of a run of this kind. A method's file, which may be somebody else's, is not run."""
         path = self.path / _CONFIG
-        if is_finetuned(self.path):
-            raise UserError(f"{self.path} is a fine-tuned run, where a run of `asterism pretrain` is needed")
-        if is_aligned(self.path):
-            raise UserError(f"{self.path} is an aligned run, where a run of `asterism pretrain` is needed")
         try:
-            recipe = Recipe.parse(self._unopened(read_yaml(path)))
+            recipe = kind.parse(_unopened(self._written()))
         except UserError as error:
             raise UserError(
                 f"{path} does not fit Asterism {_version('asterism')} (the run was made by {self._made_by()}): {error}"
             ) from None
-        if recipe.trainer.steps is None or recipe.trainer.batch_size == "auto":
-            raise UserError(f"{path} lacks trainer.steps or trainer.batch_size, which every run records; restore them")
+        if missing := recipe.unresolved():
+            raise UserError(f"{path} lacks {' and '.join(missing)}, which every run records; restore them")
         return recipe
 
-    def _unopened(self, values: dict[str, Any]) -> dict[str, Any]:
-        """The recipe; a method's file is this run's copy, which is not run."""
+    def read_to_resume(self, kind: type[R], overrides: Sequence[str]) -> R:
+        """The recipe with `section.key=value` changes; a method's file is run."""
+        self.read(kind)  # its errors name the file
+        return kind.parse(with_overrides(self._written(), overrides))
+
+    def _written(self) -> dict[str, Any]:
+        """The recipe as written; a method's file is this run's copy."""
+        values = read_yaml(self.path / _CONFIG)
         method = values.get("method")
         if not isinstance(method, Mapping) or not isinstance(method.get("file"), Mapping):
             return values
-        copy = {**method["file"], "path": str(self.path / METHOD_FILE)}
-        return values | {"method": UnopenedConfig.parse({**method, "file": copy}, "method")}
+        return values | {"method": {**method, "file": {**method["file"], "path": str(self.path / METHOD_FILE)}}}
 
     @property
     def environment(self) -> dict[str, Any] | None:
@@ -142,6 +149,12 @@ class Run:
         return f"version {version}" if isinstance(version, str) else "an unknown version"
 
 
+def _unopened(values: dict[str, Any]) -> dict[str, Any]:
+    method = values.get("method")
+    has_file = isinstance(method, Mapping) and isinstance(method.get("file"), Mapping)
+    return values | {"method": UnopenedConfig.parse(method, "method")} if has_file else values
+
+
 def is_finetuned(path: Path) -> bool:
     """Whether a folder is a run of `asterism finetune`: its recipe has a task."""
     config = path / _CONFIG
@@ -160,6 +173,15 @@ def open_run(path: Path | str) -> Run:
     if not (run.path / "config.yaml").is_file():
         problem = "no such folder" if not run.path.exists() else "it has no config.yaml"
         raise UserError(f"{run.path} is not a run ({problem}); give a folder written by `asterism pretrain --out`")
+    return run
+
+
+def open_pretrained(path: Path | str) -> Run:
+    """Open an existing run of `asterism pretrain`; the error says what it is instead."""
+    run = open_run(path)
+    for other, kind in ((is_finetuned, "a fine-tuned"), (is_aligned, "an aligned")):
+        if other(run.path):
+            raise UserError(f"{run.path} is {kind} run, where a run of `asterism pretrain` is needed")
     return run
 
 

@@ -21,8 +21,8 @@ from pathlib import Path
 _LOADED = (
     "asterism.cli",
     "asterism.models",
-    "asterism.train.start",
-    "asterism.finetuning.start",
+    "asterism.train.pretraining",
+    "asterism.finetuning.opening",
     "asterism.finetuning.classification.probe",
     "asterism.reports.write",
     "asterism.extras.studies.compare",

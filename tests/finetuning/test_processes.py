@@ -9,9 +9,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from asterism.finetuning.start import finetune
 from tests import distributed
-from tests.finetuning.tiny import coloured_folder, tiny
+from tests.finetuning.tiny import coloured_folder, finetune, tiny
 
 CASES = {
     "classify": ("classify", ["optim.warmup_epochs=0", "source.drop_path=0.3"]),

@@ -15,9 +15,8 @@ from safetensors.torch import load_file
 from asterism.errors import UserError
 from asterism.finetuning.model import load_model
 from asterism.finetuning.run import FinetunedRun
-from asterism.finetuning.start import finetune, resume
 from asterism.nn.safetensors_file import METADATA_KEY, read_safetensors, write_safetensors
-from tests.finetuning.tiny import coloured_folder, tiny
+from tests.finetuning.tiny import coloured_folder, finetune, resume, tiny
 
 _STEPS = 4
 

@@ -20,9 +20,9 @@ from asterism.finetuning.job import FineTuning, _Validation
 from asterism.finetuning.labelled import open_parts
 from asterism.finetuning.learner import FineTuned
 from asterism.finetuning.model import load_model
-from asterism.finetuning.start import _task, _with_source, finetune, resume
+from asterism.finetuning.opening import OpenedFineTuning
 from asterism.train import checkpoint
-from tests.finetuning.tiny import coloured_folder, tiny
+from tests.finetuning.tiny import coloured_folder, finetune, resume, tiny
 
 
 @pytest.fixture(scope="module")
@@ -175,8 +175,7 @@ def test_a_run_learns_predicts_and_is_measured(tmp_path: Path, data: Path) -> No
 
 
 def test_fine_tuning_from_the_first_layer_of_the_projection_head(tmp_path: Path, data: Path) -> None:
-    from asterism.train.start import pretrain
-    from tests.train.tiny import tiny_recipe
+    from tests.train.tiny import pretrain, tiny_recipe
 
     source = pretrain(tiny_recipe("dino", trainer={"steps": 2}), tmp_path / "source")
     run = finetune(
@@ -185,7 +184,7 @@ def test_fine_tuning_from_the_first_layer_of_the_projection_head(tmp_path: Path,
     layer = load_file(source.checkpoints / "last" / "method.safetensors")["teacher_head.network.mlp.0.weight"]
     recipe = run.finetune_recipe
     assert recipe.task.model_dump()["head"]["hidden"] == len(layer)
-    assert torch.equal(_task(recipe, ("blue", "green", "red")).state_dict()["head.layers.0.weight"], layer)
+    assert torch.equal(OpenedFineTuning(recipe).task.state_dict()["head.layers.0.weight"], layer)
     with pytest.raises(
         UserError, match="first-layer starts from the pretrained projection head, but the source has none"
     ):
@@ -198,8 +197,7 @@ def test_other_image_sizes_resample_the_positions_as_timm_does(tmp_path: Path, d
 
     from tests.train.tiny import TEACHER
 
-    recipe = _with_source(tiny(data, "source.image_size=40"))
-    positions = _task(recipe, ("a", "b")).backbone.network.pos_embed
+    positions = OpenedFineTuning(tiny(data, "source.image_size=40")).task.backbone.network.pos_embed
     before = asterism.load(TEACHER).backbone.network.pos_embed
     torch.testing.assert_close(positions, resample_abs_pos_embed(before, [5, 5]), atol=1e-5, rtol=0)
 

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from asterism.finetuning.opening import FINETUNING
 from asterism.finetuning.recipe import FinetuneRecipe, load_finetune_recipe
 from asterism.finetuning.task import Start
 from asterism.nn.backbone import BackboneConfig, build_backbone
+from asterism.train import engine
 from tests.train.tiny import TEACHER
 
 COLOURS = {"blue": (20, 40, 220), "green": (30, 200, 60), "red": (220, 30, 20)}
 BACKBONE = BackboneConfig(name="vit_tiny_patch16_224", image_size=16, patch_size=8, dim=32, depth=3, heads=2)
 SWIN = BackboneConfig(name="swin_tiny_patch4_window7_224", image_size=64, dim=256, window=2)
+
+
+finetune, resume = partial(engine.start, FINETUNING), partial(engine.resume, FINETUNING)
 
 
 def coloured_folder(folder: Path, images: int = 12, classes: Sequence[str] = tuple(COLOURS)) -> Path:

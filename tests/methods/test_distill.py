@@ -16,10 +16,9 @@ from asterism.reports import sections
 from asterism.reports.pictures import open_look
 from asterism.train.optim import build_optimizer
 from asterism.train.recipe import Recipe
-from asterism.train.start import pretrain, resume
 from asterism.types import Batch, Progress
 from tests.methods.batches import TINY, random_batch, rows
-from tests.train.tiny import TEACHER, tiny_recipe
+from tests.train.tiny import TEACHER, pretrain, resume, tiny_recipe
 
 PROGRESS = Progress(step=7, steps=40, steps_per_epoch=4)
 QUEUE = {"size": 6, "teacher_temp": 0.1, "student_temp": 0.3}

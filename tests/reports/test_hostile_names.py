@@ -12,13 +12,12 @@ import torch
 from asterism import api
 from asterism.extras.studies.compare import plan_study, write_comparison
 from asterism.tools.contact_sheet import SheetPicture, write_sheet
-from asterism.train.start import pretrain
 from asterism.viz import charts, page
 from asterism.viz.page import Section, Tile
 from tests.browser import CHROMIUM, visited, without_policy
 from tests.concept_samples import concept_encoder
 from tests.evals.samples import write_colours
-from tests.train.tiny import tiny_recipe
+from tests.train.tiny import pretrain, tiny_recipe
 
 MARK = "document.documentElement.dataset.ran=1"
 NAMES = [  # of files, so without "/"

@@ -12,10 +12,9 @@ from asterism.evals.result import DataUsed, Result, read_results
 from asterism.reports.pictures import nearest_images, open_look
 from asterism.reports.scores import main_scores
 from asterism.reports.write import write_report
-from asterism.train.start import pretrain
 from asterism.types import Model
 from tests.browser import CHROMIUM, measured, printed
-from tests.train.tiny import tiny_recipe
+from tests.train.tiny import pretrain, tiny_recipe
 
 OF_EVERY_VIT = {
     "At a glance",

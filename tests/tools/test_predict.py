@@ -15,9 +15,8 @@ import asterism
 from asterism.cli import app
 from asterism.errors import UserError
 from asterism.finetuning.run import FinetunedRun
-from asterism.finetuning.start import finetune
 from asterism.tools.predict import drawing_names
-from tests.finetuning.tiny import COLOURS, coloured_folder, tiny
+from tests.finetuning.tiny import COLOURS, coloured_folder, finetune, tiny
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,7 @@ import torch
 
 from asterism.ops.effective_rank import SpreadWindow, effective_rank
 from asterism.train.collapse import CollapseWatch
-from asterism.train.start import pretrain
-from tests.train.tiny import METHODS, tiny_recipe
+from tests.train.tiny import METHODS, pretrain, tiny_recipe
 
 UNIFORM = {"cls": math.log(1024), "patch": math.log(64)}
 HEALTHY = {

@@ -15,10 +15,12 @@ from safetensors.torch import load_file
 
 from asterism.config import write_yaml
 from asterism.errors import UserError
-from asterism.train import checkpoint, loop, processes, start
+from asterism.train import checkpoint, loop, processes
 from asterism.train.cores import SMALL, allowed_cores, process_count, starts_processes, thread_count
+from asterism.train.kind import Request
+from asterism.train.pretraining import PRETRAINING
 from asterism.train.recipe import TrainerConfig
-from tests.train.tiny import tiny_recipe
+from tests.train.tiny import pretrain, resume, tiny_recipe
 
 
 def trainer(**settings: object) -> TrainerConfig:
@@ -85,9 +87,9 @@ def test_no_processes_are_started_inside_a_launcher(monkeypatch: pytest.MonkeyPa
 @pytest.mark.slow
 def test_two_processes_train_and_resume_the_same_run(tmp_path: Path) -> None:
     """Both runs start from one process, which is the only one in between and afterwards."""
-    alone = start.pretrain(tiny_recipe("dino"), tmp_path / "alone")
+    alone = pretrain(tiny_recipe("dino"), tmp_path / "alone")
     settings = {"devices": 2, "steps": 6}
-    both = start.pretrain(tiny_recipe("dino", trainer=settings, checkpoint={"every_steps": 3}), tmp_path / "both")
+    both = pretrain(tiny_recipe("dino", trainer=settings, checkpoint={"every_steps": 3}), tmp_path / "both")
     expected, found = ([record["loss"] for record in run.metrics() if "loss" in record] for run in (alone, both))
     assert found == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
@@ -96,14 +98,14 @@ def test_two_processes_train_and_resume_the_same_run(tmp_path: Path) -> None:
         path.unlink()
     (both.checkpoints / "step-00000006").rmdir()
     whole = load_file(both.weights)
-    again = start.resume(both.path)
+    again = resume(both.path)
     assert all(value.equal(whole[name]) for name, value in load_file(again.weights).items())
 
 
 @pytest.mark.slow
 def test_two_processes_add_up_micro_batches_before_they_average(tmp_path: Path) -> None:
     runs = [
-        start.pretrain(tiny_recipe("mae", trainer={"devices": devices, "accumulate": 2}), tmp_path / str(devices))
+        pretrain(tiny_recipe("mae", trainer={"devices": devices, "accumulate": 2}), tmp_path / str(devices))
         for devices in (1, 2)
     ]
     expected, found = ([record["loss"] for record in run.metrics() if "loss" in record] for run in runs)
@@ -117,7 +119,7 @@ def test_a_process_that_cannot_start_leaves_nothing_open(tmp_path: Path, monkeyp
         raise OSError("no more processes")
 
     monkeypatch.setattr(processes, "_start", fail)
-    request = processes.Request("pretrain", "asterism.train.start", {}, str(tmp_path / "run"))
+    request = Request(PRETRAINING, tiny_recipe(), tmp_path / "run")
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(OSError, match="no more processes"), processes.started_processes(request, 3):
         pass
@@ -142,7 +144,7 @@ def _signalled(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
 def test_a_process_that_dies_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _signalled(monkeypatch, signal.SIGKILL)
     with pytest.raises(UserError, match=r"a training process died \(killed by SIGKILL\).*No checkpoint had been saved"):
-        start.pretrain(tiny_recipe("dino", trainer={"devices": 2}), tmp_path / "run")
+        pretrain(tiny_recipe("dino", trainer={"devices": 2}), tmp_path / "run")
 
 
 @pytest.mark.slow
@@ -157,7 +159,7 @@ def test_data_that_one_process_cannot_read_is_an_error_of_the_run(tmp_path: Path
     data = {"path": str(folder), "shuffle": False, "max_bad_share": 0.0}
     recipe = tiny_recipe("dino", trainer={"devices": 2, "batch_size": 4}, data=data)
     with pytest.raises(UserError, match=rf"{4 + bad}\.png"):
-        start.pretrain(recipe, tmp_path / "run")
+        pretrain(recipe, tmp_path / "run")
     metrics = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in metrics] == [1]
 
@@ -168,7 +170,7 @@ def test_a_process_that_hangs_is_ended_and_named(tmp_path: Path, monkeypatch: py
     _signalled(monkeypatch, signal.SIGSTOP)
     before = time.monotonic()
     with pytest.raises(UserError, match=r"training process 1 did not respond for 4 seconds and was ended"):
-        start.pretrain(tiny_recipe("dino", trainer={"devices": 2}), tmp_path / "run")
+        pretrain(tiny_recipe("dino", trainer={"devices": 2}), tmp_path / "run")
     assert time.monotonic() - before < 60
 
 
@@ -189,9 +191,9 @@ def test_a_killed_first_process(tmp_path: Path) -> None:
     (other,) = _children(first.pid)
     assert {address for pid in (first.pid, other) for address in _listening(pid)} == {"0100007F"}
     for again in (
-        lambda: start.resume(out),
-        lambda: start.pretrain(recipe, out),
-        lambda: start.pretrain(recipe, out, overwrite=True),
+        lambda: resume(out),
+        lambda: pretrain(recipe, out),
+        lambda: pretrain(recipe, out, overwrite=True),
     ):
         with pytest.raises(UserError, match=rf"{out} is being written by process {first.pid} on .* since .*pretrain"):
             again()
@@ -207,10 +209,10 @@ def test_a_killed_first_process(tmp_path: Path) -> None:
     assert "Traceback" not in printed
 
     done = checkpoint.steps(out / "checkpoints")[-1]
-    alone = start.pretrain(
+    alone = pretrain(
         tiny_recipe("mae", trainer={"steps": 40, "devices": 1}, checkpoint={"every_steps": 40}), tmp_path / "alone"
     )
-    resumed = start.resume(out, ("trainer.devices=1", "checkpoint.every_steps=40"))
+    resumed = resume(out, ("trainer.devices=1", "checkpoint.every_steps=40"))
     assert done < 40
     expected, found = ([record["loss"] for record in run.metrics()] for run in (alone, resumed))
     assert found[:done] == pytest.approx(expected[:done], rel=1e-3)
@@ -252,9 +254,9 @@ def test_one_process_leaves_nothing_that_a_later_run_would_take_for_torchrun(
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     before, threads = dict(os.environ), torch.get_num_threads()
-    start.pretrain(tiny_recipe("dino", trainer={"devices": 1, "strategy": "ddp", "steps": 2}), tmp_path / "ddp")
-    start.pretrain(tiny_recipe("dino", trainer={"devices": 1, "strategy": "fsdp", "steps": 2}), tmp_path / "fsdp")
+    pretrain(tiny_recipe("dino", trainer={"devices": 1, "strategy": "ddp", "steps": 2}), tmp_path / "ddp")
+    pretrain(tiny_recipe("dino", trainer={"devices": 1, "strategy": "fsdp", "steps": 2}), tmp_path / "fsdp")
     assert dict(os.environ) == before
     assert torch.get_num_threads() == threads
-    two = start.pretrain(tiny_recipe("dino", trainer={"devices": 2, "steps": 2}), tmp_path / "two")
+    two = pretrain(tiny_recipe("dino", trainer={"devices": 2, "steps": 2}), tmp_path / "two")
     assert len(list(two.metrics())) == 2

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asterism.train.recipe import load_recipe
-from asterism.train.start import pretrain
+from tests.train.tiny import pretrain
 
 SHORT = [
     "trainer.accelerator=cpu",

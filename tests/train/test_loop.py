@@ -19,9 +19,8 @@ from asterism.methods import method_class
 from asterism.methods.dino import Dino
 from asterism.nn.weights.load import load_weights_into
 from asterism.train import building, checkpoint
-from asterism.train.processes import Init
-from asterism.train.start import pretrain, resume
-from tests.train.tiny import METHODS, tiny_recipe
+from asterism.train.kind import Init
+from tests.train.tiny import METHODS, pretrain, resume, tiny_recipe
 
 
 def losses(run):

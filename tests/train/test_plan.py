@@ -9,15 +9,16 @@ import pytest
 import torch
 
 from asterism.errors import UserError
-from asterism.train import building, start
+from asterism.train import building
 from asterism.train.cost import step_cost
+from asterism.train.loop import Pace
+from asterism.train.online_quality import verdict
 from asterism.train.optim import OptimConfig, build_optimizer, moment_bytes
-from asterism.train.pace import Pace
+from asterism.train.plan import plan as plan_of
 from asterism.train.recipe import Recipe, load_recipe
 from asterism.train.units import duration, size
-from asterism.train.verdict import verdict
 from asterism.types import Batch, Losses, Progress
-from tests.train.tiny import METHODS, TEACHER, tiny_recipe
+from tests.train.tiny import METHODS, TEACHER, pretrain, tiny_recipe
 
 
 @pytest.mark.parametrize("name", ["mae", "dino", "cribo", "stellar"])
@@ -103,7 +104,7 @@ def test_a_plan_is_made_even_if_the_batch_and_the_moments_do_not_fit(monkeypatch
 
 
 def test_a_plan_estimates_the_cost_of_a_run() -> None:
-    plan = start.plan(tiny_recipe("mae"))
+    plan = plan_of(tiny_recipe("mae"))
     assert (plan.images, plan.steps, plan.processes) == (40, 6, 1)
     assert plan.hours == pytest.approx(6 * plan.cost.seconds / 3600)
     assert plan.disk == 3 * plan.cost.checkpoint
@@ -113,7 +114,7 @@ def test_a_plan_estimates_the_cost_of_a_run() -> None:
 
 def test_minutes_become_steps_and_stay_when_resumed(tmp_path: Path) -> None:
     recipe = tiny_recipe("mae", trainer={"steps": None, "minutes": 0.05})
-    run = start.pretrain(recipe, tmp_path / "run")
+    run = pretrain(recipe, tmp_path / "run")
     trainer = run.config["trainer"]
     assert trainer["minutes"] is None
     assert trainer["steps"] >= 1
@@ -177,7 +178,7 @@ def test_readable_durations_and_sizes() -> None:
 
 def test_the_pace_is_known_after_four_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([100.0, 160.0])
-    monkeypatch.setattr("asterism.train.pace.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("asterism.train.loop.time.monotonic", lambda: next(clock))
     pace = Pace(0, 180)
     assert [pace.hours(step) for step in range(1, 6)] == [None, None, None, 1.0, None]
 
@@ -205,7 +206,7 @@ def test_runs_without_labels_measure_view_retrieval(tmp_path: Path) -> None:
     for file in photos.glob("*/*.png"):
         file.rename(photos / f"{file.parent.name}-{file.name}")
     settings = {"data": {"path": str(photos), "workers": 0}, "monitor": {"knn": {}, "tensorboard": False}}
-    run = start.pretrain(tiny_recipe("mae", **settings), tmp_path / "run")
+    run = pretrain(tiny_recipe("mae", **settings), tmp_path / "run")
     records = [record for record in run.metrics() if "view_retrieval" in record]
     assert [record["step"] for record in records] == [0, 1, 2, 3, 4, 5, 6]
     assert "view_retrieval_pixels" in records[0]

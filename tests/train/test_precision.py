@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from asterism.train import checkpoint
-from asterism.train.start import pretrain, resume
-from tests.train.tiny import tiny_recipe
+from tests.train.tiny import pretrain, resume, tiny_recipe
 
 
 @pytest.mark.slow

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from asterism.train.start import pretrain
 from tests import distributed
-from tests.train.tiny import METHODS, tiny_recipe
+from tests.train.tiny import METHODS, pretrain, tiny_recipe
 
 
 def train_all(folder: str, strategy: str, methods: list[str], steps: int) -> dict[str, list[float]]:

@@ -10,16 +10,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from asterism.extras.words import start as aligning
 from asterism.extras.words.learner import Aligning
+from asterism.extras.words.opening import ALIGNMENT
 from asterism.extras.words.recipe import load_align_recipe
-from asterism.finetuning import start as finetuning
 from asterism.finetuning.learner import FineTuned
+from asterism.finetuning.opening import FINETUNING
 from asterism.methods.dino import Dino
 from asterism.ops.collectives import rank
-from asterism.train import start as pretraining
+from asterism.train import engine
 from asterism.train.metrics import read_metrics
 from asterism.train.monitor import LoggingConfig, Monitor
+from asterism.train.pretraining import PRETRAINING
 from asterism.types import Losses
 from tests import distributed
 from tests.extras.words.tiny import SETTINGS, captions, encoder_file
@@ -120,30 +121,30 @@ def _words(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _pretraining(tmp_path: Path) -> tuple[Any, Callable[..., Any], Callable[..., Any], Any]:
+def _pretraining(tmp_path: Path) -> tuple[Any, Any, Any]:
     sections = {**_SETTINGS, "monitor": {**_SETTINGS["monitor"], "knn": None}, "trainer": {"steps": 7, "batch_size": 8}}
-    return tiny_recipe(**sections), pretraining.pretrain, pretraining.resume, Dino
+    return PRETRAINING, tiny_recipe(**sections), Dino
 
 
-def _finetuning(tmp_path: Path) -> tuple[Any, Callable[..., Any], Callable[..., Any], Any]:
+def _finetuning(tmp_path: Path) -> tuple[Any, Any, Any]:
     recipe = tiny(coloured_folder(tmp_path / "data"), *_words(_SETTINGS), "trainer.steps=7")
-    return recipe, finetuning.finetune, finetuning.resume, FineTuned
+    return FINETUNING, recipe, FineTuned
 
 
-def _aligning(tmp_path: Path) -> tuple[Any, Callable[..., Any], Callable[..., Any], Any]:
+def _aligning(tmp_path: Path) -> tuple[Any, Any, Any]:
     data = captions(tmp_path / "data")
     changes = [*SETTINGS, *_words(_SETTINGS), "trainer.steps=7", f"data.path={data}"]
     recipe = load_align_recipe(str(encoder_file(tmp_path / "source")), overrides=changes)
-    return recipe, aligning.align, aligning.resume, Aligning
+    return ALIGNMENT, recipe, Aligning
 
 
-@pytest.mark.parametrize("kind", [_pretraining, _finetuning, _aligning])
+@pytest.mark.parametrize("made", [_pretraining, _finetuning, _aligning])
 def test_a_killed_run_logs_what_an_undisturbed_one_does(
-    tmp_path: Path, kind: Callable[[Path], Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, made: Callable[[Path], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed after step 4, whose checkpoint is the fourth of the five steps between two records; and again after 6."""
-    recipe, begin, resume, learner = kind(tmp_path)
-    whole, parts = begin(recipe, tmp_path / "whole"), tmp_path / "parts"
+    kind, recipe, learner = made(tmp_path)
+    whole, parts = engine.start(kind, recipe, tmp_path / "whole"), tmp_path / "parts"
     after_update = learner.after_update
     for number, killed_at in enumerate((4, 6)):
 
@@ -155,8 +156,8 @@ def test_a_killed_run_logs_what_an_undisturbed_one_does(
         with monkeypatch.context() as patch:
             patch.setattr(learner, "after_update", killed)
             with pytest.raises(Killed):
-                resume(parts) if number else begin(recipe, parts)
-    resume(parts)
+                engine.resume(kind, parts) if number else engine.start(kind, recipe, parts)
+    engine.resume(kind, parts)
     records = logged(whole.path)
     assert [record["step"] for record in records if "loss" in record] == [5, 7]
     assert logged(parts) == records

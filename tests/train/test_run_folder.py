@@ -17,9 +17,9 @@ from asterism.errors import UserError
 from asterism.lock import folder_lock, owned
 from asterism.methods.mae import Mae
 from asterism.train import checkpoint
+from asterism.train.building import export, exported_step
 from asterism.train.run import Run, open_run
-from asterism.train.start import pretrain, resume
-from tests.train.tiny import tiny_recipe
+from tests.train.tiny import pretrain, resume, tiny_recipe
 
 
 def recipe(**sections):
@@ -46,8 +46,6 @@ def stopped_at(run: Run, step: int) -> None:
 
 def test_the_encoder_of_a_run_killed_at_the_very_end_is_exported_again(run, finished, capsys):
     state = checkpoint.read(run.checkpoints / "step-00000002")
-    from asterism.train.exporting import export, exported_step
-
     export(run.recipe, state, run.weights)  # as if the process had been killed after the last checkpoint
     assert exported_step(run) == 2
     resume(run.path)
@@ -106,7 +104,7 @@ def test_an_edited_recipe_is_refused(run, key, old, new):
 
 def test_nothing_of_an_edited_recipe_is_opened(run, monkeypatch):
     """It may name a network that would be fetched."""
-    monkeypatch.setattr("asterism.train.start.build_method", lambda recipe: pytest.fail("it was built"))
+    monkeypatch.setattr("asterism.train.pretraining.build_method", lambda recipe: pytest.fail("it was built"))
     path = run.path / "config.yaml"
     path.write_text(path.read_text().replace("seed: 0", "seed: 1"))
     with pytest.raises(UserError, match=r"trainer\.seed is 1, but was 0"):
@@ -203,7 +201,7 @@ def test_a_run_killed_before_its_recipe_was_written_is_started_again(tmp_path, m
 
     with monkeypatch.context() as patch:
         patch.setattr("asterism.train.run.empty", killed)
-        patch.setattr("asterism.train.starting.empty", lambda folder: None)
+        patch.setattr("asterism.train.engine.empty", lambda folder: None)
         with pytest.raises(Killed):
             pretrain(tiny_recipe(), tmp_path / "run")
     run = pretrain(tiny_recipe(), tmp_path / "run", overwrite=overwrite)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from asterism.train import engine
+from asterism.train.pretraining import PRETRAINING
 from asterism.train.recipe import Recipe
 
 # A teacher that differs from the students in all respects: 24 pixels, patches of 8, 24 channels, one block, 2 heads,
@@ -49,6 +52,8 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 _BACKBONES: dict[str, dict[str, Any]] = {"flsl": {"class_token": False, "positions": "sincos"}}
+
+pretrain, resume = partial(engine.start, PRETRAINING), partial(engine.resume, PRETRAINING)
 
 
 def tiny_recipe(name: str = "dino", **sections: dict[str, Any]) -> Recipe:

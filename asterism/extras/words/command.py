@@ -60,9 +60,10 @@ def align(
         asterism align --resume runs/first-text
         asterism search runs/first-text --index photos.parquet --text "two dogs on a beach"
     """
-    from asterism.extras.words import start
+    from asterism.extras.words.opening import ALIGNMENT
     from asterism.extras.words.recipe import load_align_recipe
     from asterism.models import place_of
+    from asterism.train import engine
 
     if data is not None:
         settings["data"] = data if isinstance(data, Mapping) else {"path": data}
@@ -70,9 +71,9 @@ def align(
     if resume is not None:
         if any(value is not None for value in (source, text, out)) or overwrite:
             raise UserError("--resume continues a run as it is; leave out the source, --text, --out and --overwrite")
-        return start.resume(Path(resume), tuple(changes))
+        return engine.resume(ALIGNMENT, Path(resume), changes)
     if source is None:
         raise UserError("give the encoder to align: a run folder, a weights file or a timm name")
     weights = place_of(source)
     recipe = load_align_recipe(weights.place, text, weights.options, changes)
-    return start.align(recipe, Path("runs/aligned") if out is None else Path(out), overwrite=overwrite)
+    return engine.start(ALIGNMENT, recipe, Path("runs/aligned" if out is None else out), overwrite=overwrite)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from asterism.files import write_text
 from asterism.images.bad_image import BadImage
 from asterism.nn.encoder import Encoder
 from asterism.nn.learner import trained_parameters
-from asterism.ops.collectives import rank
+from asterism.ops.collectives import on_first_process, rank
 from asterism.train.checkpoint import Facts, State
 from asterism.train.job import Job, timed
 from asterism.train.optim import build_optimizer, set_schedules
@@ -106,6 +106,10 @@ class AlignmentJob(Job[PairBatch]):
             raise UserError(
                 f"cannot write {path}: {reason_of(error)}; the checkpoint of step {state.step} is complete"
             ) from None
+
+    def repair(self, state: State, report: Callable[[str], None]) -> None:
+        if state.step >= self.steps:  # else the next checkpoint writes it
+            on_first_process(lambda: self.saved(state))
 
     def describe(self, fabric: Fabric) -> RenderableType:
         recipe = self.recipe

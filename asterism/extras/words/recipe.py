@@ -16,7 +16,7 @@ from asterism.ranges import Count, FewFromZero, NonNegative, Number, Positive, S
 from asterism.train.checkpoint import CheckpointConfig
 from asterism.train.monitor import LoggingConfig
 from asterism.train.optim import OptimConfig
-from asterism.train.recipe import TrainerConfig
+from asterism.train.recipe import RunRecipe, TrainerConfig
 
 
 class FrozenSourceConfig(Config):
@@ -60,7 +60,7 @@ class AlignOptimConfig(OptimConfig):
     clip_by: Literal["tensor", "global"] = "global"
 
 
-class AlignRecipe(Config):
+class AlignRecipe(RunRecipe):
     """One run of alignment."""
 
     source: FrozenSourceConfig
@@ -72,6 +72,9 @@ class AlignRecipe(Config):
     trainer: TrainerConfig = TrainerConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     monitor: LoggingConfig = LoggingConfig()
+
+    def unresolved(self) -> list[str]:
+        return [*super().unresolved(), *(["probe.tokens"] if self.probe.tokens == "auto" else [])]
 
 
 def load_align_recipe(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from asterism.config import read_yaml
 from asterism.errors import UserError
 from asterism.extras.words.aligned import ALIGNMENT_NAME
 from asterism.extras.words.recipe import AlignRecipe
@@ -32,14 +31,7 @@ class AlignedRun(Run):
     @property
     def align_recipe(self) -> AlignRecipe:
         """The resolved recipe."""
-        path = self.path / "config.yaml"
-        try:
-            recipe = AlignRecipe.parse(read_yaml(path))
-        except UserError as error:
-            raise UserError(f"{path} does not fit this version of Asterism: {error}") from None
-        if recipe.trainer.steps is None or recipe.trainer.batch_size == "auto" or recipe.probe.tokens == "auto":
-            raise UserError(f"{path} lacks trainer.steps, trainer.batch_size or probe.tokens; restore them")
-        return recipe
+        return self.read(AlignRecipe)
 
 
 def open_aligned(path: Path | str) -> AlignedRun:

@@ -13,12 +13,11 @@ from safetensors.torch import load_file
 
 import asterism
 from asterism.finetuning.learner import FineTuned
-from asterism.finetuning.start import finetune, resume
 from asterism.ops import collectives
 from asterism.types import Progress
 from tests import distributed
 from tests.extras.detection.drawn import HEADS, batch_for, coco_file, detector
-from tests.finetuning.tiny import tiny
+from tests.finetuning.tiny import finetune, resume, tiny
 
 
 class Killed(BaseException):

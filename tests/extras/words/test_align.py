@@ -11,15 +11,16 @@ import torch
 
 import asterism
 from asterism.errors import UserError
-from asterism.extras.words import start
 from asterism.extras.words.aligned import AlignedConceptEncoder, AlignedEncoder
 from asterism.extras.words.attention_pooling import chosen_tokens
+from asterism.extras.words.opening import ALIGNMENT
 from asterism.index.read import open_index
 from asterism.index.search import nearest_to_texts
 from asterism.nn.encoder import Encoder
 from asterism.nn.safetensors_file import read_safetensors
 from asterism.tools.export.torchscript_file import TORCHSCRIPT
-from asterism.train.processes import Request
+from asterism.train import engine
+from asterism.train.kind import Request
 from tests import distributed
 from tests.extras.words.tiny import SETTINGS, aligned, captions, encoder_file
 
@@ -182,7 +183,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, monkeypatch: 
 def train_in_two(folder: str, recipe: dict[str, object]) -> list[float]:
     """One of two processes."""
     os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
-    run = start.run_request(Request("align", start.__name__, recipe, f"{folder}/two"))
+    run = engine.carry_out(Request(ALIGNMENT, ALIGNMENT.recipe.parse(recipe), Path(folder) / "two"))
     return [record["loss"] for record in run.metrics() if "loss" in record]
 
 

@@ -21,12 +21,11 @@ import asterism
 from asterism.errors import Interrupted
 from asterism.finetuning.learner import FineTuned
 from asterism.finetuning.recipe import FinetuneRecipe, finetune_recipe_names, load_finetune_recipe
-from asterism.finetuning.start import finetune, resume
 from asterism.tools.choices import entries
 from tests import distributed
 from tests.finetuning.segmentation.drawn import drawn, drawn_folder
 from tests.finetuning.segmentation.tiny_heads import SMALL
-from tests.finetuning.tiny import tiny
+from tests.finetuning.tiny import finetune, resume, tiny
 
 PUBLISHED = [name for name in finetune_recipe_names() if name.startswith("segment-")]
 

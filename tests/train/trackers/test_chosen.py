@@ -6,12 +6,11 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from asterism.errors import UserError
-from asterism.train.start import pretrain
 from asterism.train.trackers import chosen
 from asterism.train.trackers.base import Tracker
 from asterism.train.trackers.chosen import Trackers, TrackersConfig
 from asterism.viz.tiled import tiled
-from tests.train.tiny import tiny_recipe
+from tests.train.tiny import pretrain, tiny_recipe
 
 GALLERY = {"image": torch.zeros(2, 3, 8, 8, dtype=torch.uint8), "map": torch.full((2, 3, 200, 200), 9).to(torch.uint8)}
 

@@ -6,8 +6,7 @@ import torch
 
 from asterism.errors import Interrupted
 from asterism.methods.dino import Dino
-from asterism.train.start import pretrain, resume
-from tests.train.tiny import tiny_recipe
+from tests.train.tiny import pretrain, resume, tiny_recipe
 
 pytest.importorskip("wandb", reason="needs the extra: pip install 'asterism[wandb]'")
 

@@ -11,8 +11,7 @@ from asterism.errors import UserError
 from asterism.extras.studies.mechanisms.cribo_matches import Matches, match_objects, measure_matches, object_classes
 from asterism.nn.object_bank import BankConfig, ObjectBank, StoredObjects
 from asterism.ops.random import generator
-from asterism.train import start
-from tests.train.tiny import tiny_recipe
+from tests.train.tiny import pretrain, tiny_recipe
 
 IMAGES, SLOTS, DIM, CLASSES = 200, 4, 8, 4
 
@@ -48,15 +47,13 @@ def test_an_object_has_the_class_of_most_of_its_patches() -> None:
 
 def test_the_matches_of_a_run_are_measured(tmp_path: Path) -> None:
     recipe = tiny_recipe("cribo", trainer={"steps": 2}, data={"path": "scenes:size=16,count=40", "workers": 0})
-    matches = measure_matches(
-        start.pretrain(recipe, tmp_path / "run"), "scenes:size=16,count=40", batches=4, batch_size=8
-    )
+    matches = measure_matches(pretrain(recipe, tmp_path / "run"), "scenes:size=16,count=40", batches=4, batch_size=8)
     assert len(matches.own) == len(matches.found) == len(matches.accepted) > 0
     assert 0 < matches.shares()["random"] < 100
 
 
 def test_other_methods_have_no_matches(tmp_path: Path) -> None:
-    run = start.pretrain(tiny_recipe("mae", trainer={"steps": 1}), tmp_path / "run")
+    run = pretrain(tiny_recipe("mae", trainer={"steps": 1}), tmp_path / "run")
     with pytest.raises(UserError, match="run of mae"):
         measure_matches(run, "scenes:size=16,count=40")
 

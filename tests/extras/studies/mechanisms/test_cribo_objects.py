@@ -9,8 +9,7 @@ import torch
 
 from asterism.errors import UserError
 from asterism.extras.studies.mechanisms.cribo_objects import GROUPINGS, agreement, measure_objects, renumbered
-from asterism.train import start
-from tests.train.tiny import tiny_recipe
+from tests.train.tiny import pretrain, tiny_recipe
 
 
 def test_objects_that_are_things_are_pure_and_the_same_in_both_views() -> None:
@@ -42,14 +41,12 @@ def test_clusters_of_the_second_view_take_the_numbers_of_their_partners() -> Non
 
 def test_the_objects_of_a_run_are_measured(tmp_path: Path) -> None:
     recipe = tiny_recipe("cribo", trainer={"steps": 2}, data={"path": "scenes:size=16,count=40", "workers": 0})
-    found = measure_objects(
-        start.pretrain(recipe, tmp_path / "run"), "scenes:size=16,count=40", batches=2, batch_size=8
-    )
+    found = measure_objects(pretrain(recipe, tmp_path / "run"), "scenes:size=16,count=40", batches=2, batch_size=8)
     assert set(found) == {f"{name}, {measure}" for name in GROUPINGS for measure in ("purity", "same")}
     assert all(0 <= value <= 100 for value in found.values())
 
 
 def test_other_methods_have_no_objects(tmp_path: Path) -> None:
-    run = start.pretrain(tiny_recipe("mae", trainer={"steps": 1}), tmp_path / "run")
+    run = pretrain(tiny_recipe("mae", trainer={"steps": 1}), tmp_path / "run")
     with pytest.raises(UserError, match="run of mae"):
         measure_objects(run, "scenes:size=16,count=40")

@@ -7,8 +7,7 @@ import torch
 
 from asterism.errors import UserError
 from asterism.extras.studies.mechanisms.prototypes import drift, measure_drift, measure_use, prototype_use
-from asterism.train import start
-from tests.train.tiny import tiny_recipe
+from tests.train.tiny import pretrain, tiny_recipe
 
 LABELS = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])
 
@@ -33,7 +32,7 @@ def test_fixed_prototypes_do_not_drift_and_rotated_ones_do() -> None:
 
 @pytest.mark.parametrize("method", ["dino", "ibot", "cribo", "sop"])
 def test_the_prototypes_of_a_run_are_measured(method: str, tmp_path: Path) -> None:
-    run = start.pretrain(tiny_recipe(method, trainer={"steps": 2}), tmp_path / "run")
+    run = pretrain(tiny_recipe(method, trainer={"steps": 2}), tmp_path / "run")
     use = measure_use(run, images=32)
     assert use.prototypes == (12 if method == "sop" else run.recipe.method.out_dim)
     assert use.purity_of_one <= use.purity <= 100
@@ -42,8 +41,8 @@ def test_the_prototypes_of_a_run_are_measured(method: str, tmp_path: Path) -> No
 def test_drift_needs_learned_prototypes(tmp_path: Path) -> None:
     kept = {"every_steps": 1, "keep_last": 3}
     for name in ("dino", "ibot"):
-        learned = start.pretrain(tiny_recipe(name, trainer={"steps": 3}, checkpoint=kept), tmp_path / name)
+        learned = pretrain(tiny_recipe(name, trainer={"steps": 3}, checkpoint=kept), tmp_path / name)
         assert list(measure_drift(learned)) == ["2", "3"]
-    drawn = start.pretrain(tiny_recipe("sop", trainer={"steps": 1}), tmp_path / "sop")
+    drawn = pretrain(tiny_recipe("sop", trainer={"steps": 1}), tmp_path / "sop")
     with pytest.raises(UserError, match="drawn anew"):
         measure_drift(drawn)

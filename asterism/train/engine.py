@@ -1,0 +1,220 @@
+"""Starts and resumes runs of every kind (`asterism.train.kind`), in as many processes as suit the machine.
+
+`start` and `resume` describe a run in a `Request`. Each process opens its data and network, and carries it out:
+
+    _on_all_cores   how many processes; on a CPU, starts the others, which call `carry_out` too
+    carry_out       joins the processes and checks the run's folder
+    _started        resolves the recipe, times some steps if the length is given in minutes, creates the folder, trains
+    _resumed        checks that it is the same run, restores the last intact checkpoint, repairs the folder, trains
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from lightning_fabric import Fabric
+
+from asterism.config import Config
+from asterism.errors import UserError
+from asterism.files import scratch_folder
+from asterism.lock import check_unowned, folder_lock, owned
+from asterism.ops import collectives
+from asterism.train import checkpoint
+from asterism.train.cores import process_count, starts_processes
+from asterism.train.job import Examples
+from asterism.train.kind import F, Init, Kind, Opened, R, Request
+from asterism.train.launch import launch
+from asterism.train.loop import Diverged, Training
+from asterism.train.processes import Place, explained_loss_of_processes, started_processes
+from asterism.train.recipe import TrainerConfig
+from asterism.train.resolve import limited_to
+from asterism.train.resuming import check_data, check_frozen_encoders, check_overrides, check_recipe, check_unedited
+from asterism.train.run import Run, check_free, create_run, empty
+from asterism.train.trackers.chosen import check_packages
+
+_TRIAL_STEPS = 8  # timed before a run whose length is given in minutes
+
+
+def start(
+    kind: Kind[R, F],
+    recipe: R,
+    out: Path,
+    *,
+    init: Init | None = None,
+    overwrite: bool = False,
+    examples: Examples | None = None,
+) -> F:
+    """Train a new run in the folder `out`; its network starts from the weights `init`, if given.
+
+    examples: draws pictures of the finished run for its trackers.
+    """
+    return _on_all_cores(Request(kind, recipe, out, init, overwrite), examples)
+
+
+def resume(kind: Kind[R, F], path: Path, overrides: Sequence[str] = (), examples: Examples | None = None) -> F:
+    """Resume a run from its last checkpoint; the result is the same as without the interruption."""
+    run = kind.open_run(path)
+    check_overrides(overrides)
+    recipe = run.read_to_resume(kind.recipe, overrides)
+    check_unedited(recipe, run)
+    return _on_all_cores(Request(kind, recipe, path, resume=True), examples)
+
+
+def carry_out(
+    request: Request[R, F],
+    place: Place | None = None,
+    opened: Opened[R, F] | None = None,
+    examples: Examples | None = None,
+) -> F:
+    """Train in this process. place: its rank among those started for the request; opened: if it already is."""
+    trainer, trackers = request.recipe.trainer, request.recipe.monitor
+    fabric = launch(trainer, place)
+    collectives.on_first_process(lambda: _check_place(request))
+    collectives.on_first_process(lambda: check_packages(trackers))
+    if opened is None:
+        opened = request.open()
+    return (_resumed if request.resume else _started)(fabric, request, opened, examples)
+
+
+def _on_all_cores(request: Request[R, F], examples: Examples | None) -> F:
+    """Carry out the request in this process and, on a CPU, in as many others as suit the network."""
+    if not starts_processes(request.recipe.trainer):
+        with explained_loss_of_processes():
+            return _alone(request, None, examples)
+    _check_place(request)
+    opened = request.open()
+    request = replace(request, recipe=opened.recipe)
+    count = process_count(opened.recipe.trainer, opened.parameters)
+    if count == 1:
+        return _alone(request, opened, examples)
+    with started_processes(request, count) as place:
+        return carry_out(request, place, opened, examples)
+
+
+def _alone(request: Request[R, F], opened: Opened[R, F] | None, examples: Examples | None) -> F:
+    try:
+        return carry_out(request, None, opened, examples)
+    finally:
+        if collectives.world_size() == 1:
+            collectives.leave_processes()
+
+
+def _check_place(request: Request[R, F]) -> None:
+    """Refuse a folder that another process writes, or that must not be overwritten, before anything takes time."""
+    check_unowned(folder_lock(request.out), request.out)
+    if not request.resume:
+        check_free(request.out, request.overwrite)
+
+
+def _started(fabric: Fabric, request: Request[R, F], opened: Opened[R, F], examples: Examples | None) -> F:
+    """Everything that can fail is done before the folder is created."""
+    out, run = request.out, request.kind.run(request.out)
+    recipe = opened.resolved(fabric.device, fabric.world_size)
+    if recipe.trainer.minutes is not None:
+        recipe = _of_length(recipe, limited_to(recipe.trainer, _seconds_per_step(fabric, request, opened, recipe)))
+        opened.build()
+    job = opened.job(recipe, run, fabric)
+    job.examples = examples
+    for line in opened.started_from():
+        fabric.print(line)
+    training = Training(fabric, job)
+    with _new_run(fabric, out, recipe, request.overwrite):
+        training.train(0)
+    return run
+
+
+def _resumed(fabric: Fabric, request: Request[R, F], opened: Opened[R, F], examples: Examples | None) -> F:
+    path, recipe, run = request.out, opened.recipe, request.kind.run(request.out)
+    with _locked(path):
+        collectives.on_first_process(run.check_files)
+        state = _last_intact(fabric, run)
+        check_data(opened.source, recipe.data.path, state.facts, path)
+        check_recipe(recipe, state.facts, path / "config.yaml")
+        job = opened.job(opened.resolved(fabric.device, fabric.world_size), run, fabric)
+        job.examples = examples
+        check_frozen_encoders(job.facts(), state.facts, recipe, path)
+        checkpoint.check_fit(state.method, job.learner.state_dict())
+        training = Training(fabric, job)
+        training.restore(state)
+        collectives.on_first_process(lambda: checkpoint.set_aside_after(state.step, run.checkpoints))
+        job.repair(state, fabric.print)
+        if state.step >= job.steps or job.ends_early(state.step):
+            fabric.print(f"{path} is finished: its {state.step} steps are done")
+        else:
+            training.train(state.step)
+        return run
+
+
+def _seconds_per_step(fabric: Fabric, request: Request[R, F], opened: Opened[R, F], recipe: R) -> float:
+    """Measured on a job of a few steps, whose weights are then discarded."""
+    trial = _of_length(recipe, recipe.trainer.model_copy(update={"steps": _TRIAL_STEPS, "minutes": None}))
+    with scratch_folder(request.out) as folder:
+        seconds = Training(fabric, opened.job(trial, request.kind.run(folder), fabric)).time_steps()
+    return float(collectives.all_reduce_max(torch.tensor(seconds, device=fabric.device)))
+
+
+def _of_length(recipe: R, trainer: TrainerConfig) -> R:
+    return recipe.model_copy(update={"trainer": trainer})
+
+
+@contextlib.contextmanager
+def _new_run(fabric: Fabric, out: Path, recipe: Config, overwrite: bool) -> Iterator[None]:
+    """The folder of a new run, owned and with its recipe.
+
+    If an error ends the run before its first checkpoint, the folder is removed, because nothing can be resumed; unless
+    its curves or the list of bad images show what went wrong.
+    """
+    with _new_folder(out):
+        collectives.on_first_process(lambda: check_free(out, overwrite))
+        try:
+            collectives.on_first_process(lambda: create_run(out, recipe))
+            yield
+        except Diverged:
+            raise
+        except BaseException:
+            if fabric.is_global_zero and not Run(out).has_results():
+                empty(out)
+            raise
+
+
+@contextlib.contextmanager
+def _new_folder(folder: Path) -> Iterator[None]:
+    """Create the folder and own it; it is removed, with parents that were created for it, if it is empty in the end."""
+    first = collectives.rank() == 0
+    missing = [place for place in (folder, *folder.parents) if first and not place.exists()]
+    try:
+        if first:
+            folder.mkdir(parents=True, exist_ok=True)
+        with _locked(folder):
+            yield
+    finally:
+        for place in missing:
+            with contextlib.suppress(OSError):
+                place.rmdir()
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """The first process owns the folder; if it cannot, all processes raise."""
+    with contextlib.ExitStack() as stack:
+
+        def take() -> None:
+            stack.enter_context(owned(folder_lock(folder), folder))
+
+        collectives.on_first_process(take)
+        yield
+
+
+def _last_intact(fabric: Fabric, run: Run) -> checkpoint.State:
+    """The last intact checkpoint; the first process looks for it."""
+    path, problems = collectives.on_first_process(lambda: checkpoint.newest_intact(run.checkpoints))
+    for problem in problems:
+        fabric.print(f"{problem}. Resuming from {path.name}")
+    try:
+        return checkpoint.load(path)
+    except checkpoint.Damaged as error:
+        raise UserError(f"cannot read the checkpoint {path}: {error}") from None

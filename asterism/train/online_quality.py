@@ -1,0 +1,170 @@
+"""How good the features are during training, long before the loss shows it: online k-NN, or view retrieval.
+
+Images with labels are classified by their neighbours. Without labels, a view of an image has to retrieve another view
+of it. The verdict on a run compares the last value with the first, and with raw pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+from torch.nn import functional as F
+
+from asterism.config import Config
+from asterism.data import Source, Subset, Views, evaluation_batches, open_source
+from asterism.errors import UserError
+from asterism.images.bad_image import BadImage
+from asterism.nn.encoder import Encoder
+from asterism.ops import streams
+from asterism.ops.knn import knn_accuracy
+from asterism.ops.random import fold, generator
+from asterism.ranges import Count, Positive, VoteTemperature
+from asterism.types import ViewSpec
+
+_IMAGES = 512  # of view retrieval
+_AT_ONCE = 128  # images
+_NAMES = {
+    "knn": "k-NN accuracy on held-out training images",
+    "view_retrieval": "the share of images recognised in another view",
+}
+_NOISE = 2.0  # percentage points by which two measurements of the same features may differ
+_TRY = (
+    "Try more steps (trainer.steps), optim.name=muon if the network is small and has AdamW, half or twice the "
+    "optim.lr, and check effective_rank and the entropies in `asterism report`"
+)
+
+
+class OnlineKnnConfig(Config):
+    """Weighted k-NN on a labelled subset; without labels, how often a view retrieves the other view of its image."""
+
+    data: str | None = None  # a labelled source; None: the training data, when it has labels
+    every_epochs: Positive | None = None  # None: ten times in a run
+    bank: Count = 2000  # labelled images the neighbours come from
+    queries: Count = 1000  # images to classify, from the same split: the test set is not for monitoring and tuning
+    k: Count = 20
+    temperature: VoteTemperature = 0.07
+
+
+class OnlineKnn:
+    """Holds the two subsets, which depend only on the data and do not change during a run."""
+
+    name = "knn"
+
+    def __init__(self, config: OnlineKnnConfig, bank: Source, queries: Source) -> None:
+        self._config = config
+        self._subsets = (bank, queries)
+        self._images: list[tuple[UInt8[Tensor, "n 3 s s"], Int[Tensor, " n"]]] = []
+
+    def accuracy(self, encoder: Encoder) -> float:
+        """Top-1 in percent."""
+        if not self._images:  # decoded once, since that takes longer than the rest; 3000 images of 224 px are 450 MB
+            self._images = [_read(subset, encoder.image_size) for subset in self._subsets]
+        bank, queries = ((_embed(encoder, images), labels) for images, labels in self._images)
+        classes = int(torch.cat([bank[1], queries[1]]).max()) + 1
+        result = knn_accuracy(*bank, *queries, self._config.k, self._config.temperature, classes)
+        return next(iter(result.values()))
+
+
+class ViewRetrieval:
+    """Two views of each of some images, drawn once; each first view has to find its second view among all images."""
+
+    name = "view_retrieval"
+
+    def __init__(self, source: Source, spec: ViewSpec) -> None:
+        key = fold(streams.Monitor.VIEW_RETRIEVAL, len(source))
+        order = torch.randperm(len(source), generator=generator(key)).tolist()
+        self._source = Subset(source, sorted(order[:_IMAGES]))
+        self._views = Views((_alone(spec),))
+        self._pairs: list[UInt8[Tensor, "n 3 s s"]] = []
+
+    def accuracy(self, encoder: Encoder) -> float:
+        """How often the nearest second view is of the same image, in percent."""
+        if not self._pairs:
+            self._pairs = self._read()
+        queries, bank = (F.normalize(_embed(encoder, views), dim=1) for views in self._pairs)
+        found = (queries @ bank.T).argmax(dim=1)
+        return 100 * float((found == torch.arange(len(found))).float().mean())
+
+    def _read(self) -> list[UInt8[Tensor, "n 3 s s"]]:
+        images = []
+        for place in range(len(self._source)):
+            try:
+                images.append(self._source[place].image)
+            except BadImage:
+                continue
+        sizes = [(image.shape[1], image.shape[2]) for image in images]
+        keys = [[fold(number, place) for place in range(len(images))] for number in range(2)]
+        return [self._views.apply(images, self._views.sample(sizes, some))[0] for some in keys]
+
+
+def _alone(spec: ViewSpec) -> ViewSpec:
+    """The view without its links to other views and to labels."""
+    return spec.model_copy(update={"inside": None, "same_place": None, "segments": False})
+
+
+Quality = OnlineKnn | ViewRetrieval
+
+
+def open_quality(config: OnlineKnnConfig, source: Source, view: ViewSpec) -> Quality:
+    """k-NN if there are labels, else view retrieval. source: the training data; view: one of the method's views."""
+    return open_online_knn(config, source) or ViewRetrieval(source, view)
+
+
+def open_online_knn(config: OnlineKnnConfig, source: Source) -> OnlineKnn | None:
+    """None if the training data has no labels (and no other data is configured) or too few images."""
+    bank = open_source(config.data) if config.data else source
+    if bank.classes is None:
+        if config.data:
+            raise UserError(
+                f"monitor.knn.data = {config.data!r} has no labels; give a folder with one subfolder per class"
+            )
+        return None
+    order = torch.randperm(len(bank), generator=generator(fold(streams.Monitor.KNN, len(bank)))).tolist()
+    held_out = min(config.queries, len(bank) // 5)
+    if held_out == 0:
+        return None
+    return OnlineKnn(
+        config, Subset(bank, sorted(order[held_out:][: config.bank])), Subset(bank, sorted(order[:held_out]))
+    )
+
+
+def verdict(records: Sequence[Mapping[str, Any]]) -> str | None:
+    """The verdict from the logged records; None if nothing was measured at the start or at the end."""
+    for name, meaning in _NAMES.items():
+        values = [record[name] for record in records if name in record]
+        started = next((record for record in records if record["step"] == 0 and name in record), None)
+        if started is not None and len(values) > 1:
+            return _sentence(meaning, started[name], values[-1], started.get(f"{name}_pixels"))
+    return None
+
+
+def _sentence(meaning: str, start: float, end: float, pixels: float | None) -> str:
+    change = f"{meaning} went from {start:.1f} % at the start to {end:.1f} %"
+    if end < start - _NOISE:
+        return f"Not learned: {change}. {_TRY}"
+    if end <= start + _NOISE:
+        return f"No clear gain: {change}. {_TRY}"
+    if pixels is None:
+        return f"Learned: {change}"
+    if end > pixels + _NOISE:
+        return f"Learned: {change}; raw pixels reach {pixels:.1f} %"
+    behind = f"Learned, but not ahead of raw pixels ({pixels:.1f} %): {change}"
+    return f"{behind}. Train longer (trainer.steps, trainer.minutes)"
+
+
+def _read(source: Source, size: int) -> tuple[UInt8[Tensor, "n 3 s s"], Int[Tensor, " n"]]:
+    images, labels = [], []
+    for batch in evaluation_batches(source, size, batch_size=_AT_ONCE):
+        assert batch.labels is not None
+        images.append(batch.images)
+        labels.append(batch.labels)
+    return torch.cat(images), torch.cat(labels)
+
+
+@torch.no_grad()
+def _embed(encoder: Encoder, images: UInt8[Tensor, "n 3 s s"]) -> Float[Tensor, "n d"]:
+    return torch.cat([encoder.encode_cls(part).float().cpu() for part in torch.split(images, _AT_ONCE)])
