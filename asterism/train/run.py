@@ -151,8 +151,9 @@ class Run:
 
 def _unopened(values: dict[str, Any]) -> dict[str, Any]:
     method = values.get("method")
-    has_file = isinstance(method, Mapping) and isinstance(method.get("file"), Mapping)
-    return values | {"method": UnopenedConfig.parse(method, "method")} if has_file else values
+    if not isinstance(method, Mapping) or not isinstance(method.get("file"), Mapping):
+        return values
+    return values | {"method": UnopenedConfig.parse(method, "method")}
 
 
 def is_finetuned(path: Path) -> bool:

@@ -12,7 +12,7 @@ from asterism.errors import UserError
 from asterism.train.building import build_method
 from asterism.train.recipe import load_recipe
 from asterism.train.run import open_run
-from asterism.train.start import pretrain, resume
+from tests.train.tiny import pretrain, resume
 
 PREDICTS_ONE = '''"""The mean of the features approaches one."""
 from typing import Literal
