@@ -6,7 +6,7 @@ Both sides start from the same images and end with uint8 tensors; where decoding
 training (Pillow, `asterism.images.decode`). The baseline has two forms: with torchvision's own GaussianBlur (9 × 9
 taps) and with PIL's, as in the DINO code. Times are CPU time; repetitions are interleaved, each with new draws, and the
 best of each side counts, so that other work on the machine affects both sides equally. At the end, views of small
-images are made one image at a time, and together, and their crops by torch and by compiled code.
+images are made one image at a time, and together.
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from PIL import Image, ImageFilter
 from torch import Tensor
 from torchvision.transforms import InterpolationMode, v2
 
 from asterism.data import Scenes
-from asterism.data.views import Crop, Views
-from asterism.data.views.crop import cut, interleaved
+from asterism.data.views import Views
 from asterism.images.decode import decode
 from asterism.ops.random import fold
 from asterism.types import ColorJitter, ViewSpec
@@ -60,25 +58,6 @@ def small_views(size: int, count: int = 64) -> dict[str, Callable[[int], None]]:
             cut_views(views, [image], fold(seed, number))
 
     return {"one image at a time": alone, OURS: lambda seed: cut_views(views, images, seed)}
-
-
-def small_crops(size: int, count: int = 64) -> dict[str, Callable[[int], None]]:
-    """Crops of small images, by torch and by our compiled code."""
-    scenes, views = Scenes(size=size, count=count), Views([ViewSpec(size=size, scale=GLOBAL_SCALE)])
-    images = [scenes[number].image for number in range(count)]
-    made = torch.empty(1, count, 3, size, size, dtype=torch.uint8)
-
-    def crops(seed: int) -> list[Crop]:
-        keys = [fold(seed, number) for number in range(count)]
-        return [view.crop for (view,) in views.sample([(size, size)] * count, keys)]
-
-    def by_torch(seed: int) -> None:
-        for image, crop, view in zip(images, crops(seed), made[0], strict=True):
-            window = image[None, :, crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
-            resized = F.interpolate(interleaved(window), view.shape[1:], mode="bicubic", antialias=True)[0]
-            view.copy_(resized.flip(-1) if crop.flip else resized)
-
-    return {"torch": by_torch, OURS: lambda seed: cut(images, [crops(seed)], made)}
 
 
 class PILBlur:
@@ -197,7 +176,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for size in (32, 64):
         times = best_times(small_views(size), options.repeats)
         report(f"2+2 views of images of {size} × {size} pixels, 64 of them together", times, 64)
-        report(f"one crop of images of {size} × {size} pixels", best_times(small_crops(size), options.repeats), 64)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from asterism.data.views.color import (
     solarize,
     to_uint8,
 )
-from asterism.data.views.compiled import compiled_functions
+from asterism.data.views.recolor import compiled_recolor
 from asterism.types import ColorJitter, ViewSpec
 from tests.data.photographs import differences, from_pil, photograph, to_pil
 
@@ -41,7 +41,7 @@ def recolor_(request: pytest.FixtureRequest) -> Recolor:
     if request.param == "torch":
         return color.recolor_
     pytest.importorskip("numba")
-    assert compiled_functions() is not None
+    assert compiled_recolor() is not None
     return recolor.recolor_
 
 
@@ -198,15 +198,15 @@ def test_compiled_inversion_equals_torchvision(threshold: int) -> None:
 @pytest.fixture
 def another_start() -> Iterator[None]:
     """Compiled code is looked for again, now and after the test."""
-    compiled_functions.cache_clear()
+    compiled_recolor.cache_clear()
     yield
-    compiled_functions.cache_clear()
+    compiled_recolor.cache_clear()
 
 
 @pytest.mark.usefixtures("another_start")
 def test_without_numba_torch_changes_the_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numba", None)
-    assert compiled_functions() is None
+    assert compiled_recolor() is None
     colors = Colors((("contrast", 1.3),), blur_sigma=1.0)
     expected = recolored(color.recolor_, PICTURES[0], colors)
     assert torch.equal(recolored(recolor.recolor_, PICTURES[0], colors), expected)
@@ -229,20 +229,20 @@ def test_a_compiler_that_fails_is_named_once(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.usefixtures("another_start")
 def test_numba_without_compilation_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pytest.importorskip("numba").config, "DISABLE_JIT", 1)
-    assert compiled_functions() is None
+    assert compiled_recolor() is None
 
 
 def test_without_a_place_for_compiled_code_it_is_compiled_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled_once = pytest.importorskip("asterism.data.views.compiled_once")
-    njit = compiled_once.numba.njit
+    compiled_colors = pytest.importorskip("asterism.data.views.compiled_colors")
+    njit = compiled_colors.numba.njit
 
     def nowhere(*arguments: Any, cache: bool = False, **options: Any) -> Any:
         if cache:
             raise RuntimeError("cannot cache function: no locator available")
         return njit(*arguments, **options)
 
-    monkeypatch.setattr(compiled_once.numba, "njit", nowhere)
-    assert compiled_once.compiled_once("int64(int64)")(_next)(4) == 5
+    monkeypatch.setattr(compiled_colors.numba, "njit", nowhere)
+    assert compiled_colors.compiled_once("int64(int64)")(_next)(4) == 5
 
 
 @no_type_check
@@ -253,4 +253,4 @@ def _next(number: int) -> int:
 @pytest.mark.usefixtures("another_start")
 def test_compiled_code_is_loaded_before_workers_start() -> None:
     Views([ViewSpec(size=8)]).prepare()
-    assert compiled_functions.cache_info().currsize == 1
+    assert compiled_recolor.cache_info().currsize == 1

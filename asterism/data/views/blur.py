@@ -20,7 +20,7 @@ def blur(levels: Float[Tensor, "n c h w"], sigmas: Sequence[float]) -> Float[Ten
     with the edge pixels repeated.
     """
     kernels, _ = half_kernels(sigmas, longest=min(levels.shape[2:]) - 1)
-    weights = torch.from_numpy(kernels).to(levels.dtype).T[:, :, None, None, None].unbind()
+    weights = torch.from_numpy(kernels).to(levels).T[:, :, None, None, None].unbind()
     radius = len(weights) - 1
     padded = F.pad(levels, (radius, radius, radius, radius), mode="reflect")
     return _smooth_columns(_smooth_columns(padded, weights), weights)

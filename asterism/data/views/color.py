@@ -67,7 +67,8 @@ def _sort(
     if list(order) == list(wanted):
         return levels, wanted
     place = {view: row for row, view in enumerate(order)}
-    return levels.index_select(0, torch.tensor([place[view] for view in wanted])), wanted
+    rows = torch.tensor([place[view] for view in wanted], device=levels.device)
+    return levels.index_select(0, rows), wanted
 
 
 def _change(views: Tensor, change: Callable[[Tensor, list[Any]], Tensor], settings: Sequence[float | None]) -> Tensor:
@@ -88,19 +89,19 @@ def to_uint8(levels: Float[Tensor, "n c h w"]) -> UInt8[Tensor, "n c h w"]:
 
 def adjust_brightness(levels: Float[Tensor, "n 3 h w"], factors: Sequence[float]) -> Float[Tensor, "n 3 h w"]:
     """Towards black, or away from it."""
-    return _in_range(levels.mul_(_each(factors)), factors)
+    return _in_range(levels.mul_(_each(factors, levels)), factors)
 
 
 def adjust_contrast(levels: Float[Tensor, "n 3 h w"], factors: Sequence[float]) -> Float[Tensor, "n 3 h w"]:
     """Away from the mean grey level, or towards it."""
     means = [sum(map(operator.mul, LUMA, channels)) for channels in levels.mean((2, 3)).tolist()]
     shifts = [(1 - factor) * mean for factor, mean in zip(factors, means, strict=True)]
-    return _in_range(levels.mul_(_each(factors)).add_(_each(shifts)), factors)
+    return _in_range(levels.mul_(_each(factors, levels)).add_(_each(shifts, levels)), factors)
 
 
 def adjust_saturation(levels: Float[Tensor, "n 3 h w"], factors: Sequence[float]) -> Float[Tensor, "n 3 h w"]:
     """Away from each pixel's grey level, or towards it."""
-    return _in_range(torch.lerp(luma(levels), levels, _each(factors), out=levels), factors)
+    return _in_range(torch.lerp(luma(levels), levels, _each(factors, levels), out=levels), factors)
 
 
 def adjust_hue(levels: Float[Tensor, "n 3 h w"], factors: Sequence[float]) -> Float[Tensor, "n 3 h w"]:
@@ -112,7 +113,7 @@ def adjust_hue(levels: Float[Tensor, "n 3 h w"], factors: Sequence[float]) -> Fl
     quantities are multiplied by C, so there is no division and greys need no special case. A rotation by a third of the
     circle only permutes the channels, which leaves at most one sixth to rotate and keeps |x| ≤ 6.
     """
-    offsets = torch.from_numpy(hue_offsets(factors)).to(levels.dtype)[:, :, None, None]
+    offsets = torch.from_numpy(hue_offsets(factors)).to(levels)[:, :, None, None]
     red, green, blue = levels[:, :1], levels[:, 1:2], levels[:, 2:]
     largest, smallest = levels.amax(1, keepdim=True), levels.amin(1, keepdim=True)
     chroma = largest - smallest
@@ -141,13 +142,13 @@ def _gray(levels: Float[Tensor, "n 3 h w"], _: Sequence[bool]) -> Float[Tensor, 
 
 def solarize(pixels: UInt8[Tensor, "n 3 h w"], thresholds: Sequence[int]) -> UInt8[Tensor, "n 3 h w"]:
     """Invert the levels at or above a threshold: 255 − x is x with all bits flipped."""
-    flipped_bits = (pixels >= _each(thresholds)).view(torch.uint8).neg_()  # 255 where inverted, else 0
+    flipped_bits = (pixels >= _each(thresholds, pixels)).view(torch.uint8).neg_()  # 255 where inverted, else 0
     return flipped_bits.bitwise_xor_(pixels)
 
 
-def _each(values: Sequence[float]) -> Tensor | float:
+def _each(values: Sequence[float], like: Tensor) -> Tensor | float:
     """One number per view, broadcast over its levels; for a single view the number itself, which is faster."""
-    return values[0] if len(values) == 1 else torch.tensor(values)[:, None, None, None]
+    return values[0] if len(values) == 1 else torch.tensor(values, device=like.device)[:, None, None, None]
 
 
 def _in_range(levels: Float[Tensor, "n 3 h w"], factors: Sequence[float]) -> Float[Tensor, "n 3 h w"]:

@@ -7,8 +7,8 @@ to the threshold of solarize.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import no_type_check
+from collections.abc import Callable, Sequence
+from typing import Any, no_type_check
 
 import numba
 import numpy as np
@@ -16,7 +16,6 @@ from jaxtyping import Float32, Int8, Int16, Int64, UInt8
 
 from asterism.data.views.blur import half_kernels
 from asterism.data.views.color import LUMA, hue_offsets
-from asterism.data.views.compiled_once import compiled_once
 from asterism.data.views.sample import Colors
 
 _single = np.float32
@@ -34,6 +33,21 @@ _FEW = 1024  # levels whose sum is exact enough in single precision
 _FAST = {"nnan", "ninf", "nsz", "contract"}
 _fast = numba.njit(fastmath=_FAST, nogil=True)
 _reordered = numba.njit(fastmath={*_FAST, "reassoc"}, nogil=True)
+
+
+def compiled_once(signature: str) -> Callable[[Any], Any]:
+    """Compiles now, with everything that the function calls, and keeps the result in a file if a folder is writable.
+
+    The file follows changes of this module alone: after a change of a constant in another one, it has to be removed.
+    """
+
+    def compiled(function: Any) -> Any:
+        try:
+            return numba.njit(signature, nogil=True, cache=True)(function)
+        except (RuntimeError, OSError):  # no folder, or no space
+            return numba.njit(signature, nogil=True)(function)
+
+    return compiled
 
 
 def recolor_(pixels: UInt8[np.ndarray, "n 3 h w"], colors: Sequence[Colors]) -> None:

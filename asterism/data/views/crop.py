@@ -9,10 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Shaped, UInt8
 from torch import Tensor
 
-from asterism.data.views.compiled import compiled_functions
 from asterism.data.views.sample import Crop
-
-LONGEST = 96  # side of images and views up to which compiled code is faster than torch
 
 
 def cut(
@@ -26,16 +23,6 @@ def cut(
     bicubic interpolation overshoots a hard edge, both clip between their two passes, but PIL's first pass is vertical
     and torch's horizontal.
     """
-    compiled, shape = compiled_functions(), images[0].shape
-    if (
-        compiled is not None
-        and max(*shape[1:], out.shape[-1]) <= LONGEST
-        and all(image.shape == shape for image in images)
-    ):
-        together = torch.stack(list(images)).numpy()
-        for own, view in zip(crops, out, strict=True):
-            compiled.resize_crops(together, own, view.numpy())
-        return
     for image, views, own in zip(images, out.unbind(1), zip(*crops, strict=True), strict=True):
         whole = interleaved(image[None])
         for crop, view in zip(own, views, strict=True):

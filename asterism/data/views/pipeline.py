@@ -8,9 +8,8 @@ import torch
 from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor
 
-from asterism.data.views.compiled import compiled_functions
 from asterism.data.views.crop import cut, cut_labels
-from asterism.data.views.recolor import recolor_
+from asterism.data.views.recolor import compiled_recolor, recolor_
 from asterism.data.views.sample import ViewParameters, ViewSampler, check_specs
 from asterism.types import ViewSpec
 
@@ -35,7 +34,7 @@ class Views:
 
     def prepare(self) -> None:
         """Load compiled code, so that processes forked from this one have it."""
-        compiled_functions()
+        compiled_recolor()
 
     def sample(self, sizes: Sequence[tuple[int, int]], keys: Sequence[int]) -> list[tuple[ViewParameters, ...]]:
         """The parameters of every view of every image: a function of the view specs, (height, width) and key."""
