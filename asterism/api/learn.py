@@ -255,6 +255,6 @@ def _init(init: PathLike | Run | Weights | None) -> kind.Init | None:
 
 def _examples(run: Run) -> Mapping[str, Gallery]:
     """Pictures of a finished run for its trackers."""
-    from asterism.reports.examples import example_pictures  # imports the drawing libraries
+    from asterism.reports.pictures import example_pictures  # imports the drawing libraries
 
     return example_pictures(run)

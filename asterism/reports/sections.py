@@ -38,9 +38,9 @@ from asterism.reports.pictures import (
 from asterism.train.building import load_method
 from asterism.train.recipe import Recipe
 from asterism.train.run import Run
-from asterism.viz import affinity, charts, concepts, page, pictures, token_space
+from asterism.viz import affinity, charts, concepts, page, pictures
 from asterism.viz.bar import Bar
-from asterism.viz.layers import layers_of
+from asterism.viz.layers import FEWEST, layers_of, tokens_by_layer
 from asterism.viz.page import Section, Tile
 
 _FEW = 4  # images in a gallery with many columns
@@ -248,11 +248,11 @@ def _plane(look: Look) -> Section | None:
     """t-SNE; the dots have the colours of their patches, which are shown below."""
     rows, columns = look.features.grid
     backbone, images = look.encoder.backbone, look.images[: max(1, _DOTS // (rows * columns))]
-    if len(images) * rows * columns < token_space.FEWEST:
+    if len(images) * rows * columns < FEWEST:
         return None
     layers = [layer for layer in layers_of(backbone, _CLOUDS) if layer or not backbone.first_block]  # of one grid
     try:
-        places = token_space.tokens_by_layer(look.encoder, images, layers)
+        places = tokens_by_layer(look.encoder, images, layers)
     except MissingExtra as error:
         return Section("Patch tokens in the plane", page.note(str(error)))
     colors = pictures.principal_colors(pictures.without_place(look.features.patches), look.features.grid, rows)

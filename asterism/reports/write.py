@@ -12,9 +12,8 @@ from asterism.extras.words.report import aligned_page
 from asterism.extras.words.run import AlignedRun
 from asterism.files import write_text
 from asterism.finetuning.run import FinetunedRun
-from asterism.reports.curves import curves
 from asterism.reports.finetuned import finetuned_page
-from asterism.reports.frame import framed
+from asterism.reports.frame import curves, framed
 from asterism.reports.scores import compared_scores, main_scores
 from asterism.reports.sections import compared_sections, run_sections
 from asterism.reports.verdict import verdict

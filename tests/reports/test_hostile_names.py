@@ -11,7 +11,7 @@ import torch
 
 from asterism import api
 from asterism.extras.studies.compare import plan_study, write_comparison
-from asterism.tools.contact_sheet import SheetPicture, write_sheet
+from asterism.tools.search import SheetPicture, write_sheet
 from asterism.viz import charts, page
 from asterism.viz.page import Section, Tile
 from tests.browser import CHROMIUM, visited, without_policy

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from asterism.tools.export.differences import largest, largest_difference
+from asterism.tools.export.export import largest, largest_difference
 
 
 def test_numbers() -> None:

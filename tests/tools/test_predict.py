@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -15,6 +16,7 @@ import asterism
 from asterism.cli import app
 from asterism.errors import UserError
 from asterism.finetuning.run import FinetunedRun
+from asterism.tools import predict
 from asterism.tools.predict import drawing_names
 from tests.finetuning.tiny import COLOURS, coloured_folder, finetune, tiny
 
@@ -129,3 +131,14 @@ def test_the_report_of_a_run_shows_curves_predictions_and_confusions(run: Finetu
         "whose weights are kept",
     ):
         assert text in page
+
+
+def test_large_images_make_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predict, "_MOST_VALUES", 3 * 100)
+    sides = [5, 5, 20, 5, 5, 5, 5]
+    pictures = [(str(side), str(side), torch.zeros(3, side, side, dtype=torch.uint8)) for side in sides]
+    batches = list(predict._batches(pictures, 3))
+    assert [len(batch) for batch in batches] == [3, 3, 1]
+    monkeypatch.setattr(predict, "_MOST_VALUES", 3 * 40)
+    batches = list(predict._batches(pictures, 3))
+    assert [[key for key, _, _ in batch] for batch in batches] == [["5", "5"], ["20"], ["5", "5"], ["5", "5"]]

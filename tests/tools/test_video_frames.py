@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from asterism.errors import UserError
-from asterism.tools.video_frames import VIDEO_SUFFIXES, frame_count, video_frames
+from asterism.tools.predict import VIDEO_SUFFIXES, frame_count, video_frames
 
 av = pytest.importorskip("av", reason="needs the extra: pip install 'asterism[video]'")
 _CODECS = {".webm": "libvpx", ".mpg": "mpeg1video", ".mpeg": "mpeg1video"}

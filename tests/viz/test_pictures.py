@@ -1,7 +1,10 @@
+from __future__ import annotations
+
 import pytest
 import torch
 
 from asterism.viz import pictures
+from asterism.viz.pictures import captioned
 
 
 def test_uint8_rounds_and_clamps():
@@ -53,3 +56,15 @@ def test_small_images_are_enlarged_by_whole_factors() -> None:
     assert large.shape == (2, 3, 24, 24)
     assert torch.equal(large[:, :, ::4, 3::4], images)
     assert torch.equal(pictures.magnified(large, 20), large)
+
+
+@pytest.mark.parametrize(
+    ("size", "picture"), [((3000, 6000), (1024, 2048)), ((40, 20), (400, 200)), ((500, 400), (500, 400))]
+)
+def test_captioned_pictures_are_neither_too_small_nor_too_large(
+    size: tuple[int, int], picture: tuple[int, int]
+) -> None:
+    found = captioned(torch.full((3, *size), 90, dtype=torch.uint8), "blue 33%")
+    assert found.shape[2] == picture[1]
+    assert picture[0] < found.shape[1] <= picture[0] + 2 * max(16, min(picture) // 12)
+    assert (found[:, : picture[0] - 1] == 90).all()

@@ -13,7 +13,7 @@ from torch import Tensor
 from asterism.errors import MissingExtra
 from asterism.extras.explorer.collection import evenly
 from asterism.index.approximate import ExactSearch
-from asterism.viz.token_space import FEWEST, tsne
+from asterism.viz.layers import FEWEST, tsne
 
 Layout = Literal["pca", "tsne", "umap"]
 LAYOUTS: tuple[Layout, ...] = ("pca", "tsne", "umap")

@@ -57,8 +57,8 @@ from asterism.images.centre_crop import center_square, usual_resize
 from asterism.ops import collectives
 from asterism.ranges import ShareBelowOne
 from asterism.types import Losses, Progress
-from asterism.viz.captioned import captioned
 from asterism.viz.page import Section
+from asterism.viz.pictures import captioned
 
 _SMALL, _BASE = 384, 768  # channels of ViT-S and ViT-B
 

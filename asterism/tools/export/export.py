@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from torch.nn import functional as F
 from asterism.errors import MissingExtra, UserError, unknown
 from asterism.files import filling
 from asterism.nn.encoder import Encoder
-from asterism.tools.export.differences import Outputs, largest, largest_difference
 from asterism.tools.export.hf_folder import HF
 from asterism.tools.export.model_card import FILE as CARD
 from asterism.tools.export.model_card import Origin, model_card
@@ -149,3 +148,57 @@ def trial_images(height: int, width: int) -> Float[Tensor, "2 3 h w"]:
     noise = torch.rand(1, 3, height, width, generator=draw)
     spots = F.interpolate(torch.rand(1, 3, 5, 7, generator=draw), (height, width), mode="bicubic").clamp(0, 1)
     return torch.cat([noise, spots])
+
+
+_TIES = 0.02  # share of labels or detections that may differ
+_EVERYTHING = 1.0  # the difference of outputs that do not correspond at all
+
+Outputs = Mapping[str, Tensor]
+
+
+def largest_difference(expected: Outputs, found: Outputs) -> float:
+    """Of all outputs that were found; logits relative to the largest, boxes relative to the farthest edge."""
+    if "boxes" in found:
+        images = range(len(found["boxes"]))
+        differences = [_of_detections(_of_image(expected, image), _of_image(found, image)) for image in images]
+    else:
+        differences = [_of_output(name, expected[name], output) for name, output in found.items()]
+    return largest(differences)
+
+
+def largest(differences: Sequence[float]) -> float:
+    """Unlike `max`, not a number if one of them is not."""
+    return math.nan if any(math.isnan(each) for each in differences) else max(differences)
+
+
+def _of_output(name: str, expected: Tensor, found: Tensor) -> float:
+    if not found.is_floating_point():
+        return _EVERYTHING if float((expected != found).float().mean()) > _TIES else 0.0
+    scale = expected.abs().max().clamp_min(1) if name == "logits" else 1
+    return float(((found.float() - expected).abs() / scale).max())
+
+
+def _of_image(outputs: Outputs, image: int) -> Outputs:
+    return {name: output[image] for name, output in outputs.items()}
+
+
+def _of_detections(expected: Outputs, found: Outputs) -> float:
+    """For every detection of an image the nearest one of the same class, in position, size and score."""
+    ours, theirs = expected["scores"] > 0, found["scores"] > 0
+    tolerated = int(_TIES * int(ours.sum()))
+    if abs(int(ours.sum()) - int(theirs.sum())) > tolerated:
+        return _EVERYTHING
+    if not ours.any():
+        return 0.0
+    distances = torch.cdist(_rows(expected, ours, expected), _rows(found, theirs, expected), p=float("inf"))
+    nearest, place = distances.min(dim=1)
+    if "masks" in found:
+        masks = expected["masks"][ours] - found["masks"].float()[theirs][place]
+        nearest = torch.maximum(nearest, masks.abs().flatten(1).amax(dim=1))
+    return float(nearest.sort().values[-1 - tolerated])
+
+
+def _rows(outputs: Outputs, real: Tensor, scaled_like: Outputs) -> Float[Tensor, "n 6"]:
+    edge = scaled_like["boxes"].max().clamp_min(1)
+    columns = [outputs["boxes"].float() / edge, outputs["scores"].float()[:, None], outputs["labels"].float()[:, None]]
+    return torch.cat(columns, dim=1)[real]

@@ -8,8 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from asterism.errors import UserError
 from asterism.train.trackers import chosen
 from asterism.train.trackers.base import Tracker
-from asterism.train.trackers.chosen import Trackers, TrackersConfig
-from asterism.viz.tiled import tiled
+from asterism.train.trackers.chosen import Trackers, TrackersConfig, tiled
 from tests.train.tiny import pretrain, tiny_recipe
 
 GALLERY = {"image": torch.zeros(2, 3, 8, 8, dtype=torch.uint8), "map": torch.full((2, 3, 200, 200), 9).to(torch.uint8)}
