@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from jaxtyping import Float
 from pydantic import ConfigDict
@@ -14,7 +14,6 @@ from torch import Tensor
 from asterism.config import Config
 from asterism.nn.backbone import Backbone, BackboneConfig, build_backbone
 from asterism.nn.encoder import Encoder
-from asterism.nn.frozen_encoder import FrozenEncoder
 from asterism.nn.initialisation import Init
 from asterism.nn.learner import Learner
 from asterism.ops.normalise import IMAGENET_MEAN, IMAGENET_STD, Triple
@@ -51,6 +50,20 @@ class UnopenedConfig(MethodConfig):
     model_config = ConfigDict(extra="allow")
 
 
+class Frozen(Protocol):
+    """A network that a method uses but neither trains nor saves, such as `asterism.nn.frozen_encoder.FrozenEncoder`."""
+
+    source: str  # the file or name that it was loaded from
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of its weights and settings."""
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the weights."""
+
+
 class Method(Learner[Batch]):
     """A method of self-supervised learning.
 
@@ -68,9 +81,8 @@ class Method(Learner[Batch]):
     backbone: Backbone  # the network that is trained; `--init` loads its weights
     mean: Triple = IMAGENET_MEAN  # of RGB in [0, 1]: subtracted from the pixels; set from the data's settings
     std: Triple = IMAGENET_STD  # divides the result
-    # Networks that the method uses but neither trains nor saves, by the setting that names them. A resumed run loads
-    # them again, and refuses others.
-    frozen_encoders: Mapping[str, FrozenEncoder] = MappingProxyType({})
+    # By the setting that names each. A resumed run loads them again, and refuses others.
+    frozen_encoders: Mapping[str, Frozen] = MappingProxyType({})
 
     def __init__(self, config: MethodConfig, backbone: BackboneConfig) -> None:
         super().__init__()
