@@ -229,7 +229,7 @@ class _File(ABC):
 
 class _Parquet(_File):
     def __init__(self, path: Path) -> None:
-        self._file = _pyarrow_parquet().ParquetFile(path)
+        self._file = pyarrow().parquet.ParquetFile(path)
         self.facts = parse_json((self._file.schema_arrow.metadata or {})[b"asterism"])
         self.shapes = self.facts["shapes"]
 
@@ -304,8 +304,10 @@ class _Npz(_File):
         return self._open[name]
 
 
-def _pyarrow_parquet() -> Any:
+def pyarrow() -> Any:
+    """The package, with its `parquet`."""
     try:
-        return import_module("pyarrow.parquet")
+        import_module("pyarrow.parquet")
+        return import_module("pyarrow")
     except ImportError:
         raise MissingExtra("pyarrow", "parquet") from None

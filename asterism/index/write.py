@@ -14,7 +14,7 @@ import zipfile
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module, metadata
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asterism.data import Source
-from asterism.errors import MissingExtra, UserError
+from asterism.errors import UserError
 from asterism.features.extract import Encoded, stream
 from asterism.files import replacing, scratch_folder, write_text
 from asterism.images.bad_image import BadImage
-from asterism.index.read import FORMAT
+from asterism.index.read import FORMAT, pyarrow
 from asterism.lock import check_unowned, file_lock, owned
 from asterism.nn.encoder import Encoder
 from asterism.nn.fingerprint import encoder_fingerprint
@@ -66,7 +66,7 @@ def check_target(path: Path, overwrite: bool) -> Path:
     if path.is_dir() or (path.exists() and not overwrite):
         raise UserError(f"{path} exists already; replace it with --overwrite, or choose another --out")
     if path.suffix == ".parquet":
-        _pyarrow()
+        pyarrow()
     return path
 
 
@@ -178,7 +178,7 @@ class _Parquet(_Rows):
             shapes = {name: list(values.shape[1:]) for name, values in columns.items() if values.ndim > 1}
             text = json.dumps(facts | {"shapes": shapes})
             schema = self._table([columns]).schema.with_metadata({"asterism": text})
-            self._writer = _pyarrow().parquet.ParquetWriter(self.path, schema)
+            self._writer = pyarrow().parquet.ParquetWriter(self.path, schema)
         self._waiting.append(columns)
         if sum(values.nbytes for part in self._waiting for values in part.values()) > _ROW_GROUP_BYTES:
             self._write_group()
@@ -193,7 +193,7 @@ class _Parquet(_Rows):
             self._waiting = []
 
     def _table(self, parts: list[Table]) -> Any:
-        arrow = _pyarrow()
+        arrow = pyarrow()
         arrays = {}
         for name in parts[0]:
             values = np.concatenate([part[name] for part in parts])
@@ -256,11 +256,3 @@ def _record(bad: list[BadImage], target: Path) -> Path | None:
     lines = [json.dumps({"key": image.key, "reason": image.reason}, ensure_ascii=False) for image in bad]
     write_text(path, "\n".join(lines) + "\n")
     return path
-
-
-def _pyarrow() -> Any:
-    try:
-        import_module("pyarrow.parquet")
-        return import_module("pyarrow")
-    except ImportError:
-        raise MissingExtra("pyarrow", "parquet") from None

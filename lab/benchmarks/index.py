@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from asterism.index.approximate import ApproximateSearch, ExactSearch, Search, build_approximate
+from asterism.extras.explorer.approximate import ApproximateSearch, ExactSearch, Search, build_approximate
 
 QUERIES, K = 200, 10
 
@@ -26,7 +26,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--vectors", type=int, default=1_000_000)
     parser.add_argument("--dim", type=int, default=64)
-    parser.add_argument("--kinds", nargs="+", default=["ivf", "hnsw"])
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     drawn = np.random.default_rng(0)
@@ -39,8 +38,7 @@ def main() -> None:
     print(f"exact  all queries at once: {1e3 * (time.process_time() - start) / QUERIES:.1f} ms per query")
     print(f"exact  {one_by_one(exact, queries[:20]):.1f} ms per single query")
     with tempfile.TemporaryDirectory() as folder:
-        for kind in chosen.kinds:
-            measure(kind, vectors, queries, truth, Path(folder) / f"{kind}.faiss")
+        measure(vectors, queries, truth, Path(folder) / "ivf.faiss")
 
 
 def clustered(drawn: np.random.Generator, count: int, dim: int) -> torch.Tensor:
@@ -58,9 +56,9 @@ def one_by_one(search: Search, queries: torch.Tensor) -> float:
     return 1e3 * (time.process_time() - start) / len(queries)
 
 
-def measure(kind: str, vectors: torch.Tensor, queries: torch.Tensor, truth: torch.Tensor, path: Path) -> None:
+def measure(vectors: torch.Tensor, queries: torch.Tensor, truth: torch.Tensor, path: Path) -> None:
     start = time.process_time()
-    build_approximate(vectors, path, kind)  # type: ignore[arg-type]
+    build_approximate(vectors, path)
     built = time.process_time() - start
     start = time.perf_counter()
     search = ApproximateSearch(path, vectors.shape[1], len(vectors))
@@ -68,7 +66,7 @@ def measure(kind: str, vectors: torch.Tensor, queries: torch.Tensor, truth: torc
     _, rows = search.nearest(queries, K)
     hits = [len(set(found) & set(wanted)) for found, wanted in zip(rows.tolist(), truth.tolist(), strict=True)]
     print(
-        f"{kind:5}  built in {built:.0f} s, {path.stat().st_size / 1e6:.0f} MB, opened in {1e3 * opened:.0f} ms, "
+        f"ivf    built in {built:.0f} s, {path.stat().st_size / 1e6:.0f} MB, opened in {1e3 * opened:.0f} ms, "
         f"{one_by_one(search, queries):.2f} ms per single query, recall@{K} {sum(hits) / (K * len(hits)):.3f}",
         flush=True,
     )

@@ -97,3 +97,19 @@ def test_unusable_files_are_reported(photos: Path, tmp_path: Path) -> None:
     asterism.embed(concept_encoder(dim=24), photos, tmp_path / "wide.parquet")
     with pytest.raises(UserError, match=r"was made by another model \(ConceptEncoder\)"):
         open_index(tmp_path / "wide.parquet", encoder)
+
+
+def test_added_columns(photos: Path, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    arrow = pytest.importorskip("pyarrow")
+    encoder = concept_encoder()
+    asterism.embed(encoder, photos, tmp_path / "e.parquet")
+    table = parquet.read_table(tmp_path / "e.parquet")
+    table = table.append_column("year", arrow.array([2000 + i for i in range(11)] + [None]))
+    table = table.append_column("place", arrow.array(["a", None] * 6)).append_column("tags", arrow.array([["x"]] * 12))
+    parquet.write_table(table, tmp_path / "more.parquet")
+    columns = open_index(tmp_path / "more.parquet", encoder).columns()
+    assert list(columns) == ["year", "place"]
+    assert columns["year"][:2] == [2000.0, 2001.0]
+    assert columns["year"][11] != columns["year"][11], "a missing number is NaN"
+    assert columns["place"][:2] == ["a", ""]

@@ -158,7 +158,7 @@ def test_an_index_has_one_writer(source: Source, tmp_path: Path) -> None:
 
 
 def test_the_missing_parquet_extra_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embeddings, "import_module", missing("pyarrow"))
+    monkeypatch.setattr("asterism.index.read.import_module", missing("pyarrow"))
     with pytest.raises(MissingExtra, match=r"pip install 'asterism\[parquet\]'"):
         check_target(tmp_path / "x.parquet", overwrite=False)
     assert check_target(tmp_path / "x.npz", overwrite=False)

@@ -16,11 +16,11 @@ from asterism.data import Source
 from asterism.data.crops import CenterCrops
 from asterism.data.sources.folder import Folder
 from asterism.errors import UserError
+from asterism.extras.explorer.mapped import mapped_index
 from asterism.features.encoding import Workers
 from asterism.features.extract import image_rows
 from asterism.features.rows import Stored
 from asterism.index.images import IndexedImages, open_images
-from asterism.index.mapped import mapped_index
 from asterism.index.read import Index, open_index
 from asterism.nn.encoder import Encoder
 from asterism.nn.text_encoder import TextEncoder

@@ -14,17 +14,24 @@ from torch.nn.functional import normalize
 
 from asterism.data.sources.index_cache import user_cache
 from asterism.extras.explorer.answers import Answer, Pending, Refused
+from asterism.extras.explorer.approximate import (
+    EXACT_BELOW,
+    ApproximateSearch,
+    ExactSearch,
+    Search,
+    build_approximate,
+    has_faiss,
+)
 from asterism.extras.explorer.collection import Collection, embedded, evenly
 from asterism.extras.explorer.jobs import Jobs
 from asterism.extras.explorer.labelling import Labels
+from asterism.extras.explorer.mapped import patches_of
 from asterism.extras.explorer.model import ExploredModel, Recent, Seen
 from asterism.extras.explorer.neighbourhood import Clusters, Neighbourhood, clusters, neighbourhood
 from asterism.extras.explorer.query import Query
 from asterism.features.cache import stored
 from asterism.features.rows import Block
 from asterism.images.centre_crop import center_square
-from asterism.index.approximate import EXACT_BELOW, ApproximateSearch, ExactSearch, Search, build_approximate, has_faiss
-from asterism.index.mapped import patches_of
 from asterism.nn.fingerprint import encoder_fingerprint
 
 _MOST_PLACES = 262_144  # patches that are searched; beyond, evenly spaced images represent the others

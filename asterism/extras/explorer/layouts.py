@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from asterism.errors import MissingExtra
+from asterism.extras.explorer.approximate import ExactSearch
 from asterism.extras.explorer.collection import evenly
-from asterism.index.approximate import ExactSearch
 from asterism.viz.layers import FEWEST, tsne
 
 Layout = Literal["pca", "tsne", "umap"]

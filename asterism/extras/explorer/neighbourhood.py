@@ -9,8 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from asterism.extras.explorer.approximate import Search
 from asterism.extras.explorer.collection import evenly
-from asterism.index.approximate import Search
 
 NEIGHBOURS = 10
 _QUERIES = 1024

@@ -13,12 +13,12 @@ from torch.nn.functional import normalize, one_hot
 from asterism.errors import UserError
 from asterism.extras.explorer import layouts
 from asterism.extras.explorer.answers import Pending, Refused
+from asterism.extras.explorer.approximate import ExactSearch
 from asterism.extras.explorer.collection import collection_of_index
 from asterism.extras.explorer.jobs import Jobs
 from asterism.extras.explorer.labelling import class_scores, leave_one_out
 from asterism.extras.explorer.layouts import principal, quantised
 from asterism.extras.explorer.neighbourhood import Neighbourhood, clusters, neighbourhood
-from asterism.index.approximate import ExactSearch
 from tests.concept_samples import concept_encoder, write_photos
 
 

@@ -10,6 +10,7 @@ from torch.nn.functional import normalize
 
 from asterism.errors import UserError
 from asterism.extras.explorer.answers import Answer, Refused, as_json
+from asterism.extras.explorer.approximate import ExactSearch
 from asterism.extras.explorer.endpoints.endpoint import PICTURE_BYTES, Endpoint
 from asterism.extras.explorer.endpoints.image import MOST_FOUND
 from asterism.extras.explorer.endpoints.map import MOST_CLUSTERS
@@ -17,7 +18,6 @@ from asterism.extras.explorer.explored import Explored
 from asterism.extras.explorer.query import Query
 from asterism.images.bad_image import BadImage
 from asterism.images.decode import decode
-from asterism.index.approximate import ExactSearch
 
 _MOST_GROUPS = 60
 _LONGEST_SENTENCE = 300  # characters

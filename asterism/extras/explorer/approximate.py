@@ -1,8 +1,7 @@
-"""Nearest unit vectors in milliseconds: exact for small collections, faiss's IVF or HNSW for large ones.
+"""Nearest unit vectors in milliseconds: exact for small collections, faiss's IVF for large ones.
 
-IVF divides the vectors among about 4 √n cells and looks into the cells nearest to a query. HNSW walks along a graph of
-near neighbours. IVF is built faster, HNSW answers faster (lab/benchmarks/index.py). Either is a file
-that is mapped into memory, so that opening it takes no time and unused parts stay on disk.
+IVF divides the vectors among about 4 √n cells and looks into the cells nearest to a query. Its file is mapped into
+memory, so that opening it takes no time and unused parts stay on disk (`lab/benchmarks/index.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import math
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -20,13 +19,10 @@ from asterism.errors import MissingExtra, UserError, reason_of
 from asterism.files import replacing
 from asterism.ops.neighbours import nearest
 
-Kind = Literal["ivf", "hnsw"]
-
 EXACT_BELOW = 200_000  # vectors; comparing one with all of them takes tens of milliseconds
-_ROWS = 65_536  # compared or added at a time
+_ROWS = 65_536  # added at a time
 _PROBES = 32  # cells searched
 _CELL_SAMPLE = 48  # vectors per cell that the cells are learnt from
-_LINKS, _BUILD_EFFORT, _SEARCH_EFFORT = 16, 40, 96  # of HNSW
 
 
 @runtime_checkable
@@ -58,10 +54,7 @@ class ApproximateSearch:
             raise UserError(f"{path} cannot be read: {reason_of(error)}; delete it, and it is built again") from None
         if (self._index.d, self._index.ntotal) != (dim, count):
             raise UserError(f"{path} belongs to other vectors; delete it, and it is built again")
-        if hasattr(self._index, "nprobe"):
-            self._index.nprobe = min(_PROBES, self._index.nlist)
-        else:
-            self._index.hnsw.efSearch = _SEARCH_EFFORT
+        self._index.nprobe = min(_PROBES, self._index.nlist)
 
     def nearest(self, queries: Float[Tensor, "q d"], k: int) -> tuple[Float[Tensor, "q _"], Int[Tensor, "q _"]]:
         similarity, rows = self._index.search(queries.float().contiguous().numpy(), min(k, self._index.ntotal))
@@ -69,19 +62,15 @@ class ApproximateSearch:
         return torch.from_numpy(similarity[:, :found]), torch.from_numpy(rows[:, :found])
 
 
-def build_approximate(vectors: Float[Tensor, "n d"], path: Path, kind: Kind = "ivf") -> None:
+def build_approximate(vectors: Float[Tensor, "n d"], path: Path) -> None:
     """Build an approximate index of unit vectors and write it to `path`, which appears when it is complete."""
     faiss = _faiss()
     count, dim = vectors.shape
-    if kind == "ivf":
-        cells = max(1, min(int(4 * math.sqrt(count)), count // _CELL_SAMPLE))
-        index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dim), dim, cells, faiss.METRIC_INNER_PRODUCT)
-        index.cp.niter, index.cp.seed = 8, 0
-        sample = vectors[:: max(1, count // (cells * _CELL_SAMPLE))]
-        index.train(sample.float().contiguous().numpy())
-    else:
-        index = faiss.IndexHNSWFlat(dim, _LINKS, faiss.METRIC_INNER_PRODUCT)
-        index.hnsw.efConstruction = _BUILD_EFFORT
+    cells = max(1, min(int(4 * math.sqrt(count)), count // _CELL_SAMPLE))
+    index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dim), dim, cells, faiss.METRIC_INNER_PRODUCT)
+    index.cp.niter, index.cp.seed = 8, 0
+    sample = vectors[:: max(1, count // (cells * _CELL_SAMPLE))]
+    index.train(sample.float().contiguous().numpy())
     for first in range(0, count, _ROWS):
         index.add(vectors[first : first + _ROWS].float().contiguous().numpy())
     with replacing(path) as temporary:

@@ -10,9 +10,8 @@ from torch.nn.functional import normalize
 
 from asterism import api
 from asterism.errors import UserError
-from asterism.index import approximate
-from asterism.index.approximate import ApproximateSearch, ExactSearch, build_approximate
-from asterism.index.mapped import mapped_index, patches_of
+from asterism.extras.explorer.approximate import ApproximateSearch, ExactSearch, build_approximate
+from asterism.extras.explorer.mapped import mapped_index, patches_of
 from asterism.index.read import open_index
 from tests.concept_samples import concept_encoder, write_photos
 
@@ -25,8 +24,7 @@ def rows(count: int, seed: int = 0) -> torch.Tensor:
     return normalize(centres[torch.arange(count) % 20] + 0.4 * torch.randn(count, 16, generator=drawn), dim=1)
 
 
-def test_exact_search_in_parts_is_a_sort(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(approximate, "_ROWS", 7)
+def test_exact_search_is_a_sort() -> None:
     vectors, queries = rows(50), rows(4, seed=1)
     similarity, found = ExactSearch(vectors).nearest(queries, 9)
     expected = (queries @ vectors.T).topk(9, dim=1)
@@ -35,10 +33,9 @@ def test_exact_search_in_parts_is_a_sort(monkeypatch: pytest.MonkeyPatch) -> Non
     assert ExactSearch(vectors[:3]).nearest(queries, 9)[1].shape == (4, 3)
 
 
-@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
-def test_recall(kind: approximate.Kind, tmp_path: Path) -> None:
+def test_recall(tmp_path: Path) -> None:
     vectors, queries = rows(3000), rows(50, seed=1)
-    build_approximate(vectors, tmp_path / "x.faiss", kind)
+    build_approximate(vectors, tmp_path / "x.faiss")
     similarity, found = ApproximateSearch(tmp_path / "x.faiss", 16, 3000).nearest(queries, 10)
     _, truth = ExactSearch(vectors).nearest(queries, 10)
     hits = sum(len(set(a) & set(b)) for a, b in zip(found.tolist(), truth.tolist(), strict=True))
@@ -77,20 +74,3 @@ def test_mapped_vectors_labels_and_patches(ending: str, tmp_path: Path, monkeypa
     chosen = list(patches_of(index, [1, 6, 11]))
     expected = normalize(features.patches[[1, 6, 11]], dim=2)
     torch.testing.assert_close(torch.stack(chosen), expected, atol=1e-5, rtol=1e-4)
-
-
-def test_added_columns(tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
-    arrow = pytest.importorskip("pyarrow")
-    encoder = concept_encoder()
-    write_photos(tmp_path / "photos")
-    api.embed(encoder, tmp_path / "photos", tmp_path / "e.parquet")
-    table = parquet.read_table(tmp_path / "e.parquet")
-    table = table.append_column("year", arrow.array([2000 + i for i in range(11)] + [None]))
-    table = table.append_column("place", arrow.array(["a", None] * 6)).append_column("tags", arrow.array([["x"]] * 12))
-    parquet.write_table(table, tmp_path / "more.parquet")
-    columns = open_index(tmp_path / "more.parquet", encoder).columns()
-    assert list(columns) == ["year", "place"]
-    assert columns["year"][:2] == [2000.0, 2001.0]
-    assert columns["year"][11] != columns["year"][11], "a missing number is NaN"
-    assert columns["place"][:2] == ["a", ""]
