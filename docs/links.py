@@ -1,7 +1,8 @@
 """Checks every local link of the documentation without building the site: `python -m docs.links`, about a second.
 
-Pages, pictures and anchors must exist, and so must every function that a page names as `[text][asterism.module.name]`:
-such a link leads to the function's entry in the generated reference, with its source. Modules are parsed, not imported.
+Pages, pictures and anchors must exist, and so must the source files that pages name, and every function that a page
+names as `[text][asterism.module.name]`: such a link leads to the function's entry in the generated reference, with its
+source. Modules are parsed, not imported.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ _HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*$", re.MULTILINE)
 _MARKDOWN_LINK = re.compile(r"\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)")
 _HTML_LINK = re.compile(r"\b(?:href|src)=\"([^\"]+)\"")
 _REFERENCE = re.compile(r"\]\[(asterism[\w.]*)\]")
+_FILE = re.compile(r"`(\w+/[\w/]+\.py)\b")  # from the top of the repository, or inside the package
 _REMOTE = re.compile(r"^[a-z][a-z+.-]*:", re.IGNORECASE)
 
 
@@ -35,6 +37,9 @@ def problems() -> Iterator[str]:
         for target in (*_MARKDOWN_LINK.findall(_without_code(prose)), *_HTML_LINK.findall(prose)):
             if not _REMOTE.match(target) and (missing := _missing(place, target)):
                 yield f"{place}: {target}: {missing}"
+        for path in _FILE.findall(prose):
+            if not any((top / path).exists() for top in (ROOT, ROOT / "asterism")):
+                yield f"{place}: `{path}`: no such file"
         for name in _REFERENCE.findall(prose):
             if not is_documented(name):
                 yield f"{place}: [{name}] is not in the reference: no such function, class or module"
