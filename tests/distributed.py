@@ -8,8 +8,7 @@ import pickle
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from multiprocessing import reduction
+from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ import torch
 import torch.distributed as dist
 
 from asterism.ops import collectives
-from asterism.ops.shared_memory import Ends, open_ends
 
 _SECONDS = 400  # ends a deadlock; a busy machine needs its time
 
@@ -32,29 +30,14 @@ def run(function: Callable[..., Any], *arguments: Any, world: int = 2) -> list[A
 
     The function must be importable (defined at the top of a module). A failure in any process fails the test.
     """
-    return _run(function, arguments, [None] * world)
-
-
-def run_sharing_memory(function: Callable[..., Any], *arguments: Any, world: int = 2) -> list[Any]:
-    """Like `run`, with processes that exchange tensors through shared memory, as those on the CPU of one machine do."""
-    ends = open_ends(world)
-    try:
-        return _run(function, arguments, ends)
-    finally:
-        for each in ends:
-            each.close()
-
-
-def _run(function: Callable[..., Any], arguments: tuple[Any, ...], ends: Sequence[Ends | None]) -> list[Any]:
     pipes: list[Connection] = []
     processes = []
     with tempfile.TemporaryDirectory() as folder:
         try:
-            for rank, own in enumerate(ends):
+            for rank in range(world):
                 receiver, sender = _context.Pipe(duplex=False)
-                wires = None if own is None else [Sent(descriptor) for descriptor in (own.memory, *own.wires)]
                 meeting = f"file://{Path(folder) / 'rendezvous'}"
-                job = (sender, meeting, rank, len(ends), wires, function, arguments)
+                job = (sender, meeting, rank, world, function, arguments)
                 process = _context.Process(target=_work, args=job, daemon=True)
                 process.start()
                 sender.close()
@@ -94,34 +77,17 @@ def _collect(pipes: list[Connection]) -> list[Any]:
     return [results[rank] for rank in range(len(pipes))]
 
 
-class Sent:
-    """A descriptor that a new process gets its own copy of."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _received, (reduction.DupFd(self.descriptor),)
-
-
-def _received(copy: Any) -> int:
-    return copy.detach()
-
-
 def _work(
     pipe: Connection,
     meeting: str,
     rank: int,
     world: int,
-    descriptors: list[int] | None,
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
 ) -> None:
     torch.set_num_threads(1)
     try:
         dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
-        if descriptors is not None:
-            collectives.share_memory(Ends(descriptors[0], descriptors[1:]))
         result = pickle.dumps(function(*arguments))  # by value: shared memory would vanish with this process
         dist.barrier()  # leaving early would close connections that others still use
         collectives.leave_processes()

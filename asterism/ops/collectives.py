@@ -9,7 +9,7 @@ import math
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -20,12 +20,10 @@ from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor
 
 from asterism.errors import UserError, explain_system_error
-from asterism.ops.shared_memory import Disconnected, Ends, SharedMemory
 
 T = TypeVar("T")
 
 _counts: Counter[str] | None = None  # bytes by collective, while `counted_bytes` is open
-_shared: SharedMemory | None = None  # of processes on the CPU of one machine, which exchange tensors through it
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"  # the network interface that gloo listens on
 _MEETING = timedelta(seconds=60)  # for processes that have already started
@@ -93,8 +91,6 @@ def all_gather_rows(tensor: Shaped[Tensor, "rows ..."]) -> Shaped[Tensor, "all_r
     _count("all-gather", tensor)
     if world_size() == 1:
         return tensor.detach()
-    if _shared is not None:
-        return _shared.gather(tensor).flatten(0, 1)
     sent = tensor.contiguous().to(_reachable(tensor))
     gathered = sent.new_empty((world_size() * len(tensor), *tensor.shape[1:]))
     dist.all_gather_into_tensor(gathered, sent)
@@ -179,19 +175,6 @@ def on_every_process(action: Callable[[], T]) -> T:
     return result
 
 
-def or_fail_together(action: Callable[[], T]) -> T:
-    """`on_every_process`, without waiting for each other if the processes share memory.
-
-    A process in which the action succeeds continues; the failure of another is raised at its next collective.
-    """
-    if _shared is None:
-        return on_every_process(action)
-    try:
-        return action()
-    except _EXPLAINED as error:
-        _shared.fail(_sentence(error))
-
-
 def join_processes() -> None:
     """Join the other processes that torchrun started, if any. The data exchanged here is small, so it
     goes through gloo, which needs no device."""
@@ -199,11 +182,10 @@ def join_processes() -> None:
         dist.init_process_group("gloo")
 
 
-def join_local_processes(rank: int, size: int, port: int, listener: int | None, ends: Ends) -> None:
+def join_local_processes(rank: int, size: int, port: int, listener: int | None) -> None:
     """Join `size` processes on this machine, which meet at `port` on the loopback interface and nowhere else.
 
     listener: in the first process, the descriptor of a socket that already listens at that port.
-    ends: of the memory through which tensors are exchanged from now on.
     """
     store = dist.TCPStore(  # type: ignore[attr-defined]
         "127.0.0.1", port, size, rank == 0, timeout=_MEETING, wait_for_workers=False, master_listen_fd=listener
@@ -219,47 +201,16 @@ def join_local_processes(rank: int, size: int, port: int, listener: int | None, 
         os.environ.pop(_INTERFACE)
         if before is not None:
             os.environ[_INTERFACE] = before
-    share_memory(ends)
-
-
-def share_memory(ends: Ends) -> None:
-    """From now on, tensors are exchanged through shared memory. All processes must be on the CPU of one machine."""
-    global _shared
-    _shared = SharedMemory(rank(), world_size(), ends)
-
-
-@torch.no_grad()
-def average_in_shared_memory(tensors: Sequence[Float[Tensor, ...]]) -> None:
-    """Replace each tensor by its mean over the processes, which share memory and have tensors of the same shapes."""
-    assert _shared is not None
-    if not tensors:
-        return
-    values = torch.cat([tensor.flatten() for tensor in tensors])
-    _shared.mean_(values)
-    parts = torch.split(values, [tensor.numel() for tensor in tensors])
-    torch._foreach_copy_(list(tensors), [p.view_as(t) for p, t in zip(parts, tensors, strict=True)])
-
-
-@torch.no_grad()
-def copy_from_first_process(tensors: Iterable[Shaped[Tensor, ...]]) -> None:
-    """Give each tensor the values that it has in the first of the processes, which share memory."""
-    assert _shared is not None
-    for tensor in tensors:
-        tensor.copy_(_shared.gather(tensor)[0])
 
 
 def lost_connection(error: BaseException) -> bool:
     """Whether a collective failed because another process ended, or did not answer in time."""
-    return isinstance(error, (dist.DistError, Disconnected)) or any(word in str(error) for word in _LOST)
+    return isinstance(error, dist.DistError) or any(word in str(error) for word in _LOST)
 
 
 def leave_processes() -> bool:
     """Leave the process group; no collective communicates afterwards. Returns whether there was a group to leave."""
-    global _shared
     joined = _distributed()
-    if _shared is not None:
-        _shared.close()
-        _shared = None
     if joined:
         dist.destroy_process_group()
     return joined
@@ -291,9 +242,6 @@ def _device() -> torch.device:
 
 def _reduced(tensor: Tensor, operation: str) -> Tensor:
     _count("all-reduce", tensor)
-    if _shared is not None:
-        gathered = _shared.gather(tensor)
-        return gathered.sum(dim=0, dtype=tensor.dtype) if operation == "sum" else gathered.amax(dim=0)
     result = tensor.detach().clone(memory_format=torch.contiguous_format)
     if world_size() > 1:
         sent = result.to(_reachable(tensor))

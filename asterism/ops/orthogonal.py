@@ -15,7 +15,6 @@ from asterism.ops.precision import at_least_float32
 POLYNOMIALS = ((8.0172, -22.941, 16.6113), (3.6119, -2.6521, 0.5123), (2.661, -1.9451, 0.4357))
 
 _SPARE = 1.01  # the first polynomial explodes above 1.01: rounding must not lead there
-_PRECISE = 1e-6  # machine epsilon that `_through_gram` needs; bfloat16 is too coarse for powers of the Gram matrix
 
 
 def orthogonalize(matrices: Float[Tensor, "n r c"]) -> Float[Tensor, "n r c"]:
@@ -31,50 +30,7 @@ def orthogonalize(matrices: Float[Tensor, "n r c"]) -> Float[Tensor, "n r c"]:
     x = matrices.mT if tall else matrices  # the Gram matrix of the shorter side is the smaller one
     norm = at_least_float32(x).norm(dim=(-2, -1), keepdim=True)
     x = (x / (_SPARE * norm).clamp(min=torch.finfo(norm.dtype).tiny)).to(matrices.dtype)
-    precise = torch.finfo(x.dtype).eps <= _PRECISE
-    cheaper = _gram_products(*x.shape[-2:]) < _iterated_products(*x.shape[-2:])
-    x = _through_gram(x) if precise and cheaper else _iterated(x)
-    return x.mT if tall else x
-
-
-def multiplications(rows: int, columns: int) -> int:
-    """What `orthogonalize` needs for a matrix of this shape in float32."""
-    short, long = sorted((rows, columns))
-    return min(_iterated_products(short, long), _gram_products(short, long))
-
-
-def _iterated_products(short: int, long: int) -> int:
-    return len(POLYNOMIALS) * short**2 * (2 * long + short)
-
-
-def _gram_products(short: int, long: int) -> int:
-    return short**2 * (2 * long + (4 * len(POLYNOMIALS) - 3) * short)
-
-
-def _iterated(x: Float[Tensor, "n r c"]) -> Float[Tensor, "n r c"]:
-    """X ← P X with P = a I + b G + c G² and G = X Xᵀ, in every round."""
     for a, b, c in POLYNOMIALS:
         gram = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x
-
-
-def _through_gram(x: Float[Tensor, "n r c"]) -> Float[Tensor, "n r c"]:
-    """The same with two long products in all: P X has the Gram matrix P G P, so that the rounds happen there.
-
-    Rounding changes small eigenvalues of G, possibly to just below zero. In few rounds this hardly changes P, which is
-    nearly a I for them.
-    """
-    gram = x @ x.mT
-    p = total = _factor(gram, *POLYNOMIALS[0])
-    for coefficients in POLYNOMIALS[1:]:
-        gram = p @ gram @ p
-        p = _factor(gram, *coefficients)
-        total = p @ total
-    return total @ x
-
-
-def _factor(gram: Float[Tensor, "n r r"], a: float, b: float, c: float) -> Float[Tensor, "n r r"]:
-    p = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
-    p.diagonal(dim1=-2, dim2=-1).add_(a)
-    return p
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)  # a X + (b G + c G²) X
+    return x.mT if tall else x

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from lightning_fabric.strategies.ddp import DDPStrategy
 from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 from lightning_fabric.strategies.strategy import Strategy
@@ -20,7 +22,6 @@ from asterism.ops import collectives
 from asterism.ops.sharding import shard
 from asterism.train.processes import Place
 from asterism.train.recipe import TrainerConfig
-from asterism.train.shared_memory_strategy import SharedMemoryStrategy
 
 _FOR_PROCESSES = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE", "OMP_NUM_THREADS")
 
@@ -33,9 +34,8 @@ def launch(config: TrainerConfig, place: Place | None = None) -> Fabric:
     _check_accelerator(config)
     if place is not None:
         logging.getLogger("lightning_fabric.utilities.distributed").setLevel(logging.WARNING)  # it logs each process
-        collectives.join_local_processes(place.rank, place.size, place.port, place.listener, place.ends)
-        strategy = SharedMemoryStrategy(cluster_environment=place, process_group_backend="gloo")
-        fabric = Fabric(accelerator="cpu", devices=place.size, strategy=strategy)
+        collectives.join_local_processes(place.rank, place.size, place.port, place.listener)
+        fabric = Fabric(accelerator="cpu", devices=place.size, strategy=_data_parallel(_Joined(place.rank)))
         fabric.launch()
         return fabric
     fabric = Fabric(
@@ -72,12 +72,25 @@ def _strategy(config: TrainerConfig) -> Strategy | str:
     return "auto"
 
 
-def _data_parallel() -> DDPStrategy:
+def _data_parallel(environment: ClusterEnvironment | None = None) -> DDPStrategy:
     """DDP without copying buffers in each step: methods keep centres and memory banks equal on all processes."""
     known = inspect.signature(DistributedDataParallel).parameters
     copying = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # torch renamed it
     options: dict[str, Any] = {copying: False}
-    return DDPStrategy(**options)
+    return DDPStrategy(cluster_environment=environment, **options)
+
+
+class _Joined(LightningEnvironment):
+    """Processes that we started, and that have met already."""
+
+    creates_processes_externally = True
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self._rank = rank
+
+    def local_rank(self) -> int:
+        return self._rank
 
 
 def _world_size(config: TrainerConfig) -> int:

@@ -130,7 +130,7 @@ class Training(Generic[B]):
         torch.manual_seed(fold(progress.seed, progress.step, self.fabric.global_rank) & 0xFFFFFFFF)
         count, made = self.job.trainer.accumulate, []
         for number in range(count):
-            batch, waited = collectives.or_fail_together(lambda: next(batches))
+            batch, waited = collectives.on_every_process(lambda: next(batches))
             with self.fabric.no_backward_sync(self.forward, enabled=number < count - 1):
                 total = self.forward(batch, progress)
                 losses = self.objective.losses

@@ -6,22 +6,18 @@ Small networks learn more from the same images this way (docs/results.md).
 
 Updates are scaled to the root mean square of AdamW's, 0.2·√(longer side), so both share learning rate and weight decay
 (Liu et al., 2025). Patch embeddings, positions, tokens, norms, biases and prototypes stay with AdamW.
-
-With `every` = n, matrices take turns: each step updates every n-th of them, n times as far, while momenta follow all
-gradients. A step of a small network then costs less, and the network learns as much (lab/training.md).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
-from asterism.train.shared_orthogonalization import orthogonalize_all
+from asterism.ops.orthogonal import orthogonalize
 
 _MOMENTUM = 0.95
 _ADAM_RMS = 0.2  # root mean square of an update of AdamW, in units of the learning rate
@@ -31,55 +27,46 @@ class Muon(torch.optim.Optimizer):
     """The first groups, `adamw`, are updated by AdamW, the others by Muon.
 
     Each Muon group holds matrices of the same shape, which are orthogonalised together; `parts` is the number of maps
-    that are stacked in each of them: 3 in a fused query, key and value. `step`, which is set like the learning rate,
-    decides which groups it updates.
+    that are stacked in each of them: 3 in a fused query, key and value.
     """
 
-    def __init__(self, adamw: torch.optim.AdamW, groups: Iterable[dict[str, Any]], every: int = 1) -> None:
-        super().__init__([*adamw.param_groups, *groups], defaults={"lr": 0.0, "weight_decay": 0.0, "step": 0})
+    def __init__(self, adamw: torch.optim.AdamW, groups: Iterable[dict[str, Any]]) -> None:
+        super().__init__([*adamw.param_groups, *groups], defaults={"lr": 0.0, "weight_decay": 0.0})
         self._adamw = adamw
         self._first = len(adamw.param_groups)  # of Muon's groups
-        self._every = every
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         self._adamw.state = self.state  # one place for checkpoints; `load_state_dict` replaces both
         self._adamw.param_groups = self.param_groups[: self._first]
         loss = self._adamw.step(closure)
-        due = list(self._due())
-        directions = orthogonalize_all([self._ahead(group, weights) for group, weights in due])
-        for (group, weights), direction in zip(due, directions, strict=True):
-            scale, lr = _ADAM_RMS * math.sqrt(max(direction.shape[1:])), self._every * group["lr"]
-            updates = direction.reshape(len(weights), *weights[0].shape).unbind()
-            torch._foreach_mul_(weights, 1 - lr * group["weight_decay"])
-            torch._foreach_add_(weights, updates, alpha=-lr * scale)
+        for group in self.param_groups[self._first :]:
+            weights = [weight for weight in group["params"] if weight.grad is not None]
+            if weights:
+                self._update(weights, group["parts"], group["lr"], group["weight_decay"])
         return loss
 
-    def _due(self) -> Iterator[tuple[dict[str, Any], list[Tensor]]]:
-        """Update all momenta, and yield the matrices of each group whose turn it is."""
-        number = 0
-        for group in self.param_groups[self._first :]:
-            moved = [weight for weight in group["params"] if weight.grad is not None]
-            if moved:
-                torch._foreach_lerp_([self._momentum(w) for w in moved], [w.grad for w in moved], 1 - _MOMENTUM)
-            turn = group["step"] % self._every
-            due = [weight for place, weight in enumerate(moved, number) if place % self._every == turn]
-            number += len(moved)
-            if due:
-                yield group, due
-
-    def _ahead(self, group: dict[str, Any], weights: Sequence[Tensor]) -> Float[Tensor, "n r c"]:
-        """The momenta one step ahead (Nesterov's form), one matrix per part."""
+    def _update(self, weights: list[Tensor], parts: int, lr: float, weight_decay: float) -> None:
         gradients = [weight.grad for weight in weights if weight.grad is not None]
-        ahead = torch.stack(torch._foreach_lerp(gradients, [self._momentum(w) for w in weights], _MOMENTUM))
-        parts, (rows, columns) = group["parts"], weights[0].shape
-        return ahead.view(len(weights) * parts, rows // parts, columns)
+        momenta = [self._momentum(weight) for weight in weights]
+        torch._foreach_lerp_(momenta, gradients, 1 - _MOMENTUM)
+        ahead = torch.stack(torch._foreach_lerp(gradients, momenta, _MOMENTUM))  # Nesterov's form
+        count, rows, columns = ahead.shape
+        matrices = _fast(ahead.view(count * parts, rows // parts, columns))
+        updates = orthogonalize(matrices).to(ahead.dtype).reshape(count, rows, columns).unbind()
+        torch._foreach_mul_(weights, 1 - lr * weight_decay)
+        torch._foreach_add_(weights, updates, alpha=-lr * _ADAM_RMS * math.sqrt(max(matrices.shape[1:])))
 
     def _momentum(self, weight: Tensor) -> Tensor:
         state = self.state[weight]
         if not state:
             state["momentum"] = torch.zeros_like(weight)
         return state["momentum"]
+
+
+def _fast(matrices: Tensor) -> Tensor:
+    """In bfloat16 on a GPU, as published; CPUs rarely multiply it fast."""
+    return matrices.bfloat16() if matrices.device.type == "cuda" else matrices
 
 
 def hidden_matrices(module: nn.Module) -> Iterator[tuple[Tensor, int]]:

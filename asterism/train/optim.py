@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
 from asterism.config import Config
 from asterism.errors import UserError
 from asterism.ops.schedules import cosine, warmup_cosine
 from asterism.ops.sharding import is_sharded, whole
-from asterism.ranges import Few, NonNegative, Share, ShareBelowOne
+from asterism.ranges import NonNegative, Share, ShareBelowOne
 from asterism.train.muon import Muon, hidden_matrices, muon_groups
 from asterism.types import Progress
 
@@ -21,7 +23,6 @@ class OptimConfig(Config):
     """Linear warm-up, then cosine, per step. The defaults are those of DINO and its successors."""
 
     name: Literal["adamw", "muon"] = "adamw"  # muon: see train/muon.py; the papers use AdamW
-    muon_every: Few = 1  # matrices take turns: each is updated every so many steps, that many times as far
     lr: NonNegative = 5e-4  # peak; for a global batch of 256 images if scaled
     lr_scaling: Literal["linear", "none"] = "linear"  # peak = lr · global batch / 256, or lr itself
     min_lr: NonNegative = 1e-6  # at the end, absolute
@@ -35,6 +36,16 @@ class OptimConfig(Config):
     betas: tuple[ShareBelowOne, ShareBelowOne] = (0.9, 0.999)  # of AdamW
     clip: NonNegative = 0.0  # largest gradient norm; 0: no clipping
     clip_by: Literal["tensor", "global"] = "tensor"  # norm of each parameter's gradient, or of all together
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_turns(cls, values: Any) -> Any:
+        """With `muon_every` = n, Muon of version 0.1 updated every matrix in each n-th step alone."""
+        if not isinstance(values, Mapping) or "muon_every" not in values:
+            return values
+        if values["muon_every"] != 1:
+            warnings.warn("optim.muon_every is ignored: Muon updates every matrix in every step", stacklevel=2)
+        return {name: value for name, value in values.items() if name != "muon_every"}
 
     def peak_lr(self, batch_size: int) -> float:
         return self.lr * batch_size / 256 if self.lr_scaling == "linear" else self.lr
@@ -65,7 +76,7 @@ def build_optimizer(module: nn.Module, config: OptimConfig) -> torch.optim.Optim
     adamw = torch.optim.AdamW(groups, lr=0.0, betas=config.betas, fused=fused)
     if not hidden:
         return adamw
-    return Muon(adamw, [group | {"decays": True} for group in muon_groups(hidden)], every=config.muon_every)
+    return Muon(adamw, [group | {"decays": True} for group in muon_groups(hidden)])
 
 
 def moment_bytes(module: nn.Module, config: OptimConfig) -> int:
@@ -76,12 +87,11 @@ def moment_bytes(module: nn.Module, config: OptimConfig) -> int:
 
 
 def set_schedules(optimizer: torch.optim.Optimizer, config: OptimConfig, progress: Progress, batch_size: int) -> float:
-    """Tell the optimiser this step's number, learning rate and weight decay; returns the learning rate."""
+    """Set this step's learning rate and weight decay; returns the learning rate."""
     lr = learning_rate(config, progress, batch_size)
     decay = cosine(progress.step, progress.steps, config.weight_decay, config.weight_decay_end)
     for group in optimizer.param_groups:
         group["lr"], group["weight_decay"] = lr, decay if group["decays"] else 0.0
-        group["step"] = progress.step
     return lr
 
 

@@ -1,17 +1,9 @@
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 
 from asterism.errors import UserError
 from asterism.ops import collectives
-from tests import distributed
-from tests.distributed import run, run_sharing_memory
-
-both_ways = pytest.mark.parametrize(
-    "run", [distributed.run, distributed.run_sharing_memory], ids=["gloo", "shared memory"]
-)
+from tests.distributed import run
 
 
 def test_a_single_process_changes_nothing() -> None:
@@ -60,8 +52,7 @@ def _everything() -> dict[str, object]:
     return result
 
 
-@both_ways
-def test_two_processes_exchange_values(run: Callable[..., list[Any]]) -> None:
+def test_two_processes_exchange_values() -> None:
     ones = torch.tensor([[1.0, 5.0], [2.0, -1.0]])
     for rank, got in enumerate(run(_everything)):
         assert got["rank"] == (rank, 2)
@@ -97,30 +88,13 @@ def _gradient(rows: torch.Tensor) -> torch.Tensor:
     return collectives.all_reduce_sum(weight.grad) / collectives.world_size()  # as data-parallel training does
 
 
-@both_ways
-def test_the_mean_has_the_gradient_of_the_average_loss(run: Callable[..., list[Any]]) -> None:
+def test_the_mean_has_the_gradient_of_the_average_loss() -> None:
     rows = torch.linspace(-1, 2, 24).reshape(2, 4, 3)
     weight = torch.tensor([0.3, -0.2, 0.9], requires_grad=True)
     mean = (rows * weight).softmax(dim=2).mean(dim=(0, 1))
     torch.stack([_loss(weight, part, mean) for part in rows]).mean().backward()
     for gradient in run(_gradient, rows):
         torch.testing.assert_close(gradient, weight.grad)
-
-
-def _averaged_and_copied() -> tuple[list[list[float]], list[float], int]:
-    rank = collectives.rank()
-    gradients = [torch.tensor([[1.0, 2.0]]).T * rank, torch.tensor(4.0 + rank)]  # one is not contiguous
-    weight = torch.nn.Parameter(torch.full((2,), float(rank + 5)))
-    number = torch.tensor(rank + 7)
-    collectives.average_in_shared_memory(gradients)
-    collectives.average_in_shared_memory([])
-    collectives.copy_from_first_process([weight, number])
-    return [gradient.flatten().tolist() for gradient in gradients], weight.tolist(), int(number)
-
-
-def test_gradients_are_averaged_and_weights_copied_in_place() -> None:
-    for found in run_sharing_memory(_averaged_and_copied):
-        assert found == ([[0.5, 1.0], [4.5]], [5.0, 5.0], 7)
 
 
 def _mistake_on_rank_1() -> tuple[int, str]:
@@ -135,35 +109,9 @@ def _mistake_on_rank_1() -> tuple[int, str]:
     return fine, str(error.value)
 
 
-@both_ways
-def test_a_user_error_in_one_process_is_raised_in_all(run: Callable[..., list[Any]]) -> None:
+def test_a_user_error_in_one_process_is_raised_in_all() -> None:
     assert run(_mistake_on_rank_1) == [(5, "the mask of 7.png is missing"), (6, "the mask of 7.png is missing")]
     assert collectives.on_every_process(lambda: 4) == 4
-
-
-def _mistake_before_a_collective() -> tuple[int, str]:
-    def action() -> int:
-        if collectives.rank() == 1:
-            raise FileNotFoundError(2, "No such file or directory", "7.png")
-        return 3
-
-    def step() -> None:
-        collectives.or_fail_together(action)
-        collectives.all_reduce_sum(torch.ones(3))
-
-    fine = collectives.or_fail_together(lambda: 5 + collectives.rank())
-    with pytest.raises(UserError) as error:
-        step()
-    return fine, str(error.value)
-
-
-@both_ways
-def test_a_failure_reaches_the_others_at_their_next_collective(run: Callable[..., list[Any]]) -> None:
-    (fine, told), (other_fine, other_told) = run(_mistake_before_a_collective)
-    assert (fine, other_fine) == (5, 6)
-    assert told == other_told
-    assert "7.png" in told
-    assert collectives.or_fail_together(lambda: 4) == 4
 
 
 def _fail_on_rank_1() -> None:

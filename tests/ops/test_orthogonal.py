@@ -71,9 +71,9 @@ def test_matrices_of_a_batch_do_not_affect_each_other() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("shape", [(3, 24, 96), (3, 96, 24), (2, 16, 25)])
-def test_long_matrices_agree_with_iterations_on_the_matrix(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
-    """Singular values over six orders of magnitude, as gradients have: the Gram matrix squares them."""
+@pytest.mark.parametrize("shape", [(3, 24, 96), (3, 96, 24)])
+def test_rounds_follow_a_slow_loop(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
+    """With singular values over six orders of magnitude, as gradients have."""
     values = torch.logspace(0, -6, min(shape[1:]), dtype=torch.float64)
     matrices = with_values(drawn(*shape), values).to(dtype)
     expected = matrices.double() / matrices.double().norm(dim=(-2, -1), keepdim=True) / 1.01

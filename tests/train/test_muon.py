@@ -13,9 +13,7 @@ from asterism.train.building import build_method
 from asterism.train.muon import hidden_matrices
 from asterism.train.optim import OptimConfig, build_optimizer, set_schedules
 from asterism.train.recipe import load_recipe
-from asterism.train.shared_orthogonalization import divide, orthogonalize_all
 from asterism.types import Progress
-from tests import distributed
 
 MUON = OptimConfig(name="muon", lr=0.1, lr_scaling="none", warmup_epochs=0, weight_decay=0.5, weight_decay_end=0.5)
 
@@ -43,27 +41,20 @@ def steps(network: nn.Module, optimizer: torch.optim.Optimizer, config: OptimCon
         optimizer.step()
 
 
-MATRICES = ["attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"]  # of a block, in the order of their turns
-
-
-@pytest.mark.parametrize("every", [1, 2, 3])
-def test_updates_follow_a_slow_loop(every: int) -> None:
+def test_updates_follow_a_slow_loop() -> None:
     network, expected = Network(), Network()
-    config = MUON.model_copy(update={"muon_every": every})
-    steps(network, build_optimizer(network, config), config, [0, 1, 2, 3, 4])
+    steps(network, build_optimizer(network, MUON), MUON, [0, 1, 2, 3, 4])
     momenta = {name: torch.zeros_like(weight) for name, weight in expected.named_parameters()}
     for step in range(5):
         with_gradients(expected, seed=step)
-        for turn, matrix in enumerate(MATRICES):
+        for matrix in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"):
             name = f"blocks.0.{matrix}.weight"
             weight = expected.get_parameter(name)
             momenta[name] = 0.95 * momenta[name] + 0.05 * weight.grad
-            if turn % every != step % every:
-                continue
             ahead = 0.05 * weight.grad + 0.95 * momenta[name]
             for rows in ahead.chunk(3) if "qkv" in name else [ahead]:
                 rows.copy_(0.2 * math.sqrt(max(rows.shape)) * orthogonalize(rows[None].clone())[0])
-            weight.data = weight.data - every * 0.1 * 0.5 * weight.data - every * 0.1 * ahead
+            weight.data = weight.data - 0.1 * 0.5 * weight.data - 0.1 * ahead
     for name, weight in network.named_parameters():
         if name.startswith("blocks.") and weight.ndim == 2:
             torch.testing.assert_close(weight, dict(expected.named_parameters())[name], msg=name)
@@ -110,61 +101,24 @@ def test_every_method_has_hidden_matrices_and_keeps_prototypes_out(method: str) 
     assert not [name for name in hidden if "teacher" in name or "last_layer" in name or "prototypes" in name]
 
 
-def orthogonalized() -> list[torch.Tensor]:
-    torch.manual_seed(0)
-    return orthogonalize_all([torch.randn(3, 8, 8), torch.randn(1, 4, 6), torch.randn(4, 6, 4)])
-
-
-def test_processes_share_the_work_and_all_get_all() -> None:
-    """With four matrices dealt to five processes, one has nothing to do in some stacks."""
-    alone = orthogonalized()
-    for world in (2, 5):
-        for found in distributed.run(orthogonalized, world=world):
-            torch.testing.assert_close(found, alone)
-
-
-def test_no_process_has_much_more_work_than_another() -> None:
-    """As in a small ViT: many small matrices and a large one, which would take half of the time of one process."""
-    stacks = [(9, 27), (3, 27), (3, 80), (3, 80), (1, 56), (1, 500), (1, 23)]
-    shares = divide(stacks, processes=2)
-    taken = sorted((number, row) for share in shares for number, rows in share.items() for row in rows)
-    assert taken == [(number, row) for number, (count, _) in enumerate(stacks) for row in range(count)]
-    work = [sum(len(rows) * stacks[number][1] for number, rows in share.items()) for share in shares]
-    assert max(work) - min(work) <= 27
-
-
-@pytest.mark.parametrize("every", [1, 2, 3])
-def test_a_loaded_state_continues_as_the_original(every: int) -> None:
-    """Also with the matrices whose turn it is."""
-    config = MUON.model_copy(update={"muon_every": every})
+def test_a_loaded_state_continues_as_the_original() -> None:
     original = Network()
-    optimizer = build_optimizer(original, config)
-    steps(original, optimizer, config, [1, 2])
+    optimizer = build_optimizer(original, MUON)
+    steps(original, optimizer, MUON, [1, 2])
     loaded = Network()
     loaded.load_state_dict(original.state_dict())
-    other = build_optimizer(loaded, config)
+    other = build_optimizer(loaded, MUON)
     other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     for network, own in ((original, optimizer), (loaded, other)):
-        steps(network, own, config, [3])
+        steps(network, own, MUON, [3])
     for expected, found in zip(original.parameters(), loaded.parameters(), strict=True):
         assert torch.equal(expected, found)
 
 
-def test_in_as_many_steps_as_turns_every_matrix_is_updated_once() -> None:
-    """A step of the recipes for CIFAR-10 updates one matrix of every kind: none has much more work than another."""
-    recipe = load_recipe("dino-cifar10", [])
-    learner = build_method(recipe)
-    optimizer = build_optimizer(learner, recipe.optim)
-    weights = [weight for weight, _ in hidden_matrices(learner)]
-    updated = []
-    for step in range(5000, 5000 + recipe.optim.muon_every):
-        with_gradients(learner, seed=1)
-        set_schedules(optimizer, recipe.optim, Progress(step, 10000, 1000), 64)
-        before = [weight.detach().clone() for weight in weights]
-        optimizer.step()
-        updated.append([place for place, weight in enumerate(weights) if not torch.equal(weight, before[place])])
-    assert sorted(place for step in updated for place in step) == list(range(len(weights)))
-    assert len({len(step) for step in updated}) == 1
+def test_turns_of_version_0_1_are_ignored_with_a_warning() -> None:
+    assert OptimConfig.parse({"name": "muon", "muon_every": 1}) == OptimConfig(name="muon")
+    with pytest.warns(UserWarning, match=r"optim.muon_every is ignored: Muon updates every matrix in every step"):
+        assert OptimConfig.parse({"name": "muon", "muon_every": 3}) == OptimConfig(name="muon")
 
 
 def test_a_shared_matrix_is_updated_once() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,11 +26,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", [distributed.run, distributed.run_sharing_memory], ids=["gloo", "shared memory"])
-def test_two_processes_equal_one(
-    tmp_path: Path, alone: dict[str, list[float]], run: Callable[..., list[dict[str, list[float]]]]
-) -> None:
-    together, _ = run(distributed.launched, train_all, str(tmp_path), "ddp", sorted(METHODS), 6)
+def test_two_processes_equal_one(tmp_path: Path, alone: dict[str, list[float]]) -> None:
+    together, _ = distributed.run(distributed.launched, train_all, str(tmp_path), "ddp", sorted(METHODS), 6)
     for method, expected in alone.items():
         assert together[method] == pytest.approx(expected, rel=1e-5, abs=1e-5), method
 
