@@ -5,6 +5,17 @@ A package declares entry points, and what they name appears in `asterism list` a
     [project.entry-points."asterism.methods"]
     my_method = "my_package.my_method:MyMethod"
 
+| group | what an entry point names |
+|---|---|
+| `methods` | a class derived from `asterism.methods.base.Method`; its `Config` has the same `name` |
+| `tasks` | a class derived from `asterism.finetuning.task.Task` |
+| `protocols` | a class derived from `asterism.evals.base.Evaluation` |
+| `commands` | a function, which becomes `asterism NAME` and `asterism.NAME` |
+| `exports` | a `Target` of `asterism.tools.export.target`, for `asterism export --to NAME` |
+| `datasets` | a function that takes a split, or None, and returns a `Source` |
+| `runs` | a kind of run that can be started and resumed |
+| `lists` | a function that returns what `asterism list NAME` prints: a line for each name |
+
 Names are read from the packages' metadata. Nothing is imported until it is used.
 """
 

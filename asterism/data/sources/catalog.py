@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from asterism.data.sources.splits import EVERYTHING
+from asterism.plugins import plugins
 
 SCENES = "scenes"  # synthetic, drawn on the fly
 IMAGENET = "imagenet"  # its licence forbids automatic download
@@ -62,4 +63,5 @@ def dataset_names() -> dict[str, str]:
     known = {name: entry.about for name, entry in NAMED.items()}
     known[IMAGENET] = "1,281,167 images of 1,000 classes; to be downloaded by hand"
     known[SCENES] = "built in: drawn scenes of textured objects, with labels, masks and boxes"
-    return dict(sorted(known.items()))
+    added = {name: plugin.summary() for name, plugin in plugins("datasets").items()}
+    return dict(sorted((added | known).items()))

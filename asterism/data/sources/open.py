@@ -15,6 +15,7 @@ from asterism.data.sources.source import Source
 from asterism.data.sources.splits import EVERYTHING, UnknownSplit
 from asterism.errors import UserError, unknown
 from asterism.inputs import user_path
+from asterism.plugins import plugins
 
 _ARCHIVES = (".zip", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 _SCENE_SETTINGS = ("size", "count", "seed")
@@ -53,6 +54,8 @@ def _open(path: str, split: str | None, labels: bool | None) -> Source:
     name, _, settings = path.partition(":")
     if name == SCENES:
         return _open_scenes(settings, split)
+    if path in (added := plugins("datasets")):
+        return added[path].load()(split)
     if path in dataset_names():
         return open_named(path, split)
     raise _nothing_there(path, place)

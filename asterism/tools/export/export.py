@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from asterism.errors import MissingExtra, UserError, unknown
 from asterism.files import filling
 from asterism.nn.encoder import Encoder
+from asterism.plugins import plugins
 from asterism.tools.export.hf_folder import HF
 from asterism.tools.export.model_card import FILE as CARD
 from asterism.tools.export.model_card import Origin, model_card
@@ -58,9 +59,12 @@ def _size(count: int) -> str:
 
 
 def target_named(name: str) -> Target:
-    if name not in TARGETS:
-        raise unknown("export target", name, TARGETS)
-    return TARGETS[name]
+    if name in TARGETS:
+        return TARGETS[name]
+    if name not in (added := plugins("exports")):
+        raise unknown("export target", name, [*TARGETS, *added])
+    found: Target = added[name].load()
+    return found
 
 
 def dtype_named(name: str) -> torch.dtype:
@@ -101,7 +105,7 @@ def export_encoder(
         card = model_card(origin or Origin("encoder"), encoder, target, written, dtype, license_name)
         (folder / CARD).write_text(card, encoding="utf-8")
         files = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
-        for stale in _FILES - files.keys():
+        for stale in (_FILES | {*target.files}) - files.keys():
             (out / stale).unlink(missing_ok=True)
     return Exported(out, files, difference, (*written.notes, *unchecked))
 

@@ -1,4 +1,5 @@
-"""What every export target provides. A new one is a file with a `Target`, listed in `asterism.tools.export.export`."""
+"""What every export target provides. A new one is a file with a `Target`, listed in `asterism.tools.export.export` or
+added by a package."""
 
 from __future__ import annotations
 
