@@ -62,7 +62,7 @@ def started_processes(request: Request[Any, Any], size: int) -> Iterator[Place]:
         try:
             for rank in range(1, size):
                 others.append(_start(request, Place(rank, size, port)))
-            if not all([os.read(other.ready, 1) for other in others]):
+            if not all(os.read(other.ready, 1) for other in others):
                 raise RuntimeError("a process ended before it was ready")
             yield Place(0, size, port, os.dup(meeting.fileno()))
         except RuntimeError as error:
