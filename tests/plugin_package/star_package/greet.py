@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
 
-def greet(name: str) -> str:
+import typer
+
+
+def greet(name: Annotated[str, typer.Argument(help="Who is greeted.")]) -> str:
     """Greet somebody."""
     return f"Hello, {name}"
