@@ -10,7 +10,7 @@ A package declares entry points, and what they name appears in `asterism list` a
 | `methods` | a class derived from `asterism.methods.base.Method`; its `Config` has the same `name` |
 | `tasks` | a class derived from `asterism.finetuning.task.Task` |
 | `protocols` | a class derived from `asterism.evals.base.Evaluation` |
-| `commands` | a function: `asterism NAME` in the shell, `asterism.NAME(…)` in Python; its parameters are annotated for typer |
+| `commands` | a function, in the shell `asterism NAME`, in Python `asterism.NAME`; annotated for typer |
 | `exports` | a `Target` of `asterism.tools.export.target`, for `asterism export --to NAME` |
 | `datasets` | a function that takes a split, or None, and returns a `Source` |
 | `runs` | a kind of run that can be started and resumed |
