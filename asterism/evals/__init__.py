@@ -7,6 +7,7 @@ text, so listing protocols imports nothing.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,16 +26,15 @@ def protocol_names() -> list[str]:
 def protocol_summaries() -> dict[str, str]:
     """The first line of every protocol's docstring, by name."""
     files, added = _files(), plugins("protocols")
-    return {name: first_line(files[name]) if name in files else added[name].summary() for name in protocol_names()}
+    return {name: first_line(files[name][0]) if name in files else added[name].summary() for name in protocol_names()}
 
 
 def protocol_class(name: str) -> type[Evaluation]:
     """The class that defines a protocol."""
     found: type[Evaluation]
     if name in (files := _files()):
-        class_name = _class_name(files[name])
-        assert class_name is not None
-        found = getattr(importlib.import_module(f"{__name__}.{files[name].stem}"), class_name)
+        path, class_name = files[name]
+        found = getattr(importlib.import_module(f"{__name__}.{path.stem}"), class_name)
     elif name in (added := plugins("protocols")):
         found = added[name].load()
     else:
@@ -42,9 +42,11 @@ def protocol_class(name: str) -> type[Evaluation]:
     return found
 
 
-def _files() -> dict[str, Path]:
+@functools.cache
+def _files() -> dict[str, tuple[Path, str]]:
+    """The file and the class of every protocol of this folder, by name."""
     paths = sorted(Path(__file__).parent.glob("*.py"))
-    return {path.stem.replace("_", "-"): path for path in paths if _class_name(path) is not None}
+    return {path.stem.replace("_", "-"): (path, name) for path in paths if (name := _class_name(path)) is not None}
 
 
 def _class_name(file: Path) -> str | None:

@@ -23,10 +23,10 @@ from functools import partial
 from pathlib import Path
 
 from asterism.extras.studies.interval import interval
-from asterism.extras.studies.mechanisms.cribo_matches import measure_matches
-from asterism.extras.studies.mechanisms.cribo_objects import measure_objects
-from asterism.extras.studies.mechanisms.prototypes import measure_use
 from asterism.train.run import Run, open_run
+from lab.mechanisms.cribo_matches import measure_matches
+from lab.mechanisms.cribo_objects import measure_objects
+from lab.mechanisms.prototypes import measure_use
 
 BANKS = (32, 128, 512)  # images
 _SCENES = "scenes:size=64,count=1100"

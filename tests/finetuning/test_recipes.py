@@ -10,14 +10,14 @@ from asterism.finetuning.registry import task_names
 from asterism.tools.choices import entries
 
 
-@pytest.mark.parametrize("name", finetune_recipe_names())
-def test_every_shipped_recipe_is_valid_and_says_what_to_expect(name: str) -> None:
-    recipe = load_finetune_recipe("run", recipe=name)
-    assert name.startswith(recipe.task.name.partition("-")[0])
-    lines = find_finetune_recipe(name).read_text(encoding="utf-8").splitlines()
-    assert lines[0].startswith("# ")
-    assert any(line.startswith("# command:  asterism finetune") and f"--recipe {name}" in line for line in lines)
-    assert any(line.startswith("# expected: ") for line in lines)
+def test_every_shipped_recipe_is_valid_and_says_what_to_expect() -> None:
+    for name in finetune_recipe_names():
+        recipe = load_finetune_recipe("run", recipe=name)
+        assert name.startswith(recipe.task.name.partition("-")[0])
+        lines = find_finetune_recipe(name).read_text(encoding="utf-8").splitlines()
+        assert lines[0].startswith("# "), name
+        assert any(line.startswith("# command:  asterism finetune") and f"--recipe {name}" in line for line in lines)
+        assert any(line.startswith("# expected: ") for line in lines), name
 
 
 def test_recipes_and_tasks_are_listed() -> None:

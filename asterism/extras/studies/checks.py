@@ -26,12 +26,13 @@ def check_folder(place: Place) -> None:
 
 def check_settings(study: StudyConfig, trials: Sequence[Trial]) -> dict[str, Recipe]:
     """The recipe of every trained run, by its name; every setting and length is checked."""
-    recipes = {}
+    recipes: dict[str, Recipe] = {}
     for trial in trials:
         if trial.recipe is None:
             continue
         try:
-            recipes[trial.run] = study.recipe(trial.run, trial.seed, trial.data)
+            if trial.run not in recipes:  # seeds and lengths do not change what is valid
+                recipes[trial.run] = study.recipe(trial.run, trial.seed, trial.data)
             if trial.budget is not None and not trial.budget.is_measured:
                 trial.budget.overrides(recipes[trial.run])
         except UserError as error:

@@ -11,9 +11,8 @@ import pytest
 
 from asterism.errors import UserError
 from asterism.evals.result import DataUsed, Result
-from asterism.extras.studies.curves import charts, mean_curve
 from asterism.extras.studies.outcome import Outcome, read_outcome
-from asterism.extras.studies.page import study_page
+from asterism.extras.studies.page import charts, mean_curve, study_page
 from asterism.extras.studies.plan import Place, plan_trials
 from asterism.extras.studies.records import check_specifications, write_record
 from asterism.extras.studies.speed import speed_of

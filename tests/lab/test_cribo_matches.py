@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from asterism.errors import UserError
-from asterism.extras.studies.mechanisms.cribo_matches import Matches, match_objects, measure_matches, object_classes
 from asterism.nn.object_bank import BankConfig, ObjectBank, StoredObjects
 from asterism.ops.random import generator
+from lab.mechanisms.cribo_matches import Matches, match_objects, measure_matches, object_classes
 from tests.train.tiny import pretrain, tiny_recipe
 
 IMAGES, SLOTS, DIM, CLASSES = 200, 4, 8, 4
@@ -45,6 +45,7 @@ def test_an_object_has_the_class_of_most_of_its_patches() -> None:
     assert object_classes(labels, segments, 4).tolist() == [[3, 2, -1, -1]]
 
 
+@pytest.mark.slow
 def test_the_matches_of_a_run_are_measured(tmp_path: Path) -> None:
     recipe = tiny_recipe("cribo", trainer={"steps": 2}, data={"path": "scenes:size=16,count=40", "workers": 0})
     matches = measure_matches(pretrain(recipe, tmp_path / "run"), "scenes:size=16,count=40", batches=4, batch_size=8)

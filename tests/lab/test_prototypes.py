@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from asterism.errors import UserError
-from asterism.extras.studies.mechanisms.prototypes import drift, measure_drift, measure_use, prototype_use
+from lab.mechanisms.prototypes import drift, measure_drift, measure_use, prototype_use
 from tests.train.tiny import pretrain, tiny_recipe
 
 LABELS = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])
@@ -38,6 +38,7 @@ def test_the_prototypes_of_a_run_are_measured(method: str, tmp_path: Path) -> No
     assert use.purity_of_one <= use.purity <= 100
 
 
+@pytest.mark.slow
 def test_drift_needs_learned_prototypes(tmp_path: Path) -> None:
     kept = {"every_steps": 1, "keep_last": 3}
     for name in ("dino", "ibot"):

@@ -16,8 +16,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asterism.errors import UserError
-from asterism.extras.studies.mechanisms.cribo_matches import object_classes
-from asterism.extras.studies.mechanisms.labelled_views import labelled_batches
 from asterism.methods.cribo import Cribo
 from asterism.methods.parts.labelled_objects import patch_labels
 from asterism.nn.backbone import encode_views
@@ -27,6 +25,8 @@ from asterism.ops.purity import same_share
 from asterism.train.building import load_method
 from asterism.train.run import Run
 from asterism.types import Batch, Progress, Tokens
+from lab.mechanisms.cribo_matches import object_classes
+from lab.mechanisms.labelled_views import labelled_batches
 
 Grouping = Callable[[Cribo, Batch, Sequence[Tokens], ClusteringConfig], Int[Tensor, "2 b n"]]
 

@@ -15,7 +15,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from asterism.errors import UserError
-from asterism.extras.studies.mechanisms.labelled_views import labelled_batches
 from asterism.methods.cribo import Cribo
 from asterism.methods.parts.labelled_objects import patch_labels
 from asterism.nn.backbone import encode_views
@@ -26,6 +25,7 @@ from asterism.ops.purity import chance_of_equals, same_share
 from asterism.train.building import load_method
 from asterism.train.run import Run
 from asterism.types import Batch, Progress
+from lab.mechanisms.labelled_views import labelled_batches
 
 VIEWS = 2
 

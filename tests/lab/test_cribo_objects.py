@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from asterism.errors import UserError
-from asterism.extras.studies.mechanisms.cribo_objects import GROUPINGS, agreement, measure_objects, renumbered
+from lab.mechanisms.cribo_objects import GROUPINGS, agreement, measure_objects, renumbered
 from tests.train.tiny import pretrain, tiny_recipe
 
 
