@@ -64,13 +64,6 @@ def test_a_resize_below_the_crop_is_rejected() -> None:
         evaluation_batches(Numbered(2), 8, resize=7)
 
 
-def test_the_default_resize_is_that_of_the_papers() -> None:
-    source = Numbered(1, side=256)
-    (wide,) = evaluation_batches(source, 224)
-    (exact,) = evaluation_batches(source, 224, resize=256)
-    assert torch.equal(wide.images, exact.images)
-
-
 @pytest.mark.parametrize(("size", "resize"), [(224, 256), (448, 512), (32, 32), (64, 64)])
 def test_only_large_encoders_lose_the_border(size: int, resize: int) -> None:
     assert usual_resize(size) == resize
@@ -88,9 +81,3 @@ def test_real_data(real_data: Path) -> None:
     assert batch.images.shape == (10, 3, 32, 32)
     assert batch.keys[0].startswith("val/")
     assert float(batch.images.float().std()) > 10
-
-
-def test_the_batch_size_changes_nothing() -> None:
-    source = Numbered(3)
-    first, second = (torch.cat([b.images for b in evaluation_batches(source, 8, batch_size=n)]) for n in (1, 3))
-    assert torch.equal(first, second)

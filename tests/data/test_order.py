@@ -1,8 +1,6 @@
-import pytest
 import torch
 
 from asterism.data.order import EpochOrder
-from asterism.errors import UserError
 from asterism.ops.random import fold, generator
 
 
@@ -27,24 +25,6 @@ def test_the_order_is_a_function_of_seed_and_epoch() -> None:
     assert not torch.equal(order.batch(0), order.batch(7))
 
 
-@pytest.mark.parametrize(("world", "accumulate"), [(1, 1), (2, 1), (1, 3), (2, 3), (4, 3)])
-def test_the_parts_form_the_global_batch(world: int, accumulate: int) -> None:
-    order = EpochOrder(images=100, batch_size=24, seed=0)
-    for step in (0, 5):
-        micro_batches = [
-            torch.cat([order.part(step, j, accumulate, rank, world) for rank in range(world)])
-            for j in range(accumulate)
-        ]
-        assert torch.equal(torch.cat(micro_batches), order.batch(step))
-        alone = [order.part(step, j, accumulate, 0, 1) for j in range(accumulate)]
-        assert all(torch.equal(a, b) for a, b in zip(micro_batches, alone, strict=True))
-
-
 def test_without_shuffling() -> None:
     order = EpochOrder(images=10, batch_size=4, seed=0, shuffle=False)
     assert [order.batch(step).tolist() for step in range(3)] == [[0, 1, 2, 3], [4, 5, 6, 7], [0, 1, 2, 3]]
-
-
-def test_a_batch_larger_than_the_data() -> None:
-    with pytest.raises(UserError, match=r"64.*\(10 images\)"):
-        EpochOrder(images=10, batch_size=64, seed=0)

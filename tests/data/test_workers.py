@@ -22,6 +22,7 @@ class _Tasks(Dataset[Any]):
         return _CannotBeSent() if request == 1 else request
 
 
+@pytest.mark.slow
 def test_a_batch_that_cannot_be_sent_ends_the_loop_instead_of_being_awaited() -> None:
     before = time.monotonic()
     found = prepare(_Tasks(), [0, 1, 2], workers=1, prefetch=1, pin_memory=False)

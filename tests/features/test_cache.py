@@ -90,6 +90,7 @@ def test_one_process_completes_the_parts_of_several() -> None:
     assert [file.name for file in folder.iterdir() if file.is_dir()] == ["0"]
 
 
+@pytest.mark.slow
 def test_two_processes_write_the_same_as_one(tmp_path: Path) -> None:
     data = write_colours(tmp_path / "data", 5)
     (data / "green" / "001.png").write_bytes(b"not an image")
@@ -104,6 +105,7 @@ def test_two_processes_write_the_same_as_one(tmp_path: Path) -> None:
     assert files[0] == files[1]
 
 
+@pytest.mark.slow
 def test_an_error_in_one_process_is_raised_in_all(tmp_path: Path) -> None:
     messages = distributed.run(_failing_on_the_second, tmp_path)
     assert messages == ["image 5 has no mask"] * 2

@@ -117,27 +117,19 @@ def test_where_processes_encode(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @forks
 @pytest.mark.usefixtures("two_processes")
-def test_a_thread_makes_no_copies_of_its_process() -> None:
+def test_threads_daemons_and_several_processes_make_no_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder, found = small_encoder(), []
     assert encoding_processes(encoder, "auto", 10_000, 64) == 2
     thread = threading.Thread(target=lambda: found.append(encoding_processes(encoder, "auto", 10_000, 64)))
     thread.start()
     thread.join()
     assert found == [0]
-
-
-@forks
-@pytest.mark.usefixtures("two_processes")
-def test_several_processes_of_a_run_make_no_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "world_size", lambda: 2)
-    assert encoding_processes(small_encoder(), "auto", 10_000, 64) == 0
-
-
-@forks
-@pytest.mark.usefixtures("two_processes")
-def test_a_daemon_makes_no_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
-    assert encoding_processes(small_encoder(), "auto", 10_000, 64) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(encoding, "world_size", lambda: 2)
+        assert encoding_processes(encoder, "auto", 10_000, 64) == 0
+    with monkeypatch.context() as patch:
+        patch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
+        assert encoding_processes(encoder, "auto", 10_000, 64) == 0
 
 
 @forks

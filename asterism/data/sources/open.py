@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,16 +81,16 @@ def _open_file(place: Path, split: str | None) -> Source:
     raise UserError(f"{place} is a file; name a folder of images, or a .tar file in WebDataset's layout")
 
 
-def scene_settings(settings: str) -> dict[str, int]:
+def scene_settings(settings: str, known: Sequence[str] = _SCENE_SETTINGS) -> dict[str, int]:
     """What follows `scenes:`, as arguments."""
     values: dict[str, int] = {}
     for setting in filter(None, settings.split(",")):
         name, _, value = (part.strip() for part in setting.partition("="))
-        if name not in _SCENE_SETTINGS:
-            raise unknown("setting of scenes", name, _SCENE_SETTINGS)
+        if name not in known:
+            raise unknown("setting of scenes", name, known)
         if not value.isdigit():
             raise UserError(
-                f"scenes: {name} = {value!r} must be a whole number, as in scenes:size=64,count=2000,seed=0"
+                f"scenes: {name} = {value!r} must be a whole number, as in scenes:{known[0]}=64,{known[1]}=2000"
             )
         values[name] = int(value)
     return values

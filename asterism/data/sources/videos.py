@@ -10,9 +10,10 @@ from typing import Protocol, runtime_checkable
 from asterism.data.sources.catalog import SCENES
 from asterism.data.sources.davis import open_davis
 from asterism.data.sources.derived import Subset
+from asterism.data.sources.open import scene_settings
 from asterism.data.sources.scenes import Clip, SceneVideos
 from asterism.data.sources.source import Sample, Source
-from asterism.errors import UserError, unknown
+from asterism.errors import UserError
 from asterism.inputs import user_path
 
 _SCENE_SETTINGS = {"size": 64, "videos": 30, "frames": 16, "seed": 0}
@@ -36,7 +37,8 @@ def open_videos(path: str, split: str | None = None) -> VideoSource:
         return open_davis(place, split)
     name, _, settings = path.partition(":")
     if name == SCENES:
-        return SceneFrames(**_scene_settings(settings))
+        given = scene_settings(settings, (*_SCENE_SETTINGS, *_OF_STILLS))
+        return SceneFrames(**_SCENE_SETTINGS | {name: given[name] for name in given if name in _SCENE_SETTINGS})
     raise UserError(
         f"{path} has no videos with masks: name a folder in DAVIS layout (JPEGImages/480p/<video>/00000.jpg, "
         "Annotations/480p/<video>/00000.png, ImageSets/2017/val.txt), or scenes"
@@ -93,16 +95,3 @@ class SceneFrames:
 
     def files(self) -> tuple[Path, ...]:
         return ()
-
-
-def _scene_settings(text: str) -> dict[str, int]:
-    values = dict(_SCENE_SETTINGS)
-    for setting in filter(None, text.split(",")):
-        name, _, value = (part.strip() for part in setting.partition("="))
-        if name not in (*_SCENE_SETTINGS, *_OF_STILLS):
-            raise unknown("setting of videos of scenes", name, _SCENE_SETTINGS)
-        if not value.isdigit():
-            raise UserError(f"scenes: {name} = {value!r} must be a whole number, as in scenes:size=64,videos=30")
-        if name in _SCENE_SETTINGS:
-            values[name] = int(value)
-    return values

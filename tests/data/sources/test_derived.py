@@ -1,7 +1,5 @@
 import pickle
 
-import pytest
-
 from asterism.data import Source, Subset
 from tests.data.sample_sources import Numbered
 
@@ -13,12 +11,6 @@ def test_a_subset_is_a_source() -> None:
     assert [subset[i].key for i in range(3)] == ["7", "2", "2"]
     assert [subset.label(i) for i in range(3)] == [1, 0, 0]
     assert pickle.loads(pickle.dumps(subset))[0].key == "7"
-
-
-@pytest.mark.parametrize("index", [-1, 3])
-def test_out_of_range_indices(index: int) -> None:
-    with pytest.raises(IndexError):
-        Subset(Numbered(10), range(3))[index]
 
 
 def test_the_fingerprint_depends_on_the_indices() -> None:

@@ -1,10 +1,8 @@
 import os
-import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from asterism.data.sources.folder import Folder, NoImages, open_folder
 from asterism.data.sources.source import Source
@@ -30,14 +28,6 @@ def test_a_folder_of_any_nesting(tmp_path: Path) -> None:
     sample = folder[1]
     assert sample.label is None
     assert np.array_equal(sample.image.permute(1, 2, 0).numpy(), np.array(picture(2)))
-
-
-def test_out_of_range_indices(tmp_path: Path) -> None:
-    write(tmp_path / "a.png")
-    folder = open_folder(tmp_path)
-    for index in (-1, 1):
-        with pytest.raises(IndexError):
-            folder[index]
 
 
 def test_class_folders(tmp_path: Path) -> None:
@@ -157,14 +147,6 @@ def test_fingerprint(tmp_path: Path) -> None:
     one, two = open_folder(tmp_path / "one"), open_folder(tmp_path / "two")
     assert one.fingerprint == two.fingerprint
     assert one.fingerprint != open_folder(tmp_path / "one", "val").fingerprint
-
-
-def test_pickling(tmp_path: Path) -> None:
-    write_classes(tmp_path, {"a": 1, "b": 2})
-    folder = open_folder(tmp_path)
-    again = pickle.loads(pickle.dumps(folder))
-    assert [again.label(i) for i in range(3)] == [0, 1, 1]
-    assert torch.equal(again[2].image, folder[2].image)
 
 
 def test_tiny_imagenet(real_data: Path) -> None:

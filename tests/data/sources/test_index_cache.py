@@ -67,8 +67,3 @@ def test_names_are_found_by_number() -> None:
 
 def test_no_names() -> None:
     assert len(Names.of([])) == 0
-
-
-def test_a_name_takes_its_length_plus_nine_bytes() -> None:
-    packed = Names.of([b"x" * 20] * 1000)
-    assert len(packed.blob) + packed._ends.nbytes == 1000 * (20 + 1 + 8)

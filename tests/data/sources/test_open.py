@@ -96,16 +96,6 @@ def test_required_labels(tmp_path: Path) -> None:
     assert open_source(tmp_path / "a.tar").classes is None
 
 
-def test_every_opened_source_implements_the_protocol(tmp_path: Path) -> None:
-    write(tmp_path / "a" / "a.png")
-    write_tar(tmp_path / "b.tar", samples(1))
-    for path in (tmp_path / "a", tmp_path / "b.tar", "scenes:count=2,size=32"):
-        source = open_source(path)
-        assert isinstance(source, Source)
-        assert source.fingerprint
-        assert source.fingerprint == open_source(path).fingerprint
-
-
 def test_listing_names_does_not_import_torch() -> None:
     code = "import sys, asterism.data.sources.catalog as c; c.dataset_names(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -184,21 +184,6 @@ def test_the_index_is_built_once(tmp_path: Path, builds: list[int]) -> None:
     assert torch.equal(again[2].image, first[2].image)
 
 
-def test_the_index_of_read_only_data_is_in_the_user_cache(tmp_path: Path, builds: list[int]) -> None:
-    folder = tmp_path / "data"
-    write_tar(folder / "a.tar", samples(1))
-    age(tmp_path)
-    folder.chmod(0o555)
-    try:
-        open_shards(folder / "a.tar")
-        open_shards(folder / "a.tar")
-        assert [p.name for p in folder.iterdir()] == ["a.tar"]
-    finally:
-        folder.chmod(0o755)
-    assert len(builds) == 1
-    assert stored_indices()
-
-
 @pytest.mark.parametrize("change", ["size", "time", "recent", "broken"])
 def test_the_index_is_rebuilt_when_a_file_changes(tmp_path: Path, builds: list[int], change: str) -> None:
     path = write_tar(tmp_path / "a.tar", samples(1))

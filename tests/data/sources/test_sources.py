@@ -7,6 +7,7 @@ import inspect
 import io
 import json
 import os
+import pickle
 import pkgutil
 import tarfile
 from collections.abc import Callable
@@ -184,6 +185,17 @@ def test_keys_are_those_of_the_samples(kind: str, tmp_path: Path) -> None:
     assert isinstance(source, Source)
     assert source.keys() == [source[index].key for index in range(len(source))]
     assert len(set(source.keys())) == len(source)
+
+
+@pytest.mark.parametrize("kind", OPENERS)
+def test_a_copy_for_a_worker_is_the_same_source(kind: str, tmp_path: Path) -> None:
+    source = OPENERS[kind](tmp_path)
+    copy = pickle.loads(pickle.dumps(source))
+    assert (copy.fingerprint, copy.name, copy.classes) == (source.fingerprint, source.name, source.classes)
+    assert torch.equal(copy[len(copy) - 1].image, source[len(source) - 1].image)
+    for index in (-1, len(source)):
+        with pytest.raises(IndexError):
+            source[index]
 
 
 @pytest.mark.parametrize("kind", OPENERS)
