@@ -24,7 +24,7 @@ from asterism.extras.explorer.approximate import (
 )
 from asterism.extras.explorer.collection import Collection, embedded, evenly
 from asterism.extras.explorer.jobs import Jobs
-from asterism.extras.explorer.labelling import Labels
+from asterism.extras.explorer.labels import LOG, Labels
 from asterism.extras.explorer.mapped import patches_of
 from asterism.extras.explorer.model import ExploredModel, Recent, Seen
 from asterism.extras.explorer.neighbourhood import Clusters, Neighbourhood, clusters, neighbourhood
@@ -63,8 +63,11 @@ class Explored:
     models: list[ExploredModel]
     writes: Path | None = None  # the only folder that may be written to
     jobs: Jobs = field(default_factory=Jobs)
-    labels: Labels = field(default_factory=Labels)
+    labels: Labels = field(init=False)
     thumbnails: Recent[tuple[int, int], Answer] = field(default_factory=lambda: Recent(_THUMBNAILS))
+
+    def __post_init__(self) -> None:
+        self.labels = Labels(self.collection.keys, self.writes and self.writes / LOG)
 
     def row(self, query: Query, name: str = "row") -> int:
         return query.integer(name, 0, len(self.collection) - 1)

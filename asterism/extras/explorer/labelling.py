@@ -1,4 +1,4 @@
-"""Labels given while exploring, and how well they can be predicted so far.
+"""How well the labels given so far can be predicted, and what they say about the other images.
 
 Both scores leave each labelled image out and predict it from the others, so every label is a test. For ridge regression
 that needs no second fit: with the hat matrix H = K (K + λ I)⁻¹ of the kernel K = X Xᵀ, the prediction for image i
@@ -7,7 +7,6 @@ without image i is (ŷᵢ − hᵢᵢ yᵢ) / (1 − hᵢᵢ).
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 
 import torch
@@ -20,26 +19,6 @@ _RIDGE = 0.1  # λ, for vectors of unit length
 _NEIGHBOURS, _TEMPERATURE = 10, 0.07  # of the vote, as in the k-NN protocol
 MOST_CLASSES = 100
 MOST_LABELLED = 2000  # whose kernel is inverted within a second
-
-
-class Labels:
-    """The label of each labelled image, in the order in which they were given; safe for threads."""
-
-    def __init__(self) -> None:
-        self._of: dict[int, str] = {}
-        self._guard = threading.Lock()
-
-    def give(self, rows: list[int], label: str | None) -> None:
-        """Label images, or with None remove their labels."""
-        with self._guard:
-            for row in rows:
-                self._of.pop(row, None)
-                if label is not None:
-                    self._of[row] = label
-
-    def all(self) -> dict[int, str]:
-        with self._guard:
-            return dict(self._of)
 
 
 @dataclass(frozen=True)

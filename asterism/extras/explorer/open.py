@@ -8,7 +8,9 @@ from asterism.data import Source
 from asterism.errors import UserError
 from asterism.extras.explorer.collection import Collection, collection_of_index, collection_of_source
 from asterism.extras.explorer.explored import Explored
+from asterism.extras.explorer.labels import LOG
 from asterism.extras.explorer.model import ExploredModel
+from asterism.extras.explorer.table import LABELS, write_labels
 
 
 def open_explored(
@@ -29,4 +31,12 @@ def open_explored(
         collection = collection_of_source(images, encoder)
     if writes is not None:
         writes.mkdir(parents=True, exist_ok=True)
-    return Explored(collection, models, writes)
+        if (writes / LABELS).exists() and not (writes / LOG).exists():
+            raise UserError(
+                f"{writes / LABELS} would be replaced, and there is no {LOG} next to it with the same labels; move it "
+                "away, or choose another folder"
+            )
+    explored = Explored(collection, models, writes)
+    if explored.labels.by_key():
+        write_labels(explored)  # a kill may have left a table without the last change
+    return explored

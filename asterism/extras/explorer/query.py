@@ -6,11 +6,13 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
+from unicodedata import category
 
 from asterism.extras.explorer.answers import Refused
 from asterism.inputs import parse_json
 
 _LONGEST = 60  # characters of a value in a sentence
+_NO_TEXT = ("Cc", "Cs")  # Unicode's categories of control characters, and of lone surrogates
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,8 @@ class Fields:
             raise Refused(f"{name} must be a text")
         if len(value) > most:
             raise Refused(f"{name} has {len(value):,} characters; at most {most} are allowed")
+        if any(category(character) in _NO_TEXT for character in value):
+            raise Refused(f"{name} = {_shown(value)} has control characters or halves of characters")
         return value.strip()
 
     def integers(self, name: str, low: int, high: int, most: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
 import socket
@@ -36,28 +37,17 @@ _PAGE = Path(__file__).with_name("page")
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _MOST_PARAMETERS = 12
 _LONGEST_PARAMETER = 1000  # characters
+_PATIENCE = 30.0  # seconds for a request to arrive
 
 
 def serve(explored: Explored, port: int, *, show: bool, say: Callable[[str], None]) -> None:
     """Serve until interrupted. `say` gets the address; `show` opens it in a browser."""
     check_installed()
-    import uvicorn
-
     with _bound(port) as listening:
         number = listening.getsockname()[1]
         token = secrets.token_urlsafe(18)
         address = f"http://{_LOOPBACK}:{number}/{token}/"
-        app = build_app(explored, token, number)
-        server = uvicorn.Server(
-            uvicorn.Config(
-                app,
-                log_level="warning",
-                access_log=False,
-                lifespan="off",
-                server_header=False,
-                timeout_graceful_shutdown=1,
-            )
-        )
+        server = build_server(build_app(explored, token, number))
         say(f"Exploring {len(explored.collection):,} images of {explored.collection.name}: {address}")
         say("Only this machine can open it. Stop with Ctrl-C.")
         listening.listen()  # a fast browser waits until the server accepts
@@ -81,6 +71,37 @@ def build_app(explored: Explored, token: str, port: int) -> App:
         exception_handlers={HTTPException: _no_such_page},
     )
     return Guard(app, token, [f"{_LOOPBACK}:{port}", f"localhost:{port}"])
+
+
+def build_server(app: App) -> Any:
+    """A uvicorn server. It ends connections that send no whole request; of those that send nothing it would keep any
+    number, each of which is an open file."""
+    import uvicorn
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+    class Impatient(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self.loop.call_later(_PATIENCE, self._end_if_waiting, None)
+
+        def _end_if_waiting(self, before: Any) -> None:
+            """Without a request since the one `before`, which is answered."""
+            if self.cycle is before and (before is None or before.response_complete):
+                self.transport.abort()
+            elif not self.transport.is_closing():
+                self.loop.call_later(_PATIENCE, self._end_if_waiting, self.cycle)
+
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            http=Impatient,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            timeout_graceful_shutdown=1,
+        )
+    )
 
 
 def check_installed() -> None:
@@ -161,11 +182,15 @@ def _parameters(request: Request, endpoint: Endpoint) -> dict[str, str]:
 
 async def _body(request: Request, most: int) -> bytes:
     parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > most:
-            raise Refused(f"the body has more than {most:,} bytes", 413)
-        parts.append(part)
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            async for part in request.stream():
+                size += len(part)
+                if size > most:
+                    raise Refused(f"the body has more than {most:,} bytes", 413)
+                parts.append(part)
+    except TimeoutError:
+        raise Refused(f"the body did not arrive in {_PATIENCE:g} seconds", 408) from None
     return b"".join(parts)
 
 

@@ -16,7 +16,7 @@ from asterism.extras.studies.plan import Place, Trial, as_text, evaluate_command
 from asterism.extras.studies.records import check_specifications
 from asterism.extras.studies.runner import Report, run_trials, slots
 from asterism.extras.studies.study import StudyConfig, load_study
-from asterism.extras.studies.table import Row, comma_separated, markdown, rows_of
+from asterism.extras.studies.table import Row, markdown, results_csv, rows_of
 from asterism.files import write_text
 
 
@@ -99,7 +99,7 @@ def write_comparison(planned: Planned) -> Comparison:
     outcomes = [read_outcome(study, trial, place) for trial in sorted(present, key=lambda trial: order[trial.run])]
     found = Comparison(place.folder, tuple(study.columns), tuple(rows_of(outcomes)))
     write_text(place.folder / "table.md", found.table)
-    write_text(place.folder / "results.csv", comma_separated(found.outcomes, found.columns))
+    write_text(place.folder / "results.csv", results_csv(found.outcomes, found.columns))
     write_text(found.page, study_page(planned.name, study, found.rows, place))
     return found
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from asterism.csv_text import comma_separated
 from asterism.extras.studies.interval import EXPLANATION, Interval, interval
 from asterism.extras.studies.outcome import Outcome
 
@@ -78,29 +77,25 @@ def markdown(rows: Sequence[Row], columns: Sequence[str]) -> str:
     return "\n".join([table, "", EXPLANATION, *(["", "Missing results:", "", *problems] if problems else [])]) + "\n"
 
 
-def comma_separated(outcomes: Sequence[Outcome], columns: Sequence[str]) -> str:
+def results_csv(outcomes: Sequence[Outcome], columns: Sequence[str]) -> str:
     """One line per trial, in full precision."""
-    target = io.StringIO()
-    writer = csv.writer(target, lineterminator="\n")
-    writer.writerow(
-        ["run", "budget", "seed", "steps", "images", "core_minutes", "images_per_second", *columns, "problems"]
-    )
-    for outcome in outcomes:
-        trial, rate = outcome.trial, outcome.images_per_second
-        writer.writerow(
-            [
-                trial.run,
-                trial.budget.label if trial.budget else "",
-                trial.seed,
-                outcome.steps,
-                outcome.images,
-                f"{outcome.minutes:.4f}",
-                "" if rate is None else f"{rate:.2f}",
-                *(outcome.values.get(column, "") for column in columns),
-                "; ".join(outcome.problems),
-            ]
-        )
-    return target.getvalue()
+    names = ["run", "budget", "seed", "steps", "images", "core_minutes", "images_per_second", *columns, "problems"]
+    return comma_separated([names, *(_line(outcome, columns) for outcome in outcomes)])
+
+
+def _line(outcome: Outcome, columns: Sequence[str]) -> list[object]:
+    trial, rate = outcome.trial, outcome.images_per_second
+    return [
+        trial.run,
+        trial.budget.label if trial.budget else "",
+        trial.seed,
+        outcome.steps,
+        outcome.images,
+        f"{outcome.minutes:.4f}",
+        "" if rate is None else f"{rate:.2f}",
+        *(outcome.values.get(column, "") for column in columns),
+        "; ".join(outcome.problems),
+    ]
 
 
 def _cell(row: Row, column: str) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jaxtyping import UInt8
 from torch import Tensor
 
+from asterism.csv_text import comma_separated
 from asterism.files import write_text
 
 if TYPE_CHECKING:
@@ -31,12 +30,9 @@ class ClassTable:
         self._rows.append({"image": key, **best[0], "best": best})
 
     def close(self) -> list[Path]:
-        text = io.StringIO()
-        table = csv.writer(text, lineterminator="\n")
-        table.writerow(["image", "label", "score"])
-        table.writerows([row["image"], row["label"], row["score"]] for row in self._rows)
+        rows = [[row["image"], row["label"], row["score"]] for row in self._rows]
         written = {
-            "predictions.csv": text.getvalue(),
+            "predictions.csv": comma_separated([["image", "label", "score"], *rows]),
             "predictions.json": json.dumps(self._rows, indent=2, ensure_ascii=False) + "\n",
         }
         for name, content in written.items():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 from jaxtyping import UInt8
 from torch import Tensor
 
+from asterism.csv_text import comma_separated
 from asterism.files import write_text
 from asterism.finetuning.segmentation.maps import Segmentation, class_colours
 from asterism.images.masks import save_mask
@@ -39,19 +38,14 @@ class MaskFolder:
         self._rows.append({"image": key, "mask": f"masks/{place}", "areas": areas})
 
     def close(self) -> list[Path]:
-        text = io.StringIO()
-        table = csv.writer(text, lineterminator="\n")
-        table.writerow(["image", "class", "pixels", "share"])
-        table.writerows(
-            [row["image"], area["class"], area["pixels"], area["share"]] for row in self._rows for area in row["areas"]
-        )
+        areas = [[row["image"], *area.values()] for row in self._rows for area in row["areas"]]
         classes = [
             {"number": number, "class": name, "colour": "#{:02x}{:02x}{:02x}".format(*colour)}
             for number, (name, colour) in enumerate(zip(self._classes, self._colours, strict=True))
         ]
         content = {"classes": classes, "images": self._rows}
         written = {
-            "predictions.csv": text.getvalue(),
+            "predictions.csv": comma_separated([["image", "class", "pixels", "share"], *areas]),
             "predictions.json": json.dumps(content, indent=2, ensure_ascii=False) + "\n",
         }
         for name, each in written.items():

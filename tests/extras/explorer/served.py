@@ -7,12 +7,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
-
-import uvicorn
 
 from asterism.extras.explorer.explored import Explored
-from asterism.extras.explorer.server import build_app
+from asterism.extras.explorer.server import build_app, build_server
 
 # Debian's Chromium draws WebGL on the CPU with these.
 FLAGS = [
@@ -30,10 +27,7 @@ def served(explored: Explored) -> Iterator[str]:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
-        app: Any = build_app(explored, "seen", port)
-        server = uvicorn.Server(
-            uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", server_header=False)
-        )
+        server = build_server(build_app(explored, "seen", port))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         while not server.started:

@@ -249,7 +249,7 @@ def test_labels_scores_and_the_rest(explored: Explored, client: Client) -> None:
     assert not {item["row"] for item in rest} & {0, 1, 2, 8, 9, 10}
     kept = (explored.writes / "labels.csv").read_text().splitlines()  # type: ignore[operator]
     assert kept[0] == "key,class,label"
-    assert kept[4] == 'red/000.png,red,"=fire, red"'
+    assert kept[4] == '''red/000.png,red,"'=fire, red"'''
     assert client.post("use/label", {"rows": [0], "label": None}).json()["labelled"] == 5
 
 

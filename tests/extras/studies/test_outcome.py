@@ -17,7 +17,7 @@ from asterism.extras.studies.plan import Place, plan_trials
 from asterism.extras.studies.records import check_specifications, write_record
 from asterism.extras.studies.speed import speed_of
 from asterism.extras.studies.study import StudyConfig
-from asterism.extras.studies.table import comma_separated, markdown, rows_of
+from asterism.extras.studies.table import markdown, results_csv, rows_of
 from asterism.train.run import Run
 from asterism.types import Model
 
@@ -62,7 +62,7 @@ def test_a_failed_run_is_a_row_with_its_reason(place: Place) -> None:
 
 
 def test_the_csv_file_has_a_line_for_every_trial_in_full_precision(place: Place) -> None:
-    rows = list(csv.DictReader(io.StringIO(comma_separated(_outcomes(place), STUDY.columns))))
+    rows = list(csv.DictReader(io.StringIO(results_csv(_outcomes(place), STUDY.columns))))
     assert [row["run"] for row in rows] == ["a", "b", "pixels", "a", "b", "a", "b"]
     assert rows[0] | {"problems": ""} == {
         "run": "a", "budget": "4 steps", "seed": "0", "steps": "4", "images": "32", "core_minutes": "2.0000",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 import shutil
 from collections import Counter
@@ -17,14 +15,14 @@ from asterism.extras.explorer.endpoints.image import MOST_FOUND
 from asterism.extras.explorer.explored import Explored
 from asterism.extras.explorer.labelling import MOST_CLASSES, MOST_LABELLED, class_scores, leave_one_out
 from asterism.extras.explorer.query import Query
-from asterism.files import filling, write_text
+from asterism.extras.explorer.table import table, write_labels
+from asterism.files import filling
 from asterism.images.write import to_pillow
 
 _MOST_ROWS = 200_000
 _MOST_COPIED = 10_000
 _LONGEST_LABEL = 80  # characters
 _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
-_LABELS = "labels.csv"
 
 
 def export(explored: Explored, query: Query) -> Answer:
@@ -36,7 +34,7 @@ def export(explored: Explored, query: Query) -> Answer:
             "".join(f"{explored.collection.keys[row]}\n" for row in rows).encode(), "text/plain; charset=utf-8"
         )
     if kind == "csv":
-        return Answer(_table(explored, rows).encode(), "text/csv; charset=utf-8")
+        return Answer(table(explored, rows).encode(), "text/csv; charset=utf-8")
     raise Refused("kind must be 'list' or 'csv'")
 
 
@@ -65,19 +63,20 @@ def copy(explored: Explored, query: Query) -> Answer:
 
 
 def label(explored: Explored, query: Query) -> Answer:
-    """Label images, or remove their labels; with writing allowed, all labels are kept in a file."""
+    """Label images, or remove their labels; with writing allowed, all labels are kept in files."""
     fields = query.json()
     rows = _rows(explored, query)
     text = None if fields.values.get("label") is None else fields.text("label", _LONGEST_LABEL)
-    given = explored.labels.all()
-    if text is not None:
-        if text not in given.values() and len(set(given.values())) >= MOST_CLASSES:
-            raise Refused(f"there are {MOST_CLASSES} different labels already", 409)
-        if len(given.keys() | set(rows)) > MOST_LABELLED:
-            raise Refused(f"at most {MOST_LABELLED:,} images can be labelled here; write the rest with a program", 409)
-    explored.labels.give(rows, text)
-    if explored.writes is not None:
-        write_text(explored.writes / _LABELS, _table(explored, list(explored.labels.all())))
+    with explored.labels.changing() as give:
+        given = explored.labels.all()
+        if text is not None:
+            if text not in given.values() and len(set(given.values())) >= MOST_CLASSES:
+                raise Refused(f"there are {MOST_CLASSES} different labels already", 409)
+            if len(given.keys() | set(rows)) > MOST_LABELLED:
+                said = f"at most {MOST_LABELLED:,} images can be labelled here; write the rest with a program"
+                raise Refused(said, 409)
+        give(rows, text)
+        write_labels(explored)
     return scores(explored, query)
 
 
@@ -134,19 +133,6 @@ def _writable(explored: Explored) -> Path:
     if explored.writes is None:
         raise Refused("the explorer only reads; start it with --allow-writes DIR to let it write to that folder", 403)
     return explored.writes
-
-
-def _table(explored: Explored, rows: list[int]) -> str:
-    """One line per image: key, label of the data, label given here, and all columns of the index."""
-    collection, given = explored.collection, explored.labels.all()
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["key", "class", "label", *collection.columns])
-    for row in rows:
-        own = collection.classes[collection.labels[row]] if collection.labels and collection.classes else ""
-        columns = (values[row] for values in collection.columns.values())
-        writer.writerow([collection.keys[row], own, given.get(row, ""), *columns])
-    return text.getvalue()
 
 
 def _file_name(key: str, ending: str, taken: set[str]) -> str:
