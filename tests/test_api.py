@@ -124,11 +124,6 @@ def test_a_run_has_its_config_metrics_and_encoder(run: Run) -> None:
     assert all(saved[name].equal(loaded[name]) for name in saved)
 
 
-def test_an_existing_run_is_not_replaced(run: Run, labelled: Path) -> None:
-    with pytest.raises(UserError, match="already exists"):
-        asterism.pretrain("mae", labelled, run.path, **SMALL)
-
-
 def test_settings_in_three_forms_mean_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Recipe, Path]] = []
 
@@ -164,15 +159,6 @@ def test_an_encoder_in_memory_can_be_evaluated(labelled: Path, tmp_path: Path) -
     again = asterism.evaluate(saved, labelled, "knn", **{"knn.k": [2, 3]}, out=tmp_path)["knn"]
     assert again.values == result.values
     assert again.path == tmp_path / "knn.json"
-
-
-def test_embeddings_are_what_encode_gives(labelled: Path, tmp_path: Path) -> None:
-    encoder = small_encoder()
-    written = asterism.embed(encoder, labelled, tmp_path / "x.npz")
-    with np.load(written.path) as file:
-        keys, vectors = file["keys"].tolist(), torch.from_numpy(file["embeddings"])
-    direct = encoder.encode([labelled / key for key in keys]).cls
-    assert torch.nn.functional.cosine_similarity(vectors, direct).min() > 0.999
 
 
 def test_unknown_names_are_refused() -> None:

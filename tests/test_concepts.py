@@ -17,8 +17,6 @@ from asterism.errors import UserError
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.weights.load import load_encoder
 from asterism.ops import concept_edits
-from asterism.tools.reconstruct import Edit, Move, edited
-from asterism.types import Features
 from tests.concept_samples import TOKENS, concept_encoder, write_photos
 from tests.evals.samples import small_encoder
 from tests.golden.vectors import read
@@ -144,20 +142,6 @@ def test_reconstructions_of_edited_factors() -> None:
         expected = (encoder.reconstruct(sparse, where)[0] * 255).round().to(torch.uint8)
         assert torch.equal(pixels(f"made/000.{name}.png"), expected.permute(1, 2, 0)), name
     assert not torch.equal(pixels("made/000.reconstruction.png"), pixels("made/000.edited.png"))
-
-
-def test_without_an_edit_only_reconstructions_are_written() -> None:
-    written = asterism.reconstruct("concepts.safetensors", ["photos/red/000.png", "photos/red/001.png"], "made")
-    assert written == [Path("made/000.reconstruction.png"), Path("made/001.reconstruction.png")]
-    assert names("made") == {"000.reconstruction.png", "001.reconstruction.png"}
-
-
-def test_an_edit_in_python_equals_its_parts() -> None:
-    where = torch.rand(1, 3, 2, 2).softmax(dim=1)
-    features = Features(torch.zeros(1, 4), torch.zeros(1, 4, 4), (2, 2), sparse=torch.ones(1, 3, 4), where=where)
-    sparse, maps = edited(features, Edit(drop=(2,), move=(Move(0, 1, 0),)), None)
-    assert torch.equal(sparse, features.sparse)
-    torch.testing.assert_close(maps, concept_edits.move(concept_edits.drop(where, [2]), 0, 1, 0))
 
 
 def test_results_are_kept_unless_replaced() -> None:

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from asterism.cli import app
 from asterism.errors import explain_system_error
 from asterism.inputs import user_path
 
@@ -37,15 +35,6 @@ def test_memory_that_cannot_be_reserved_is_a_sentence() -> None:
     with pytest.raises(RuntimeError) as error:
         torch.empty(2**60, dtype=torch.uint8)
     assert "not enough memory" in str(explain_system_error(error.value))
-
-
-@pytest.mark.parametrize("data", ["~nosuchuser/photos", "n" * 300, "nowhere/photos"])
-def test_paths_that_cannot_be_opened(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    ended = CliRunner().invoke(app, ["pretrain", "dino", "--data", data, "--out", "out", "trainer.steps=1"])
-    assert ended.exit_code == 2
-    assert ended.stderr.startswith("Error: ") or "Error: " in ended.stderr
-    assert not list(tmp_path.iterdir())
 
 
 def test_home_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from PIL import Image
 from torch import Tensor
 
 import asterism
-from asterism.data import evaluation_batches, open_source
 from asterism.images.pictures import batch_of
 from asterism.nn.backbone import BackboneConfig, build_backbone
 from asterism.nn.encoder import Encoder
@@ -83,15 +82,6 @@ def test_every_verb_sees_the_same_pixels(tmp_path: Path, monkeypatch: pytest.Mon
         assert len(found) == len(files), verb
         for path, image in expected.items():
             assert any(torch.equal(image, other) for other in found), f"{path.name} in {verb}"
-
-
-def test_evaluation_batches_are_what_encode_sees(tmp_path: Path) -> None:
-    files = write_formats(tmp_path)
-    batches = list(evaluation_batches(open_source(tmp_path), SIZE, resize=SIZE))
-    images = dict(zip([key for b in batches for key in b.keys], torch.cat([b.images for b in batches]), strict=True))
-    assert len(images) == len(files)
-    for path in files:
-        assert torch.equal(images[path.relative_to(tmp_path).as_posix()], batch_of(path, SIZE)[0]), path.name
 
 
 def test_the_same_file_is_its_own_nearest_neighbour(tmp_path: Path) -> None:

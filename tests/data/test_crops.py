@@ -1,11 +1,9 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from asterism.data import evaluation_batches, open_source
+from asterism.data import evaluation_batches
 from asterism.errors import UserError
 from asterism.images.centre_crop import center_square, usual_resize
 from tests.data.pictures import picture
@@ -54,11 +52,6 @@ def test_a_batch_is_empty_only_if_nothing_is_readable() -> None:
     assert len(batch.bad) == 5
 
 
-def test_without_labels() -> None:
-    (batch,) = evaluation_batches(Numbered(2, labelled=False), 8)
-    assert batch.labels is None
-
-
 def test_a_resize_below_the_crop_is_rejected() -> None:
     with pytest.raises(UserError, match="resize = 7"):
         evaluation_batches(Numbered(2), 8, resize=7)
@@ -73,11 +66,3 @@ def test_an_image_of_the_encoders_size_is_unchanged() -> None:
     source = Numbered(1, side=32)
     (batch,) = evaluation_batches(source, 32)
     assert torch.equal(batch.images[0], source[0].image[:, :, 2:34])  # the middle square
-
-
-def test_real_data(real_data: Path) -> None:
-    source = open_source(real_data / "tinyimagenet20", "val")
-    batch = next(iter(evaluation_batches(source, 32, batch_size=10, resize=32)))
-    assert batch.images.shape == (10, 3, 32, 32)
-    assert batch.keys[0].startswith("val/")
-    assert float(batch.images.float().std()) > 10

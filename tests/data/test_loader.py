@@ -1,11 +1,7 @@
 import multiprocessing
-import os
 import pickle
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,7 +15,6 @@ from asterism.data import (
     Scenes,
     Source,
     Views,
-    open_source,
     to_batch,
     view_loader,
     workers,
@@ -173,30 +168,11 @@ def test_bad_images_are_replaced_by_the_next_readable_one() -> None:
     )  # shown again, but with another crop
 
 
-def test_a_bad_image_is_read_once_per_process() -> None:
-    reads = []
-
-    class Counting(Numbered):
-        def __getitem__(self, index: int):  # type: ignore[no-untyped-def]
-            reads.append(index)
-            return super().__getitem__(index)
-
-    list(loader(Counting(8, bad=[2]), steps=5))
-    assert reads.count(2) == 1
-
-
 def test_no_workers_survive_an_error_whose_traceback_is_kept() -> None:
     with pytest.raises(UserError, match="cannot be read") as kept:
         list(loader(Numbered(20, bad=range(20)), workers=1))
     assert kept.tb is not None
     assert not multiprocessing.active_children()
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_data_without_a_readable_image(workers: int) -> None:
-    with pytest.raises(UserError, match="20 images in a row of numbered cannot be read") as caught:
-        list(loader(Numbered(20, bad=range(20)), workers=workers))
-    assert "Traceback" not in str(caught.value)
 
 
 def test_a_long_run_of_bad_images_does_not_take_forever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,35 +228,6 @@ def test_the_global_generator_is_unchanged() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-PROGRAM = """
-import multiprocessing
-import torch
-from asterism.data import DataConfig, Views, view_loader
-from asterism.types import ViewSpec
-from tests.data.sample_sources import Numbered
-
-def first(workers):
-    config = DataConfig(path="x", workers=workers)
-    batches = iter(view_loader(Numbered(20), Views([ViewSpec(size=8)]), config, batch_size=4, seed=0, steps=1000))
-    return next(batches), batches
-
-if __name__ == "__main__":
-    multiprocessing.set_start_method("spawn")
-    expected, _ = first(0)
-    batch, unfinished = first(1)
-    print(torch.equal(batch.made.views[0], expected.made.views[0]) and batch.keys == expected.keys)
-"""
-
-
-@pytest.mark.slow
-def test_a_program_with_spawned_workers_that_ends_in_the_middle(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
-    command = [sys.executable, str(tmp_path / "program.py")]
-    paths = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(command, env=paths, check=True, capture_output=True, text=True, timeout=120)
-    assert done.stdout.split() == ["True"]
-
-
 def test_arguments_of_spawned_workers_can_be_pickled() -> None:
     source = Numbered(20, bad=[3])
     tasks = module._Batches(source, CutViews(Views(SPECS)), keep_mb=1)
@@ -304,24 +251,6 @@ def test_to_batch() -> None:
         assert torch.equal(view.geometry.flip, rows[:, 6] == 1)
     assert batch.index.tolist() == raw.places
     assert torch.equal(batch.keys, raw.made.keys)
-
-
-def test_settings_are_checked() -> None:
-    assert DataConfig(path="x").workers == "auto"
-    many = ({"workers": -1}, {"prefetch": 0}, {"max_bad_share": 1.5}, {"std": (0.0, 1.0, 1.0)}, {"workers": "all"})
-    for wrong in many:
-        with pytest.raises(UserError, match=next(iter(wrong))):
-            DataConfig.parse({"path": "x"} | wrong)
-
-
-@pytest.mark.parametrize(("name", "split"), [("cifar10", "test"), ("tinyimagenet20", None)])
-def test_real_data(real_data: Path, name: str, split: str | None) -> None:
-    source = open_source(real_data / name, split)
-    options = {"batch_size": 16, "steps": 3, "seed": 1}
-    alone, helped = list(loader(source, **options)), list(loader(source, workers=2, **options))
-    assert all(same(a, b) for a, b in zip(alone, helped, strict=True))
-    assert all(not batch.bad for batch in alone)
-    assert len({place for batch in alone for place in batch.places}) == 48
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -365,11 +294,3 @@ def test_memory_is_limited_and_the_first_images_stay() -> None:
         for index in range(10):
             assert images[index].key == str(index)
     assert source.drawn == [*range(10), *range(3, 10)]
-
-
-def test_nothing_is_kept_with_a_limit_of_zero() -> None:
-    source = Counted(2)
-    images = module._Images(source, keep_mb=0)
-    sample = [images[0], images[0]][1]
-    assert source.drawn == [0, 0]
-    assert sample.boxes is not None

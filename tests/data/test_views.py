@@ -17,31 +17,6 @@ SPECS = [
 ]
 
 
-def test_views_come_in_order_with_their_sizes() -> None:
-    views = Views(SPECS)
-    picture = photograph(0, 60, 80)
-    for key in range(20):
-        crops = views.apply([picture], views.sample([(60, 80)], [key]))
-        assert [tuple(crop.shape) for crop in crops] == [
-            (1, 3, 32, 32),
-            (1, 3, 32, 32),
-            (1, 3, 16, 16),
-            (1, 3, 8, 8),
-        ]
-        assert all(crop.dtype == torch.uint8 and crop.is_contiguous() for crop in crops)
-
-
-def test_the_same_key_gives_the_same_pixels_and_the_image_is_unchanged() -> None:
-    views = Views(SPECS)
-    picture = photograph(1, 60, 80)
-    before = picture.clone()
-    for key in range(10):
-        parameters = views.sample([(60, 80)], [key])
-        first, second = views.apply([picture], parameters), views.apply([picture.contiguous()], parameters)
-        assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-    assert torch.equal(picture, before)
-
-
 @pytest.mark.parametrize(("height", "width"), [(8, 8), (1, 1), (3, 400), (400, 3)])
 def test_tiny_long_and_grey_images(height: int, width: int) -> None:
     views = Views(SPECS)
@@ -100,16 +75,6 @@ def test_geometry_says_where_the_pixels_came_from() -> None:
             seen = torch.nn.functional.adaptive_avg_pool2d(crop[0, :2].float(), grid).flatten(1).T
             torch.testing.assert_close(seen, expected, rtol=0, atol=0.6)
     assert flips == {True, False}
-
-
-def test_geometry_rows_hold_the_image_size_and_the_crop() -> None:
-    views = Views(SPECS)
-    parameters = views.sample([(60, 80)], [4])
-    rows = views.geometry(parameters)
-    assert rows.dtype == torch.float32
-    for row, view in zip(rows[:, 0].tolist(), parameters[0], strict=True):
-        crop = view.crop
-        assert row == [crop.top, crop.left, crop.height, crop.width, 60, 80, crop.flip]
 
 
 def test_labels_agree_with_the_geometry() -> None:

@@ -60,12 +60,6 @@ def test_a_class_missing_from_training_is_never_predicted(tmp_path: Path) -> Non
     assert values["top1_k3"] == pytest.approx(200 / 3)
 
 
-def test_an_empty_class(tmp_path: Path) -> None:
-    (write_colours(tmp_path, 2) / "white").mkdir()
-    with pytest.raises(UserError, match="because its subfolder 'white' has no image: remove it or fill it"):
-        _evaluation("knn", tmp_path)
-
-
 def test_a_single_class(tmp_path: Path) -> None:
     whole = _evaluation("knn", write_colours(tmp_path, 4), k=[3])
     parts = [
@@ -80,12 +74,3 @@ def test_a_single_class(tmp_path: Path) -> None:
         kind = protocol_class(name)
         with pytest.raises(UserError, match="have the same class; a classifier needs at least two"):
             dict(kind(kind.Config.parse(settings), Parts(*parts)).measure(small_encoder()))
-
-
-def test_fewer_samples_than_neighbours(tmp_path: Path) -> None:
-    write_colours(tmp_path, 4)  # of which nine are for training
-    assert list(dict(_evaluation("knn", tmp_path, k=[500]).measure(small_encoder()))) == ["top1_k9"]
-    scenes = _evaluation("bbox-knn", Path("scenes:size=32,count=8"), k=[500])
-    values = dict(scenes.measure(small_encoder(32)))
-    assert next(iter(values)).startswith("top1_k"), "the number depends on how many boxes can be seen"
-    assert "was reduced to 72 or less" in scenes.notes()[-1]

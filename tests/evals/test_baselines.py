@@ -6,9 +6,7 @@ import torch
 from asterism.data.parts import DataChoice
 from asterism.evals import protocol_class, protocol_names
 from asterism.evals.baselines import untrained
-from asterism.evals.knn import KnnConfig
 from asterism.evals.run import run_protocol
-from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.fingerprint import encoder_fingerprint
 from asterism.nn.pixel_baseline import pixel_encoder, pixel_patches
 from asterism.ops.random import generator
@@ -51,16 +49,6 @@ def test_patches_of_pixels_keep_their_position() -> None:
     assert encoder_fingerprint(encoder) != encoder_fingerprint(pixel_patches(16, 4))
 
 
-def test_an_untrained_model_with_concepts_has_them_too() -> None:
-    encoder = concept_encoder()
-    fresh = untrained(encoder)
-    assert isinstance(fresh, ConceptEncoder)
-    own, other = encoder.state_dict(), fresh.state_dict()
-    assert {n: v.shape for n, v in own.items()} == {n: v.shape for n, v in other.items()}
-    for name in ("localization.dense.weight", "reconstruction.head.weight"):
-        assert not own[name].equal(other[name])
-
-
 SETTINGS = {
     "backgrounds": {"epochs": 1},
     "linear": {"epochs": 1},
@@ -89,15 +77,3 @@ def test_every_protocol_has_baselines_and_bars_that_fill(name: str, monkeypatch:
         assert values.keys() == result.values.keys()
     assert len(bars) >= len(result.baselines) + 1
     assert all(bar._done == bar._total for bar in bars), [(bar._title, bar._done, bar._total) for bar in bars]
-
-
-def test_pixels_have_no_baselines() -> None:
-    choice = DataChoice("scenes:size=32,count=24")
-    result = run_protocol("knn", KnnConfig(k=(3,)), choice, pixel_encoder(), Model("pixels"), baselines=True)
-    assert result.baselines == {}
-
-
-def test_untrained_does_not_change_the_global_generator() -> None:
-    before = torch.get_rng_state()
-    untrained(small_encoder())
-    assert torch.get_rng_state().equal(before)

@@ -10,14 +10,10 @@ from torch import Tensor
 
 from asterism.data.parts import DataChoice
 from asterism.errors import UserError
-from asterism.evals.base import ProtocolConfig
 from asterism.evals.bbox_knn import BboxKnn, BboxKnnConfig, point_accuracy
-from asterism.evals.run import run_protocol
 from asterism.features import cache
 from asterism.features import extract as extraction
-from asterism.nn.pixel_baseline import pixel_encoder
 from asterism.ops.box_cells import boxes_in_square, largest_box_cells
-from asterism.types import Model
 from tests.evals.samples import small_encoder, write_colours
 
 
@@ -71,11 +67,6 @@ def test_the_vote_equals_the_slow_loop() -> None:
         assert predictions[k].equal(expected)
 
 
-def test_pixels_distinguish_colours(folder: Path) -> None:
-    values = dict(_evaluation(folder, k=(4,), points=1).measure(pixel_encoder()))
-    assert values == {"top1_k4": 100.0}
-
-
 def test_values_equal_the_function_on_the_tokens_inside_the_boxes(folder: Path) -> None:
     encoder, evaluation = small_encoder(32), _evaluation(folder, k=(5,), resize=1.0)
     box = torch.tensor([[3.0, 2.0, 21.0, 18.0]], dtype=torch.float64)
@@ -87,13 +78,6 @@ def test_values_equal_the_function_on_the_tokens_inside_the_boxes(folder: Path) 
         labels.append(torch.tensor([source.label(i) for i in range(len(source))]))
     expected, _ = point_accuracy(points[0], labels[0], points[1], labels[1], (5,), 0.07)
     assert dict(evaluation.measure(encoder)) == pytest.approx(expected, abs=100 / len(labels[1]) + 1e-6)
-
-
-def test_the_published_geometry_differs(folder: Path) -> None:
-    true, squashed = (_evaluation(folder, geometry=kind) for kind in ("true", "squashed"))
-    assert true.constants(small_encoder())["geometry"] == "true"
-    assert squashed.constants(small_encoder())["geometry"] == "squashed"
-    assert dict(squashed.measure(small_encoder(32)))
 
 
 def test_boxes_outside_the_crop_and_missing_ones_are_counted(folder: Path) -> None:
@@ -128,22 +112,7 @@ def test_few_points_are_noted(folder: Path) -> None:
     assert list(dict(evaluation.measure(small_encoder()))) == ["top1_k108"]
 
 
-def test_scenes_have_boxes() -> None:
-    choice = DataChoice("scenes:size=32,count=40")
-    result = run_protocol("bbox-knn", BboxKnnConfig(k=(20,)), choice, small_encoder(32), Model("small"))
-    assert {"top1_k20", "top5_k20"} <= set(result.values)
-    assert 0 <= result.values["top1_k20"] <= result.values["top5_k20"] <= 100
-
-
 def test_data_without_boxes_is_rejected(folder: Path) -> None:
     (folder / "boxes.json").unlink()
     with pytest.raises(UserError, match=r"none of the 12 images of .*/train shows a box.*boxes.json"):
         dict(_evaluation(folder).measure(small_encoder()))
-
-
-def test_settings_are_checked() -> None:
-    assert issubclass(BboxKnnConfig, ProtocolConfig)
-    with pytest.raises(UserError, match="k = "):
-        BboxKnnConfig.parse({"k": []})
-    with pytest.raises(UserError, match="geometry = 'bent'"):
-        BboxKnnConfig.parse({"geometry": "bent"})

@@ -11,7 +11,6 @@ from asterism.errors import UserError
 from asterism.evals.concept_purity import ConceptPurity, ConceptPurityConfig
 from asterism.nn.encoder import Encoder
 from asterism.types import Features
-from tests.concept_samples import concept_encoder
 from tests.evals.samples import small_encoder
 from tests.evals.segmented_samples import write_camvid
 
@@ -43,10 +42,6 @@ def test_concepts_that_are_everywhere_gain_nothing(tmp_path: Path) -> None:
     assert values["purity"] == pytest.approx(50)
     assert values["purity_gain"] == pytest.approx(0)
     assert values["concepts_in_use"] == pytest.approx(3)
-
-
-def test_all_values_are_named_in_advance(tmp_path: Path) -> None:
-    assert set(_values(tmp_path, concept_encoder())) == set(ConceptPurity.value_names(ConceptPurityConfig()))
 
 
 def test_an_encoder_without_concepts_is_rejected(tmp_path: Path) -> None:

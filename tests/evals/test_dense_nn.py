@@ -12,11 +12,10 @@ from asterism.data.parts import DataChoice, SegmentedParts
 from asterism.data.sources.segmented import SegmentedSubset
 from asterism.errors import UserError
 from asterism.evals.dense_nn import DenseNn, DenseNnConfig
-from asterism.evals.run import run_protocol
 from asterism.features import dense_tokens
 from asterism.nn.encoder import Encoder
 from asterism.ops.random import generator
-from asterism.types import Features, Model
+from asterism.types import Features
 from tests.evals.samples import small_encoder
 from tests.evals.segmented_samples import write_camvid
 
@@ -72,15 +71,6 @@ def test_data_with_only_void_is_rejected(tmp_path: Path) -> None:
         dict(_evaluation(tmp_path, shares=[1]).measure(small_encoder()))
 
 
-def test_scenes_and_a_single_part(tmp_path: Path) -> None:
-    config = DenseNnConfig.parse({"k": 5, "shares": [1]})
-    choice = DataChoice("scenes:size=32,count=12")
-    result = run_protocol("dense-nn", config, choice, small_encoder(), Model("small"))
-    assert result.constants["multiple"] == 8
-    write_camvid(tmp_path, {"train": 5})
-    assert "1) were held out" in _evaluation(tmp_path).notes()[0]
-
-
 @pytest.mark.parametrize("classes", [3, 40])
 def test_the_best_class_of_a_pixel_is_that_of_the_whole_stack(classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dense_tokens, "_CLASSES", 4)
@@ -107,8 +97,3 @@ def test_draws_are_scored_independently(tmp_path: Path) -> None:
         alone.append(dict(single.measure(small_encoder()))["miou_pixels"])
     assert together["miou_pixels"] == whole["miou_pixels"]
     assert together["miou_pixels_1of2"] == pytest.approx(sum(alone) / 3)
-
-
-def test_settings_are_checked() -> None:
-    with pytest.raises(UserError, match="shares"):
-        DenseNnConfig.parse({"shares": [2]})

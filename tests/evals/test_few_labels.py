@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from asterism.data import Subset, open_source
+from asterism.data import open_source
 from asterism.data.parts import DataChoice, labels_of
 from asterism.errors import UserError
 from asterism.evals.few_labels import FewLabelsConfig, labelled_part, listed_places
@@ -24,15 +24,6 @@ def _list(folder: Path, *names: str) -> Path:
     file = folder / "few.txt"
     file.write_text("\n".join(names) + "\n\n")
     return file
-
-
-def test_keys_are_those_of_the_samples(folder: Path) -> None:
-    source = open_source(str(folder), "train")
-    part = Subset(source, [3, 1, 20])
-    assert source.keys() == [source[i].key for i in range(len(source))]
-    assert part.keys() == [part[i].key for i in range(3)]
-    scenes = open_source("scenes:size=16,count=3")
-    assert scenes.keys() == [scenes[i].key for i in range(3)]
 
 
 def test_a_share_is_reproducible_and_balanced(folder: Path) -> None:

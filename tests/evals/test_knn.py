@@ -39,11 +39,6 @@ def test_values_equal_the_function_on_the_features(folder: Path) -> None:
     assert dict(Knn(config, parts).measure(encoder)) == expected
 
 
-def test_pixels_distinguish_colours(folder: Path) -> None:
-    values = dict(Knn(KnnConfig(k=(3,)), parts_of(folder)).measure(pixel_encoder()))
-    assert values == {"top1_k3": 100.0}
-
-
 def test_classes_are_counted_over_both_parts(folder: Path) -> None:
     """The largest label is missing from the test part, but the votes need a column for it."""
     for image in (folder / "test" / "red").iterdir():
@@ -58,12 +53,6 @@ def test_fewer_images_than_k_are_reported(folder: Path) -> None:
     assert list(dict(evaluation.measure(pixel_encoder()))) == ["top1_k10", "top1_k15"]
     assert evaluation.constants(pixel_encoder())["k"] == [10, 15]
     assert evaluation.notes() == ["k = 20, 100, 200 was reduced to 15, the number of training images"]
-
-
-def test_a_share_of_the_labels(folder: Path) -> None:
-    evaluation = Knn(KnnConfig(label_share=0.4), parts_of(folder))
-    assert len(evaluation.parts.train) == 6
-    assert evaluation.constants(pixel_encoder())["label_share"] == 0.4
 
 
 def test_constants_name_pixels(folder: Path) -> None:
@@ -91,10 +80,6 @@ def test_unreadable_images_are_counted(folder: Path) -> None:
 def test_wrong_settings_are_explained(settings: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
         KnnConfig.parse(settings, section="knn")
-
-
-def test_a_single_k_may_be_a_number() -> None:
-    assert KnnConfig.parse({"k": 20}).k == (20,)
 
 
 def test_baselines_are_measured_on_the_same_data(folder: Path) -> None:

@@ -74,15 +74,6 @@ def test_the_sparse_form_with_other_features(tmp_path: Path) -> None:
         dict(LinearSparse(config, evaluation.parts).measure(small_encoder()))
 
 
-def test_a_single_class_is_rejected(tmp_path: Path) -> None:
-    write_colours(tmp_path, 4)
-    evaluation = _linear(tmp_path)
-    blue = [i for i, label in enumerate(labels_of(evaluation.parts.train)) if label == 0]
-    evaluation.parts.train.indices = evaluation.parts.train.indices[blue]
-    with pytest.raises(UserError, match="have the same class"):
-        dict(evaluation.measure(small_encoder()))
-
-
 def test_labels_beyond_the_classes_are_rejected(tmp_path: Path) -> None:
     evaluation = _linear(write_colours(tmp_path, 3))
     source = evaluation.parts.train.source

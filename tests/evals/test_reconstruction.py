@@ -50,20 +50,6 @@ def test_an_exact_copy_is_perfect(tmp_path: Path, encoder: ConceptEncoder, monke
     assert values["images"] == 4.0
 
 
-def test_images_are_resized_to_256_for_a_crop_of_224(
-    tmp_path: Path, encoder: ConceptEncoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    evaluation = _evaluation(write_colours(tmp_path, 1))
-    monkeypatch.setattr(encoder, "image_size", 224)
-    constants = evaluation.constants(encoder)
-    assert (constants["resize"], constants["crop"]) == (256, 224)
-    seen: dict[str, object] = {}
-    monkeypatch.setattr(reconstruction, "evaluation_batches", lambda *_, **options: seen.update(options) or [])
-    with pytest.raises(UserError, match="0 readable images"):
-        dict(evaluation.measure(encoder))
-    assert seen["resize"] == 256
-
-
 def test_encoders_that_cannot_reconstruct_are_rejected(tmp_path: Path, encoder: ConceptEncoder) -> None:
     evaluation = _evaluation(write_colours(tmp_path, 1))
     with pytest.raises(UserError, match="has no concepts"):
@@ -134,8 +120,3 @@ def test_lpips_is_a_value_where_its_networks_are(
         dict(_evaluation(photos, perceptual="alex").measure(encoder))
     monkeypatch.setattr(reconstruction, "SMALLEST_LPIPS_SIDE", 16)
     assert dict(_evaluation(photos, perceptual="alex").measure(encoder))["lpips_alex"] > 0
-
-
-def test_a_tokenizer_and_a_decoder_exclude_each_other() -> None:
-    with pytest.raises(UserError, match="give tokenizer or decoder, not both"):
-        ReconstructionConfig.parse({"tokenizer": "runs/vq", "decoder": {}})

@@ -7,7 +7,6 @@ import pytest
 
 from asterism.errors import UserError
 from asterism.evals.result import DataUsed, Result, read_results
-from asterism.files import write_text
 from asterism.types import Model
 
 
@@ -60,31 +59,6 @@ def test_other_settings_have_their_own_file(tmp_path: Path) -> None:
     for k in (20, 50, 100, 50):
         result(constants={"k": (k,)}, values={"top1_k20": float(k)}).write(tmp_path)
     assert sorted(r.values["top1_k20"] for r in read_results(tmp_path)) == [20.0, 50.0, 100.0]
-
-
-def test_an_invalid_result_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "knn.json").write_text("{}")
-    assert result().write(tmp_path).path == tmp_path / "knn.json"
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = tmp_path / "x.json"
-    write_text(target, "old")
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        write_text(target, "new")
-    assert target.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [target]
-
-
-def test_a_foreign_file_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "knn.json").write_text("{}")
-    with pytest.raises(UserError, match=r"knn\.json is not a result"):
-        read_results(tmp_path)
 
 
 def test_wrong_values_are_named(tmp_path: Path) -> None:

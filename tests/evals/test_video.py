@@ -83,14 +83,6 @@ def test_sizes_keep_the_published_proportions() -> None:
     assert input_size((64, 64), small_encoder(64), Tracking()) == (136, 136)
 
 
-def test_result_with_its_constants(davis: Path) -> None:
-    config = VideoConfig.model_validate(SETTINGS)
-    result = run_protocol("video", config, DataChoice(str(davis)), small_encoder(), Model("small"))
-    assert result.constants["input_of_first_video"] == "32×24"
-    assert (result.train.images, result.test.images) == (2, 9)
-    assert "holdout" not in result.constants
-
-
 def test_the_first_videos_alone_are_measured_and_counted(davis: Path) -> None:
     config, encoder = VideoConfig.model_validate(SETTINGS | {"videos": 1}), ColourEncoder()
     result = run_protocol("video", config, DataChoice(str(davis)), encoder, Model("small"))
@@ -104,19 +96,6 @@ def test_the_first_videos_alone_are_measured_and_counted(davis: Path) -> None:
 @pytest.mark.parametrize("size", [1, 2, 50])
 def test_the_batch_size_does_not_change_the_tracking(davis: Path, size: int) -> None:
     assert _values(davis, small_encoder(), batch_size=size) == pytest.approx(_values(davis, small_encoder()))
-
-
-def test_baselines_have_patches(davis: Path) -> None:
-    config = VideoConfig.model_validate({"short_side": 24, "multiple": 8, "radius": 3})
-    result = run_protocol("video", config, DataChoice(str(davis)), small_encoder(), Model("small"), baselines=True)
-    assert result.baselines["pixels"]["j_and_f"] != result.baselines["pixels"]["j_and_f_first_mask_kept"]
-
-
-def test_scenes_are_built_in() -> None:
-    config = VideoConfig(videos=2, short_side=32)
-    choice = DataChoice("scenes:size=32,frames=4")
-    values = run_protocol("video", config, choice, small_encoder(32), Model("small")).values
-    assert 0 <= values["j_and_f"] <= 100
 
 
 def test_short_videos_and_empty_masks_are_rejected(tmp_path: Path) -> None:

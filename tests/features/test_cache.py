@@ -157,12 +157,6 @@ def test_the_least_recently_used_are_deleted(monkeypatch: pytest.MonkeyPatch) ->
     assert not old.exists()
 
 
-def test_small_sources_are_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "WORTH_KEEPING", 100)
-    assert len(stored({"a": 1}, 7, Producer()).keys) == 6
-    assert not features_folder().exists()
-
-
 def test_features_are_extracted_once_per_weights_and_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder, folder = small_encoder(), write_colours(tmp_path / "data", 2)
     passes = []

@@ -89,14 +89,6 @@ def test_an_error_in_a_process_arrives_as_a_sentence(tmp_path: Path) -> None:
         extract_pooled(encoder, source, "sparse", resize=16, batch_size=2)
 
 
-def test_nothing_readable_in_a_stream(tmp_path: Path) -> None:
-    write_colours(tmp_path, 1)
-    for image in tmp_path.glob("*/*.png"):
-        image.write_bytes(b"not an image")
-    with pytest.raises(UserError, match="none of the 3 images"):
-        list(stream(small_encoder(), open_source(str(tmp_path)), lambda f: f.cls, resize=16, batch_size=2))
-
-
 @forks
 def test_where_processes_encode(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = small_encoder()

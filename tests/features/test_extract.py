@@ -7,7 +7,7 @@ import torch
 
 from asterism.data import open_source
 from asterism.errors import UserError
-from asterism.features.extract import extract_pooled, pooled, stream
+from asterism.features.extract import extract_pooled, pooled
 from asterism.types import Features
 from tests.evals.samples import small_encoder, write_colours
 
@@ -19,14 +19,6 @@ def test_rows_follow_the_source(tmp_path: Path) -> None:
     torch.testing.assert_close(found.features, encoder.encode(images).cls, atol=1e-5, rtol=1e-5)
     assert found.labels.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert found.keys == [source[i].key for i in range(len(source))]
-
-
-def test_half_precision_halves_the_memory(tmp_path: Path) -> None:
-    encoder, source = small_encoder(), open_source(str(write_colours(tmp_path, 2)))
-    whole = extract_pooled(encoder, source, "cls", resize=16, batch_size=4)
-    half = extract_pooled(encoder, source, "cls", resize=16, batch_size=4, dtype=torch.float16)
-    assert half.features.dtype == torch.float16
-    torch.testing.assert_close(half.features.float(), whole.features, atol=2e-3, rtol=1e-2)
 
 
 def test_unreadable_images_are_left_out_and_reported(tmp_path: Path) -> None:
@@ -44,12 +36,6 @@ def test_nothing_readable_is_an_error(tmp_path: Path) -> None:
         image.write_bytes(b"not an image")
     with pytest.raises(UserError, match="none of the 3 images"):
         extract_pooled(small_encoder(), open_source(str(tmp_path)), "cls", resize=16, batch_size=2)
-
-
-def test_a_stream_follows_the_source(tmp_path: Path) -> None:
-    encoder, source = small_encoder(), open_source(str(write_colours(tmp_path, 3)))
-    keys = [key for batch in stream(encoder, source, lambda f: f.cls, resize=16, batch_size=2) for key in batch.keys]
-    assert keys == [source[i].key for i in range(len(source))]
 
 
 def test_pooling() -> None:

@@ -35,10 +35,6 @@ def test_white_is_an_object_if_it_is_the_only_value() -> None:
     assert white_as_object(mask, {0, 1, 255}).tolist() == [[0, 255]]
 
 
-def test_colours_differ() -> None:
-    assert len(set(palette(60))) == 60
-
-
 def test_smoothed_and_broken_masks_are_rejected(tmp_path: Path) -> None:
     Image.fromarray(np.arange(100, dtype=np.uint8).reshape(10, 10)).save(tmp_path / "m.png")
     with pytest.raises(UserError, match=r"100 different values.*without anti-aliasing"):

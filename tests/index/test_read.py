@@ -73,12 +73,6 @@ def test_changed_images_are_rejected(photos: Path, tmp_path: Path) -> None:
         open_images(index)
 
 
-def test_fewer_images_than_requested(photos: Path, tmp_path: Path) -> None:
-    encoder = concept_encoder()
-    index = open_index(asterism.embed(encoder, photos / "red", tmp_path / "x.npz").path, encoder)
-    assert nearest_concepts(index, torch.randn(2, 16), 9, without=[index.keys[0]]).image.shape == (2, 3)
-
-
 def test_unusable_files_are_reported(photos: Path, tmp_path: Path) -> None:
     encoder = concept_encoder()
     with pytest.raises(UserError, match=r"there is no index .*; make it with `asterism embed"):

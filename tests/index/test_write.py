@@ -101,14 +101,6 @@ def test_concepts_are_kept(source: Source, tmp_path: Path) -> None:
     assert np.array_equal(column(table, "where", 3, 2, 2), where)
 
 
-def test_images_without_labels(source: Source, tmp_path: Path) -> None:
-    images = open_source(str(tmp_path / "labelled" / "red"))
-    table = pyarrow.parquet.read_table(write(images, tmp_path / "x.parquet").path)
-    assert table.column_names == ["key", "embedding"]
-    with np.load(write(images, tmp_path / "x.npz").path) as file:
-        assert "labels" not in file
-
-
 @pytest.mark.parametrize("name", ["x.parquet", "x.npz"])
 def test_unreadable_images_are_left_out_and_recorded(tmp_path: Path, name: str) -> None:
     folder = write_colours(tmp_path / "labelled", 3)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from asterism.errors import UserError
 from lab.mechanisms.cribo_objects import GROUPINGS, agreement, measure_objects, renumbered
 from tests.train.tiny import pretrain, tiny_recipe
 
@@ -44,9 +43,3 @@ def test_the_objects_of_a_run_are_measured(tmp_path: Path) -> None:
     found = measure_objects(pretrain(recipe, tmp_path / "run"), "scenes:size=16,count=40", batches=2, batch_size=8)
     assert set(found) == {f"{name}, {measure}" for name in GROUPINGS for measure in ("purity", "same")}
     assert all(0 <= value <= 100 for value in found.values())
-
-
-def test_other_methods_have_no_objects(tmp_path: Path) -> None:
-    run = pretrain(tiny_recipe("mae", trainer={"steps": 1}), tmp_path / "run")
-    with pytest.raises(UserError, match="run of mae"):
-        measure_objects(run, "scenes:size=16,count=40")

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from asterism.errors import UserError
 from asterism.methods.cribo import Cribo, CriboConfig
-from asterism.methods.parts.object_pictures import corner_views
 from asterism.nn.object_bank import BankConfig
 from asterism.ops import collectives
 from asterism.ops.clustering import ClusteringConfig, cluster, draw_seeds
@@ -17,7 +16,6 @@ from asterism.ops.geometry import patch_centers
 from asterism.ops.neighbours import reciprocal_lengths
 from asterism.ops.object_losses import neighbour_loss
 from asterism.ops.random import fold_each
-from asterism.train.recipe import load_recipe, recipe_names
 from asterism.types import Batch, CropGeometry, Progress
 from tests.distributed import run
 from tests.methods.batches import TINY, random_batch, rows
@@ -285,20 +283,6 @@ def _encoded(method: Cribo, batch: Batch) -> tuple[Any, Any, Tensor]:
     return seen, tokens, method.find_objects(batch, seen, PROGRESS)
 
 
-def test_metrics_distinguish_collapse_from_learning() -> None:
-    method = _cribo()
-    losses = method.loss(_batch(method, 4), PROGRESS)
-    metrics = losses.metrics
-    assert 0 < metrics["target_entropy"] < math.log(24)
-    assert 0 < metrics["object_target_entropy"] < math.log(20)
-    assert 0 < metrics["object_prediction_entropy"] <= math.log(20) + 1e-5
-    assert losses.terms["objects"] > metrics["object_target_entropy"]
-    assert 0 < metrics["objects_per_image"] <= 5
-    torch.testing.assert_close(metrics["bank_filled"], torch.tensor(8 / 12))
-    assert not any(value.requires_grad for value in metrics.values())
-    assert losses.embeddings.shape == (4, 32)
-
-
 def test_there_are_two_large_views() -> None:
     own = Cribo(CONFIG, TINY).views
     assert [(view.size, view.scale, view.blur, view.solarize) for view in own] == [
@@ -337,31 +321,6 @@ def _half_of_the_batch(state: str, config: CriboConfig) -> dict[str, Any]:
         "center": method.object_center.value,
         "bank": dict(method.bank.state_dict()),
     }
-
-
-def test_two_processes_give_the_result_of_one(tmp_path: Path) -> None:
-    method = _cribo()
-    path = str(tmp_path / "state.pt")
-    torch.save(method.state_dict(), path)
-    losses = method.loss(_batch(method, 4), PROGRESS)
-    losses.total.backward()
-    assert losses.terms["neighbours"] > 0
-    gradient = method.backbone.network.patch_embed.proj.weight.grad
-    method.after_update(PROGRESS)
-    assert method.bank is not None
-
-    results = run(_half_of_the_batch, path, CONFIG)
-    for name, value in losses.terms.items():
-        mean = torch.stack([result["terms"][name] for result in results]).mean()
-        torch.testing.assert_close(mean, value.detach(), rtol=1e-5, atol=0)
-    torch.testing.assert_close(torch.stack([result["gradient"] for result in results]).mean(dim=0), gradient)
-    for name in ("bootstrapping_ratio", "objects_per_image"):  # the monitor averages them over processes
-        mean = torch.stack([result["metrics"][name] for result in results]).mean()
-        torch.testing.assert_close(mean, losses.metrics[name])
-    for result in results:
-        torch.testing.assert_close(result["center"], method.object_center.value)
-        for name, value in method.bank.state_dict().items():
-            torch.testing.assert_close(result["bank"][name], value)
 
 
 def test_as_published_each_process_uses_its_own_batch(tmp_path: Path) -> None:
@@ -417,40 +376,3 @@ def test_objects_can_have_separate_temperatures() -> None:
     assert (p.τ_s, p.τ_t) == (0.2, pytest.approx(0.05 + 0.03 / 29))
     shared = _cribo().object_softmax(PROGRESS)
     assert (shared.τ_s, shared.τ_t) == (0.1, pytest.approx(TEACHER_TEMP))
-
-
-def test_pictures_show_objects_in_both_crops_and_a_match() -> None:
-    method = _cribo(objects=ClusteringConfig(clusters=3))
-    pixels = torch.randn(3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    drawn = method.pictures(pixels, key=1)
-    assert list(drawn)[:2] == ["objects of crop 1", "objects of crop 2"]
-    assert list(drawn)[2:] == ["an object of crop 1", "nearest object in another image"]
-    assert all(picture.shape == pixels.shape and picture.isfinite().all() for picture in drawn.values())
-    assert drawn["objects of crop 1"].equal(method.pictures(pixels, key=1)["objects of crop 1"])
-    lit = (drawn["an object of crop 1"] - corner_views(pixels)[0].pixels).abs().amax(dim=1) < 0.3
-    assert 0 < lit.float().mean() < 1
-    assert list(method.pictures(pixels[:1], key=1)) == ["objects of crop 1", "objects of crop 2"]
-
-
-@pytest.mark.parametrize("name", [name for name in recipe_names() if name.startswith("cribo")])
-def test_recipes_are_valid(name: str) -> None:
-    recipe = load_recipe(name, values={"data": {"path": "photos"}})
-    assert recipe.method.name == "cribo"
-
-
-@pytest.mark.parametrize(
-    "override",
-    [
-        "objects.position_weight=0.1",
-        "objects.clusters=4",
-        "bank.images=1000",
-        "object_weight=0",
-        "neighbour_weight=0",
-        "criterion=none",
-        "objects.algorithm=kmeans",
-        "objects.marginals=uniform",
-    ],
-)
-def test_ablations_of_the_paper_are_overrides(override: str) -> None:
-    changed = load_recipe("cribo-coco-vits16", [f"method.{override}", "data.path=photos"]).method
-    assert changed != load_recipe("cribo-coco-vits16", ["data.path=photos"]).method

@@ -52,13 +52,6 @@ def test_loss_and_gradient_are_those_of_the_slow_loop(target: str) -> None:
         torch.testing.assert_close(own, slow, rtol=1e-3, atol=1e-6)
 
 
-def test_every_parameter_except_the_fixed_positions_is_trained() -> None:
-    method = _mae()
-    method.loss(random_batch(method, 3), PROGRESS).total.backward()
-    without = [name for name, p in method.named_parameters() if p.grad is None]
-    assert without == ["backbone.network.pos_embed"]
-
-
 def test_removed_pixels_do_not_reach_the_network() -> None:
     method = _mae()
     pixels = random_batch(method, 2).views[0].pixels
@@ -91,15 +84,6 @@ def test_pictures_contain_the_visible_patches() -> None:
     assert not first.equal(other)
 
 
-def test_learned_positions_without_a_class_token_work_too() -> None:
-    torch.manual_seed(0)
-    method = Mae(CONFIG, TINY.model_copy(update={"class_token": False, "registers": 2}))
-    losses = method.loss(random_batch(method, 2), PROGRESS)
-    losses.total.backward()
-    assert method.backbone.network.pos_embed.grad is not None
-    assert losses.embeddings.shape == (2, 32)
-
-
 def test_there_is_one_view_with_flips_and_without_colour_changes() -> None:
     (view,) = _mae().views
     assert (view.size, view.scale, view.flip, view.jitter, view.grayscale, view.blur) == (
@@ -111,12 +95,6 @@ def test_there_is_one_view_with_flips_and_without_colour_changes() -> None:
         0,
     )
     assert _mae(image_size=24).views[0].size == 24
-
-
-def test_the_encoder_is_the_backbone_without_the_decoder() -> None:
-    method = _mae()
-    assert method.encoder().backbone is method.backbone
-    assert not method.uniform_terms
 
 
 @pytest.mark.parametrize(

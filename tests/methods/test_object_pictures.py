@@ -4,7 +4,6 @@ import torch
 
 from asterism.methods.parts.object_pictures import (
     corner_views,
-    label_colors,
     least_typical_objects,
     nearest_in_another_image,
     spotlight,
@@ -40,14 +39,6 @@ def test_the_least_typical_object_finds_its_match_in_another_image() -> None:
     image, match = nearest_in_another_image(objects)
     assert image.tolist()[:2] == [1, 0]
     assert match.tolist()[:2] == [1, 1]
-
-
-def test_colours_of_many_labels_differ() -> None:
-    colors = label_colors(64)
-    assert colors.min() >= 0
-    assert colors.max() <= 1
-    assert torch.pdist(colors).min() > 0.01
-    assert torch.pdist(colors[:8]).min() > 0.3
 
 
 def test_patches_of_one_label_share_a_tint_and_unlabelled_ones_are_dark() -> None:

@@ -286,30 +286,6 @@ def test_the_stored_patch_is_drawn_uniformly() -> None:
     assert (counts - 250).abs().max() < 4.5 * math.sqrt(4000 / 16 * 15 / 16)
 
 
-def test_swin_learns_from_images_and_patches() -> None:
-    swin = BackboneConfig(name="swin_tiny_patch4_window7_224", dim=64, patch_size=8, image_size=32)
-    method = _sop(backbone=swin)
-    method.loss(random_batch(method, 2), PROGRESS).total.backward()
-    assert method.backbone.mask_token.grad.abs().sum() > 0
-
-
-def test_metrics_report_the_fill_of_the_memory_and_the_entropies() -> None:
-    method = _sop()
-    method.images.memory.push(torch.zeros(10, 8))
-    metrics = method.loss(random_batch(method, 2), PROGRESS).metrics
-    assert metrics["memory_filled"] == 0.25
-    assert method.uniform_terms == {"cls": math.log(8)}
-    assert 0 < metrics["target_entropy"] < math.log(8)
-    assert 0 < metrics["prediction_entropy"] <= math.log(8) + 1e-5
-
-
-def test_anchors_beyond_the_stored_rows_are_random_rows() -> None:
-    method = _sop(images=IMAGES | {"count": 30})
-    losses = method.loss(random_batch(method, 2), Progress(0, 40, 4))
-    assert int(method.images.memory.filled) == 0
-    assert losses.total.isfinite()
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -331,17 +307,6 @@ def test_anchors_beyond_the_stored_rows_are_random_rows() -> None:
 def test_impossible_settings_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         SopConfig.parse(values)
-
-
-def test_a_network_that_cannot_take_masks_is_refused() -> None:
-    with pytest.raises(UserError, match="'resnet50' is neither a plain vision transformer nor a Swin"):
-        Sop(SopConfig(), BackboneConfig(name="resnet50"))
-
-
-@pytest.mark.parametrize("name", [n for n in recipe_names() if n.split("-")[0] in ("ibot", "sop", "sove", "massl")])
-def test_recipes_are_valid(name: str) -> None:
-    recipe = load_recipe(name, values={"data": {"path": "photos"}})
-    assert recipe.method.name == ("ibot" if name.startswith("ibot") else "sop")
 
 
 PUBLISHED = {  # memory, count, neighbours and tasks of images; the same of patches; momentum, epochs of the warm-up
@@ -379,31 +344,3 @@ def test_published_recipes_have_the_values_of_the_papers(name: str) -> None:
             "similarity",
             "random",
         )
-
-
-@pytest.mark.parametrize(
-    "override",
-    [
-        *[f"images.count={count}" for count in (1024, 16384)],
-        *[f"images.memory={rows}" for rows in (8192, 98304)],
-        *[f"patches.memory={rows}" for rows in (1024, 16384)],
-        *[f"images.contribution={form}" for form in ("one-hot", "constant", "block-diagonal")],
-        "images.search=whole-memory",
-        "global_token=mean-patch",
-        "mask.shape=random",
-        "images=null",
-        "patches=null",
-        *[f"{part}.anchors={kind}" for part in ("images", "patches") for kind in ("fixed", "fixed-places")],
-        *[f"images.tasks={tasks}" for tasks in (1, 2)],
-        "patches.tasks=2",
-        *[f"momentum={momentum}" for momentum in (0.992, 0.996)],
-        *[f"images.neighbours={count}" for count in (1, 16, 64)],
-        "patches.neighbours=8",
-        "patches.count=256",
-    ],
-)
-def test_an_ablation_is_one_override(override: str) -> None:
-    usual, changed = (load_recipe("sop-imagenet-vits16", words).method for words in ([], [f"method.{override}"]))
-    assert changed != usual
-    small = {"embedding_dim": 2, "hidden_dim": 4, "local_views": 0}
-    assert Sop(changed.model_copy(update=small), TINY).views

@@ -136,27 +136,6 @@ def test_alignment_trains_only_the_masked_view() -> None:
     assert gradients[1].any()
 
 
-def test_one_forward_per_sequence_length_and_one_head_call_per_kind_of_token() -> None:
-    method = _stellar()
-    calls: dict[str, int] = {}
-    for name in ("backbone", "vocabulary", "class_vocabulary", "localization"):
-        module = getattr(method, name)
-        module.register_forward_hook(lambda *_, name=name: calls.update({name: calls.get(name, 0) + 1}))
-    method.loss(random_batch(method, 2), PROGRESS)
-    assert calls == {"backbone": 3, "vocabulary": 1, "class_vocabulary": 1, "localization": 1}
-
-
-def test_views() -> None:
-    method = _stellar()
-    clean, first, second, *local = method.views
-    assert clean.jitter is None
-    assert (clean.grayscale, clean.blur) == (0, 0)
-    assert first.same_place == 0
-    assert second.same_place is None
-    assert first.jitter is not None
-    assert [spec.size for spec in local] == [8, 8]
-
-
 def test_the_published_views() -> None:
     method = Stellar(StellarConfig(), BackboneConfig(name="vit_base_patch16_224", depth=1))
     clean, *masked = method.views[:9]
@@ -337,13 +316,6 @@ def test_other_registers_and_missing_class_tokens_are_refused() -> None:
         Stellar(CONFIG, TINY.model_copy(update={"class_token": False}))
 
 
-def test_images_smaller_than_a_patch_are_refused() -> None:
-    with pytest.raises(UserError, match=r"backbone\.image_size = 2 is not a multiple of the patch size 4"):
-        Stellar(CONFIG, TINY.model_copy(update={"image_size": 2}))
-    with pytest.raises(UserError, match=r"method\.global_size = 2 is not a multiple of the patch size 4"):
-        _stellar(global_size=2)
-
-
 def test_a_batch_of_one_image_is_refused() -> None:
     method = _stellar()
     with pytest.raises(UserError, match=r"trainer\.batch_size"):
@@ -357,21 +329,3 @@ def test_codes_need_a_tokenizer_and_pixels_none() -> None:
         StellarConfig.parse({"reconstruction": {"target": "pixels", "tokenizer": "runs/vq"}})
     with pytest.raises(UserError, match="image_size is that of a tokenizer"):
         StellarConfig.parse({"reconstruction": {"image_size": 64}})
-
-
-def test_the_suggested_fix_for_a_single_concept_works() -> None:
-    method = _stellar(tokens=1, weights=Weights(koleo=0, koleo_masked=0))
-    assert method.loss(random_batch(method, 2), PROGRESS).total.isfinite()
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"reconstruction": {"weight": -3}}, "weight"),
-        ({"focus": {"sigma": [0.5, 0.1]}}, "smaller number first"),
-        ({"focus": {"sigma": [0, 0]}}, "must be above 0"),
-    ],
-)
-def test_values_out_of_range_are_refused(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        StellarConfig.parse(values)

@@ -2,13 +2,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 
-from asterism.errors import UserError
 from asterism.nn.backbone import BackboneConfig, build_backbone, encode_views
-from asterism.nn.weights import load
 
 
 def tiny(**changes: Any) -> Any:
@@ -76,18 +73,3 @@ def test_views_that_keep_the_same_number_of_patches_share_a_forward_pass() -> No
     assert sorted(passes) == [2, 2, 4]
     for result, alone in zip(results, expected, strict=True):
         torch.testing.assert_close(result.patches, alone.patches, atol=2e-6, rtol=0)
-
-
-def test_settings_out_of_range_are_refused() -> None:
-    for setting in ({"registers": -1}, {"drop_path": 1.0}, {"image_size": 0}, {"positions": "rotary"}):
-        with pytest.raises(UserError, match=next(iter(setting))):
-            BackboneConfig.parse(setting)
-    with pytest.raises(UserError, match="did you mean 'image_size'"):
-        BackboneConfig.parse({"img_size": 3})
-
-
-def test_pretrained_starts_from_published_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    monkeypatch.setattr(load, "load_weights_into", lambda backbone, name: calls.append((backbone, name)))
-    backbone = tiny(pretrained=True)
-    assert calls == [(backbone, "vit_small_patch16_224")]

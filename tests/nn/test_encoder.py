@@ -1,27 +1,22 @@
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import timm
 import torch
 from PIL import Image
-from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
 from asterism.errors import UserError
-from asterism.nn import safetensors_file
 from asterism.nn.backbone import BackboneConfig, Pooling, build_backbone, rebuild_backbone
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
 from asterism.nn.localization import Localization
 from asterism.nn.weights.load import load_encoder
-from asterism.types import Features
 
 KINDS: dict[str, dict[str, Any]] = {
     "class token": {},
@@ -67,18 +62,6 @@ def test_images_can_have_many_forms() -> None:
         assert not features.patches.requires_grad
 
 
-def test_lists_are_resized_to_the_image_size_and_tensors_keep_their_size(tmp_path: Path) -> None:
-    encoder = tiny()
-    Image.fromarray(np.zeros((50, 70, 3), np.uint8)).save(tmp_path / "a.png")
-    assert encoder.encode([tmp_path / "a.png", str(tmp_path / "a.png")]).grid == (2, 2)
-    assert encoder.encode(photos(size=64)).grid == (4, 4)
-
-
-def test_low_precision_encoders_accept_the_same_images() -> None:
-    encoder = tiny().to(torch.bfloat16)
-    assert encoder.encode(photos()).cls.dtype == torch.bfloat16
-
-
 def test_errors_name_invalid_images() -> None:
     encoder = tiny()
     with pytest.raises(UserError, match="no images"):
@@ -119,43 +102,6 @@ def test_a_saved_encoder_loads_unchanged(kind: str, tmp_path: Path) -> None:
     assert torch.equal(again(pixels).patches, encoder(pixels).patches)
 
 
-def test_the_metadata_is_plain_json(tmp_path: Path) -> None:
-    encoder = tiny()
-    with safe_open(encoder.save(tmp_path / "e.safetensors"), framework="pt") as file:
-        description = json.loads(file.metadata()["asterism"])
-    assert description["architecture"]["name"] == "vit_small_patch16_224"
-    assert {"model_name": "vit_small_patch16_224", **description["architecture"]["arguments"]} == encoder.timm_arguments
-    assert description["image_size"] == 32
-
-
-def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tiny().save(tmp_path / "encoder.safetensors")
-    before = path.read_bytes()
-
-    def full_disk(tensors: object, file: Path, metadata: object) -> None:
-        file.write_bytes(b"half")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(safetensors_file, "save_file", full_disk)
-    with pytest.raises(OSError, match="No space left"):
-        tiny(class_token=False).save(path)
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_subclasses_fill_in_concepts() -> None:
-    class Concepts(Encoder):
-        def forward(self, pixels: Tensor) -> Features:
-            features = super().forward(pixels)
-            sparse = features.patches[:, :2]
-            where = torch.full((len(pixels), 2, *features.grid), 0.5)
-            return Features(features.cls, features.patches, features.grid, sparse, where)
-
-    features = Concepts(tiny().backbone).encode(photos())
-    assert features.sparse is not None
-    assert features.sparse.shape == (2, 2, 64)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_class_token_alone(kind: str) -> None:
     encoder, images = tiny(**KINDS[kind]).eval(), photos(size=KINDS[kind].get("image_size", 32))
@@ -169,15 +115,6 @@ def test_the_vector_alone_follows_the_pooling(pooling: Pooling) -> None:
     features = encoder.encode(images)
     expected = features.patches.mean(1) if pooling == "mean" else features.cls
     torch.testing.assert_close(encoder.encode_cls(images), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_the_last_block_computes_no_patches_for_the_class_token_alone() -> None:
-    encoder, seen = tiny().eval(), []
-    network: Any = encoder.backbone.network
-    network.blocks[-1].mlp.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].shape[1]))
-    encoder.encode(photos())
-    encoder.encode_cls(photos())
-    assert seen == [1 + 4, 1]
 
 
 @pytest.mark.parametrize("class_token", [True, False])

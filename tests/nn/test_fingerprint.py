@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from asterism.methods import create_method
-from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
 from asterism.nn.fingerprint import encoder_fingerprint
 from asterism.nn.pixel_baseline import pixel_patches
@@ -100,13 +99,6 @@ def test_a_saved_encoder_keeps_its_fingerprint(kind: str, tmp_path: Path) -> Non
     with torch.no_grad():
         encoder.encode(torch.rand(1, 3, 2 * encoder.image_size, encoder.image_size))
     assert encoder_fingerprint(loaded) == encoder_fingerprint(encoder), "not even after images of another size"
-
-
-def test_a_saved_encoder_with_concepts_keeps_its_fingerprint(tmp_path: Path) -> None:
-    encoder = concept_encoder()
-    loaded = load_encoder(encoder.save(tmp_path / "encoder.safetensors"))
-    assert isinstance(loaded, ConceptEncoder)
-    assert encoder_fingerprint(loaded) == encoder_fingerprint(encoder)
 
 
 SMALL_HEAD = {"out_dim": 16, "hidden_dim": 16, "bottleneck_dim": 8}

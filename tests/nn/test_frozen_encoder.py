@@ -52,13 +52,6 @@ def test_nothing_is_trained_and_no_graph_is_built() -> None:
     assert not any(parameter.requires_grad for parameter in frozen.encoder.parameters())
 
 
-def test_options_reach_the_loader_and_unknown_ones_are_refused() -> None:
-    frozen = FrozenEncoder(str(TEACHER), {"mean": [0.1, 0.2, 0.3]})
-    assert frozen.encoder.mean == (0.1, 0.2, 0.3)
-    with pytest.raises(UserError, match="unknown weights option 'haeds'; did you mean 'heads'"):
-        FrozenEncoder(str(TEACHER), {"haeds": 2})
-
-
 def test_a_network_in_use_is_shared_and_replaced_weights_are_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,13 +11,6 @@ def rows(start: int, count: int) -> Tensor:
     return torch.arange(start, start + count, dtype=torch.float32)[:, None].expand(-1, 2)
 
 
-def test_starts_with_random_unit_vectors() -> None:
-    memory = Memory(50, 8)
-    torch.testing.assert_close(memory.rows.norm(dim=1), torch.ones(50))
-    assert memory.rows.mean(dim=0).abs().max() < 0.3
-    assert int(memory.filled) == 0
-
-
 def test_batches_of_any_size_equal_a_bounded_list() -> None:
     memory, slow, pointer, seen = Memory(7, 2), Memory(7, 2).rows, 0, 0
     slow = memory.rows.clone()
@@ -46,16 +39,6 @@ def test_micro_batches_enter_together_in_the_order_of_their_keys() -> None:
     memory.store()
     assert memory.rows[:5, 0].tolist() == [1, 4, 2, 0, 3]
     assert int(memory.filled) == 5
-
-
-def test_state_survives_a_checkpoint() -> None:
-    memory, other = Memory(5, 2), Memory(5, 2)
-    memory.push(rows(0, 8))
-    other.load_state_dict(memory.state_dict())
-    memory.push(rows(8, 1))
-    other.push(rows(8, 1))
-    assert torch.equal(memory.rows, other.rows)
-    assert set(memory.state_dict()) == {"rows", "pointer", "filled"}
 
 
 def test_samples_without_replacement_from_the_generator() -> None:

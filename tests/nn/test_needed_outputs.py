@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from asterism.nn.backbone import BackboneConfig, build_backbone, encode_views
-from asterism.nn.needed_outputs import can_skip_outputs
 
 SMALL: dict[str, Any] = {
     "name": "vit_tiny_patch16_224",
@@ -88,10 +87,3 @@ def test_without_class_token_all_patches_are_computed() -> None:
     backbone = make(class_token=False)
     pixels = torch.randn(2, 3, 16, 16)
     torch.testing.assert_close(backbone(pixels, needed="none").patches, backbone(pixels).patches)
-
-
-def test_attention_with_dropout_is_run_as_a_whole() -> None:
-    block = make().network.blocks[-1]
-    assert can_skip_outputs(block)
-    block.attn.attn_drop.p = 0.1
-    assert not can_skip_outputs(block)

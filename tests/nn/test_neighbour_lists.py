@@ -1,6 +1,5 @@
 import pytest
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from asterism.nn import neighbour_lists
@@ -40,22 +39,3 @@ def test_lists_hold_exactly_the_rows_above_their_floor(monkeypatch: pytest.Monke
         listed = {int(j) for j, s in zip(lists.index[i], lists.similarity[i], strict=True) if s.isfinite()}
         assert above <= listed
         assert all(float(memory.rows[i] @ memory.rows[j]) > float(lists.floor[i]) - 1e-6 for j in listed)
-
-
-def test_few_rows_are_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory, draws = Memory(2000, 8), generator(3)
-    lists = NeighbourLists(2000, 32)
-
-    def normal(count: int) -> Tensor:
-        return F.normalize(torch.randn(count, 8, generator=draws), dim=1)
-
-    for _ in range(60):
-        lists.follow(memory.rows, memory.push(normal(40)))
-    searched = []
-    search = lists._search
-    monkeypatch.setattr(lists, "_search", lambda rows, places: (searched.append(len(places)), search(rows, places)))
-    for step in range(20):
-        anchors = memory.sample(125, generator(step))
-        lists(memory.rows, anchors, 8, anchors)
-        lists.follow(memory.rows, memory.push(normal(40)))
-    assert sum(searched) < 0.02 * 20 * 125

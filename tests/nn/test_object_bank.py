@@ -96,15 +96,6 @@ def test_a_bank_smaller_than_a_batch_is_refused() -> None:
         bank.collect(_objects(3, 3))
 
 
-def test_state_survives_a_checkpoint() -> None:
-    bank, other = ObjectBank(BankConfig(images=5), 3, 5), ObjectBank(BankConfig(images=5), 3, 5)
-    bank.push(_objects(0, 4))
-    other.load_state_dict(bank.state_dict())
-    for each in (bank, other):
-        each.push(_objects(4, 3))
-    assert all(a.equal(b) for a, b in zip(bank.state_dict().values(), other.state_dict().values(), strict=True))
-
-
 def _store_a_share(shares: list[list[int]]) -> dict[str, Tensor]:
     bank = ObjectBank(BankConfig(images=11), 3, 5)
     for step in range(3):

@@ -22,11 +22,6 @@ def test_sincos_table_follows_its_formula() -> None:
                     assert entry[dim // 4 + k] == pytest.approx(math.cos(angle), abs=1e-6)
 
 
-def test_sincos_table_needs_a_width_divisible_by_four() -> None:
-    with pytest.raises(UserError, match="divisible by 4, got 10"):
-        sincos_table(10, (2, 2))
-
-
 def cubic(x: float, a: float) -> float:
     x = abs(x)
     if x <= 1:

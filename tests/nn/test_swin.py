@@ -28,16 +28,6 @@ def test_output_equals_timms() -> None:
         torch.testing.assert_close(tokens.patches, backbone.network.forward_features(pixels).flatten(1, 2))
 
 
-def test_attributes_describe_the_network() -> None:
-    published = build_backbone(BackboneConfig(name="swin_tiny_patch4_window7_224"))
-    assert (published.dim, published.depth, published.patch_size, published.image_size) == (768, 12, 32, 224)
-    backbone = tiny()
-    assert (backbone.dim, backbone.patch_size, backbone.image_size) == (64, 8, 64)
-    assert not backbone.takes_masks
-    assert not backbone.has_cls
-    assert backbone.registers == 0
-
-
 def test_leaving_out_patches_is_refused() -> None:
     backbone, pixels = tiny(), torch.zeros(1, 3, 64, 64)
     with pytest.raises(UserError, match=r"swin_tiny_patch4_window7_224 cannot leave out patches.* choose a ViT"):

@@ -34,11 +34,6 @@ def test_it_stays_in_evaluation_mode() -> None:
     assert not any(module.training for module in holder["teacher"].modules())
 
 
-def test_no_gradient_reaches_the_teacher() -> None:
-    x = torch.ones(2, 3, requires_grad=True)
-    assert not Teacher(_student())(x).requires_grad
-
-
 def test_parameters_follow_and_buffers_are_copied() -> None:
     student = _student()
     teacher = Teacher(student)

@@ -27,8 +27,3 @@ def test_another_step_moves_the_samples(new: int) -> None:
     torch.testing.assert_close(ours, usual, atol=5e-6, rtol=0)
     exact = plain_matrix(torch.arange(new) + 0.5, 4, torch.tensor(4 / new)) @ line.flatten()
     assert (ours - exact).abs().max() > 1e-3
-
-
-def test_the_own_size_is_unchanged() -> None:
-    for matrix in (antialiased_matrix, plain_matrix):
-        assert torch.equal(matrix(torch.arange(5) + 0.5, 5, torch.tensor(1.0)), torch.eye(5))

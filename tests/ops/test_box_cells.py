@@ -14,12 +14,6 @@ def test_boxes_follow_the_resize_and_the_crop() -> None:
     assert squashed.tolist() == [[-2.0, -2.0, 14.0, 14.0]]
 
 
-def test_both_geometries_agree_on_square_images() -> None:
-    box = torch.tensor([[3.0, 7.0, 20.0, 31.0]], dtype=torch.float64)
-    arguments = (box, (40, 40), 16, 12)
-    assert boxes_in_square(*arguments).equal(boxes_in_squashed_square(*arguments))
-
-
 def test_cells_are_at_the_centres_of_equal_parts() -> None:
     box = torch.tensor([[2.0, 4.0, 8.0, 10.0]])  # centres at 3, 5, 7 and 5, 7, 9 of 12 pixels, patches of 2
     cells, largest, seen = largest_box_cells(box, crop=12, grid=6, points=3)
@@ -37,9 +31,3 @@ def test_a_box_outside_the_crop_is_not_visible() -> None:
     cells, _, seen = largest_box_cells(torch.tensor([[20.0, 20.0, 30.0, 30.0]]), crop=12, grid=3, points=2)
     assert not seen
     assert cells.tolist() == [8] * 4, "the nearest patch"
-
-
-def test_the_whole_image_stays_inside_the_grid() -> None:
-    cells, _, seen = largest_box_cells(boxes_in_square(_whole(30, 70), (30, 70), 16, 14), crop=14, grid=7, points=7)
-    assert seen
-    assert cells.tolist() == list(range(49))

@@ -8,7 +8,6 @@ from asterism.ops.concept_alignment import (
     Concepts,
     align_concepts,
     class_cross_entropy,
-    match_concepts,
 )
 
 CONFIG = AlignmentConfig(target_temp=0.2, prediction_temp=0.3)
@@ -79,10 +78,3 @@ def test_class_tokens_have_the_target_of_their_image() -> None:
     h, C, q = torch.randn(3, 2, 5, generator=g), torch.randn(7, 5, generator=g), torch.rand(3, 7, generator=g)
     slow = [-(q[i] * torch.log_softmax(C @ h[i, v] / 0.3, dim=0)).sum() for i in range(3) for v in range(2)]
     torch.testing.assert_close(class_cross_entropy(h, C, q, 0.3), torch.stack(slow).mean())
-
-
-def test_exact_matching_is_one_to_one() -> None:
-    source, target = torch.randn(2, 2, 3, 4, 8, generator=torch.Generator().manual_seed(0)).unbind(0)
-    sigma = match_concepts(source, target[:, 0], AlignmentConfig(matching="hungarian"))
-    assert sigma.shape == (2, 3, 4)
-    assert all(sorted(view) == [0, 1, 2, 3] for image in sigma.tolist() for view in image)

@@ -31,11 +31,6 @@ def test_moving_shifts_the_map_and_the_shares_of_every_cell_still_sum_to_one() -
                 torch.testing.assert_close(edited[b, :, y, x], torch.tensor(row))
 
 
-def test_empty_edits_change_nothing() -> None:
-    torch.testing.assert_close(move(WHERE, 0, 0, 0), WHERE)
-    torch.testing.assert_close(drop(WHERE, []), WHERE)
-
-
 def test_cells_that_belonged_to_one_concept_alone_are_shared_by_the_others() -> None:
     where = torch.zeros(1, 3, 1, 2)
     where[0, 0, 0, 0] = where[0, 1, 0, 1] = 1.0

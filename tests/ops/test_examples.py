@@ -10,22 +10,6 @@ import torch
 from asterism import ops
 
 MODULES = sorted(file.stem for file in Path(ops.__path__[0]).glob("*.py") if ">>> " in file.read_text())
-IDEAS = {
-    "assignment",
-    "block_masks",
-    "clustering",
-    "concept_alignment",
-    "cycle_consistency",
-    "koleo",
-    "masking",
-    "mean_shift",
-    "neighbours",
-    "object_losses",
-    "prototypes",
-    "knn",
-    "soft_clusters",
-    "window_sampling",
-}
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -34,7 +18,3 @@ def test_examples(name: str) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         assert doctest.testmod(module, extraglobs={"torch": torch}).failed == 0
-
-
-def test_every_idea_has_an_example() -> None:
-    assert set(MODULES) >= IDEAS

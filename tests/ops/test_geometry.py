@@ -17,17 +17,6 @@ def crops(count: int, seed: int = 0) -> CropGeometry:
     return geometry_from_rows(torch.cat((corner, sides, image, (u[:, 6:] < 0.5).float()), dim=1))
 
 
-def test_rows_become_the_named_fields() -> None:
-    geometry = geometry_from_rows(torch.tensor([[1.0, 2, 3, 4, 5, 6, 1], [7, 8, 9, 10, 11, 12, 0]]))
-    assert geometry.top.tolist() == [1, 7]
-    assert geometry.left.tolist() == [2, 8]
-    assert geometry.height.tolist() == [3, 9]
-    assert geometry.width.tolist() == [4, 10]
-    assert geometry.image_height.tolist() == [5, 11]
-    assert geometry.image_width.tolist() == [6, 12]
-    assert geometry.flip.tolist() == [True, False]
-
-
 @pytest.mark.parametrize("grid", [(1, 1), (3, 5), (14, 14)])
 def test_patch_centers_follow_the_formula(grid: tuple[int, int]) -> None:
     geometry = crops(8)
@@ -42,12 +31,6 @@ def test_patch_centers_follow_the_formula(grid: tuple[int, int]) -> None:
                 torch.testing.assert_close(centers[image, row * grid[1] + column], expected, rtol=0, atol=1e-3)
 
 
-def test_a_flip_mirrors_each_row_of_patches() -> None:
-    rows = torch.tensor([[10.0, 20, 60, 80, 200, 300, 0], [10, 20, 60, 80, 200, 300, 1]])
-    straight, mirrored = patch_centers(geometry_from_rows(rows), (4, 6)).view(2, 4, 6, 2)
-    torch.testing.assert_close(mirrored, straight.flip(1))
-
-
 def test_to_view_undoes_to_image() -> None:
     geometry = crops(16)
     coordinates = torch.rand(16, 20, 2, generator=torch.Generator().manual_seed(1)) * 3 - 1
@@ -59,14 +42,6 @@ def test_the_corners_of_a_view_are_the_corners_of_its_crop() -> None:
     corners = to_image(geometry, torch.tensor([[[0.0, 0], [1, 1]]]).expand(2, -1, -1))
     assert corners[0].tolist() == [[19.5, 9.5], [99.5, 69.5]]
     assert corners[1].tolist() == [[99.5, 9.5], [19.5, 69.5]]
-
-
-@pytest.mark.parametrize("grid", [(7, 7), (2, 5)])
-def test_every_patch_is_found_at_its_own_center(grid: tuple[int, int]) -> None:
-    geometry = crops(16, seed=3)
-    index, inside = locate(geometry, patch_centers(geometry, grid), grid)
-    assert inside.all()
-    assert torch.equal(index, torch.arange(grid[0] * grid[1]).expand(16, -1))
 
 
 def test_points_outside_are_flagged_and_take_the_nearest_patch() -> None:
@@ -98,13 +73,3 @@ def test_projection_equals_a_search_over_the_cells_of_the_target() -> None:
                 found += 1
                 assert matches == [int(index[image, patch])]
     assert found > 30
-
-
-def test_equal_crops_match_patch_for_patch_and_opposite_flips_mirror() -> None:
-    rows = torch.tensor([[5.0, 9, 33, 47, 100, 120, 0]])
-    straight, mirrored = geometry_from_rows(rows), geometry_from_rows(rows + torch.tensor([0.0, 0, 0, 0, 0, 0, 1]))
-    same, inside = project(straight, straight, (4, 4), (4, 4))
-    opposite, _ = project(straight, mirrored, (4, 4), (4, 4))
-    assert inside.all()
-    assert torch.equal(same.view(4, 4), torch.arange(16).view(4, 4))
-    assert torch.equal(opposite.view(4, 4), torch.arange(16).view(4, 4).flip(1))

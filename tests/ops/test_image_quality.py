@@ -16,12 +16,6 @@ def test_psnr_of_each_image() -> None:
         assert math.isclose(float(ours), 10 * math.log10(one.numel() / total), rel_tol=1e-12)
 
 
-def test_equal_images_have_infinite_psnr() -> None:
-    images = torch.full((2, 3, 4, 4), 0.3)
-    assert psnr(images, images).isinf().all()
-    torch.testing.assert_close(psnr(images + 0.1, images), torch.full((2,), 20.0, dtype=torch.float64))
-
-
 def test_one_window_written_out() -> None:
     g = torch.Generator().manual_seed(0)
     a, b = (torch.randint(256, (1, 3, 11, 11), generator=g, dtype=torch.uint8) for _ in range(2))
@@ -35,9 +29,3 @@ def test_one_window_written_out() -> None:
         numerator = (2 * mx * my + 2.55**2) * (2 * c + 7.65**2)
         values.append(float(numerator / ((mx**2 + my**2 + 2.55**2) * (vx + vy + 7.65**2))))
     assert ssim(a, b).item() == pytest.approx(sum(values) / 3)
-
-
-def test_equal_images_have_similarity_one() -> None:
-    image = torch.randint(256, (2, 3, 16, 20), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
-    assert ssim(image, image).tolist() == pytest.approx([1.0, 1.0])
-    assert (ssim(image, 255 - image) < 0.1).all()

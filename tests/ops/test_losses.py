@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from asterism.ops.losses import cross_entropy, cross_view_loss, entropy, masked_rows_mean, soft_targets
+from asterism.ops.losses import cross_entropy, cross_view_loss, masked_rows_mean, soft_targets
 
 
 def _random(*shape: int, seed: int = 0) -> Tensor:
@@ -54,17 +54,6 @@ def test_half_precision_logits_are_promoted_to_float32() -> None:
     assert targets.dtype == torch.float32
     assert targets.sum(dim=-1).sub(1).abs().max() < 1e-5
     assert cross_view_loss(targets, logits, 0.1).dtype == torch.float32
-
-
-def test_entropy_of_certain_and_of_uniform_rows() -> None:
-    assert entropy(torch.eye(4)) == 0
-    torch.testing.assert_close(entropy(torch.full((3, 8), 1 / 8)), torch.tensor(8.0).log())
-
-
-def test_an_image_without_masked_patches_counts_as_zero() -> None:
-    values = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]])
-    mask = torch.tensor([[True, False, True], [False, False, False], [True, True, True]])
-    torch.testing.assert_close(masked_rows_mean(values[mask], mask), torch.tensor((2 + 0 + 8) / 3))
 
 
 def test_masked_patches_are_averaged_by_image() -> None:

@@ -33,23 +33,6 @@ def test_steps_and_their_gradients_are_those_of_the_slow_loop() -> None:
             torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
 
 
-def test_queries_of_different_views_are_independent() -> None:
-    first, second, keys = (torch.randn(2, count, 8, generator=G) for count in (3, 2, 5))
-    together = mean_shift(torch.cat([first, second], dim=1), keys, 0.2)
-    torch.testing.assert_close(together[:, :3], mean_shift(first, keys, 0.2))
-    torch.testing.assert_close(together[:, 3:], mean_shift(second, keys, 0.2))
-
-
-def test_many_sharp_steps_converge_to_the_cluster() -> None:
-    centers = torch.eye(4)[:2] * 10
-    keys = torch.cat([centers[i] + 0.1 * torch.randn(6, 4, generator=G) for i in range(2)])
-    modes = mean_shift(keys[None], keys[None], 1.0, steps=5)[0]
-    for i in range(2):
-        cluster = slice(6 * i, 6 * i + 6)
-        assert (modes[cluster] - modes[cluster][:1]).norm(dim=1).max() < 1e-3, "one mode per cluster"
-        assert (modes[cluster] - centers[i]).norm(dim=1).max() < 0.3
-
-
 def test_take_indexes_each_image_separately() -> None:
     tokens = torch.arange(2 * 4 * 3).float().view(2, 4, 3)
     places = torch.tensor([[3, 0], [1, 1]])

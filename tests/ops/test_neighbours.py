@@ -52,11 +52,6 @@ def test_parts_are_searched_like_separate_banks() -> None:
         assert index.equal(rows[place])
 
 
-def test_half_precision_is_compared_in_single_precision() -> None:
-    queries, bank = gaussian(1, 5, 8).half(), gaussian(2, 30, 8).half()
-    assert nearest(queries, bank, 3)[0].equal(nearest(queries.float(), bank.float(), 3)[0])
-
-
 @pytest.mark.usefixtures("tiles")
 def test_rows_of_a_memory_without_the_excluded_ones() -> None:
     memory, anchors, excluded = (

@@ -77,12 +77,6 @@ def test_classes_are_stretched_before_they_compete() -> None:
     assert labels.tolist() == [[0, 1], [0, 0]]
 
 
-def test_a_class_that_fills_the_frame_stays() -> None:
-    assert hard_labels(torch.stack([torch.zeros(2, 2), torch.ones(2, 2)]), (4, 6), (3, 5)).equal(
-        torch.ones(3, 5, dtype=torch.int64)
-    )
-
-
 def test_labels_take_the_nearest_centre() -> None:
     assert resize_labels(torch.tensor([[1, 2]]), (2, 4)).tolist() == [[1, 1, 2, 2]] * 2
     assert resize_labels(torch.tensor([[1, 2, 3]]), (1, 1)).tolist() == [[2]]

@@ -81,17 +81,6 @@ def _single(prototypes: P.Prototypes) -> P.Prototypes:
     return P.Prototypes(prototypes.members.float(), prototypes.own.float(), prototypes.everywhere.float())
 
 
-def test_autograd_through_the_log_probabilities_agrees_with_the_fused_loss() -> None:
-    memory = unit(1, 30, 6).float()
-    found = P.supports_outside_anchors(memory, torch.arange(5), 2, nearest_rows)
-    prototypes = P.organize(memory, found, "similarity", 0.1)
-    targets = torch.softmax(torch.randn(4, 5, generator=generator(7)), dim=1)
-    plain, fused = (unit(2, 4, 6).float().requires_grad_() for _ in range(2))
-    (-targets * P.log_probabilities(plain, prototypes, 0.1)).sum().backward()
-    P.grouped_cross_entropy(fused, targets, prototypes, 0.1).sum().backward()
-    torch.testing.assert_close(fused.grad, plain.grad, atol=1e-6, rtol=1e-5)
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_finite_at_a_temperature_where_far_votes_vanish(form: P.Contribution) -> None:
     memory = unit(1, 30, 4).float()
@@ -102,18 +91,6 @@ def test_finite_at_a_temperature_where_far_votes_vanish(form: P.Contribution) ->
     assert entropy.isfinite().all()
     assert rows.grad is not None
     assert rows.grad.isfinite().all()
-
-
-def test_without_rows_the_loss_is_empty_but_has_a_gradient() -> None:
-    memory = unit(1, 20, 4).float()
-    prototypes = P.organize(
-        memory, P.supports_outside_anchors(memory, torch.arange(6), 0, nearest_rows), "similarity", 0.1
-    )
-    rows = torch.zeros(0, 4, requires_grad=True)
-    entropy = P.grouped_cross_entropy(rows, torch.zeros(0, 6), prototypes, 0.1)
-    entropy.sum().backward()
-    assert entropy.shape == (0,)
-    assert rows.grad is not None
 
 
 def test_low_precision_rows_are_computed_in_single_precision() -> None:

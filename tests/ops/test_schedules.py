@@ -26,11 +26,6 @@ def test_short_warmups(warmup: int) -> None:
     assert second == pytest.approx(cosine(1 - warmup, 4 - warmup, 1.0, 0.0))
 
 
-def test_warmup_may_fill_the_whole_run() -> None:
-    assert warmup_cosine(3, 4, 1.0, 0.0, 4) == 1.0
-    assert warmup_cosine(4, 4, 1.0, 0.0, 4) == 1.0
-
-
 def test_ramp_holds_its_final_value() -> None:
     assert [ramp(i, 4, 1.0, 4.0) for i in range(6)] == pytest.approx([1, 2, 3, 4, 4, 4])
     assert ramp(0, 0, 1.0, 4.0) == 4.0

@@ -39,7 +39,3 @@ def test_a_sample_depends_on_its_key_alone() -> None:
     whole = sample_windows(KEYS[:8], (7, 7), 2)
     assert whole[5:6].equal(sample_windows(KEYS[5:6], (7, 7), 2))
     assert not whole[0].equal(whole[1])
-
-
-def test_a_window_of_one_takes_every_patch() -> None:
-    assert sample_windows(KEYS[:2], (2, 3), 1).tolist() == [[0, 1, 2, 3, 4, 5]] * 2

@@ -141,16 +141,6 @@ def test_torchscript_names_no_device(tmp_path: Path) -> None:
         assert 'value="cpu"' not in str(model.inlined_graph)
 
 
-def test_torchscript_of_a_swin_refuses_other_sizes(tmp_path: Path) -> None:
-    encoder = small_swin()
-    folder = asterism.export(encoder, "torchscript", tmp_path / "swin").folder
-    model = TARGETS["torchscript"].open(folder)
-    images = torch.rand(3, 3, 32, 32)
-    assert_equal(model(images), encoder, images)
-    with pytest.raises(RuntimeError, match="must match"):
-        model(torch.rand(1, 3, 64, 16))
-
-
 SAMPLES: dict[str, Callable[[], Encoder]] = {
     "class token": small_vit,
     "mean patch": lambda: small_vit(class_token=False),
@@ -335,17 +325,6 @@ def test_the_card_of_a_file_says_what_is_not_known(tmp_path: Path) -> None:
 
 def call(*words: str) -> Any:
     return CliRunner().invoke(cli.app, ["export", *words])
-
-
-def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_run(tmp_path / "run")
-    done = call("run", "--to", "torchscript", "--out", "out")
-    assert done.exit_code == 0, done.output
-    assert re.search(
-        r"^out/README.md .* kB\nout/model.pt .* kB\nLargest difference from the model: \d\.\de-0\d\n$", done.stdout
-    )
-    assert "already exists" in call("run", "--to", "hf", "--out", "out").stderr
 
 
 @pytest.mark.parametrize(

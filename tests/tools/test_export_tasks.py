@@ -202,13 +202,6 @@ def test_a_detector_that_finds_nothing_is_not_said_to_be_compared(tmp_path: Path
     assert "compared" not in " ".join(asterism.export(detecting("yolos"), "torchscript", tmp_path / "sees").notes)
 
 
-def test_some_rows_are_not_used() -> None:
-    found = Graph(detecting("sure"))(images(2, 30, 20))
-    assert (found["scores"] == 0).any()
-    assert (found["scores"] > 0.26).any()
-    assert not found["boxes"][found["scores"] == 0].any()
-
-
 @pytest.mark.slow
 def test_detection_as_onnx(tmp_path: Path) -> None:
     runtime = pytest.importorskip("onnxruntime")

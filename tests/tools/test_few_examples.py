@@ -93,18 +93,6 @@ def test_what_is_expected_is_measured_without_the_example_itself(head: str, monk
     assert found.mean == pytest.approx(float((right / union).mean()))
 
 
-def test_balance_finds_rare_classes_that_a_plain_vote_loses() -> None:
-    """One patch in sixteen is of class 9. With many voters it is outvoted, unless frequent classes count less."""
-    known = memory(noise=0.35)
-    plain, chosen = estimate(known, ("vote",), (0.0,), 30, 0.5), estimate(known, ("vote",), BALANCES, 30, 0.5)
-    assert plain is not None
-    assert chosen is not None
-    assert plain.iou[9] == 0
-    assert chosen.balance > 0
-    assert chosen.iou[9] is not None
-    assert chosen.iou[9] > 0.3
-
-
 def alike_pairs(count: int = 8) -> LabelledPatches:
     """Frames in pairs: the two are the same but for noise, and the classes look different in every pair."""
     labels = torch.tensor([0] * 8 + [1] * 4 + [2] * 4)
@@ -254,13 +242,6 @@ def test_one_example_works_and_says_that_nothing_is_known(tmp_path: Path) -> Non
     assert found.warnings() == [
         "nothing can be said about the quality, because there is one example; label another image to get an estimate"
     ]
-
-
-@pytest.mark.parametrize("head", ["vote", "trained"])
-def test_the_head_can_be_chosen(tmp_path: Path, head: str) -> None:
-    new = write_frames(tmp_path / "new", 1)
-    examples = _labelled(tmp_path / "labelled", 2)
-    assert api.segment(ColourEncoder(), examples, new, tmp_path / "out", head=head, **SETTINGS).head == head
 
 
 def test_a_poor_class_is_warned_of(tmp_path: Path) -> None:

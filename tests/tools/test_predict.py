@@ -121,18 +121,6 @@ def test_names_of_drawings_are_unique() -> None:
     assert drawing_names(keys) == ["a/b", "a-b", "c.jpg", "c.png", "d/c"]
 
 
-def test_the_report_of_a_run_shows_curves_predictions_and_confusions(run: FinetunedRun) -> None:
-    page = asterism.report(run).read_text()
-    for text in (
-        "top1 on held-out images",
-        "Predictions and truth",
-        "Worst cases",
-        "Confusion",
-        "whose weights are kept",
-    ):
-        assert text in page
-
-
 def test_large_images_make_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(predict, "_MOST_VALUES", 3 * 100)
     sides = [5, 5, 20, 5, 5, 5, 5]

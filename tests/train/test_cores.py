@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -231,17 +230,3 @@ def test_an_error_on_all_processes_is_printed_once(tmp_path: Path) -> None:
     assert (result.stdout + result.stderr).count("none") == 1
     assert "Traceback" not in result.stderr
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-def test_one_process_leaves_nothing_that_a_later_run_would_take_for_torchrun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    before, threads = dict(os.environ), torch.get_num_threads()
-    pretrain(tiny_recipe("dino", trainer={"devices": 1, "strategy": "ddp", "steps": 2}), tmp_path / "ddp")
-    pretrain(tiny_recipe("dino", trainer={"devices": 1, "strategy": "fsdp", "steps": 2}), tmp_path / "fsdp")
-    assert dict(os.environ) == before
-    assert torch.get_num_threads() == threads
-    two = pretrain(tiny_recipe("dino", trainer={"devices": 2, "steps": 2}), tmp_path / "two")
-    assert len(list(two.metrics())) == 2

@@ -72,11 +72,3 @@ def test_the_estimate_is_near_the_measured_peak(name: str, images: int) -> None:
     memory = estimate_memory(recipe, images)
     assert memory is not None
     assert memory.peak == pytest.approx(measured_peak(recipe, images), rel=0.15)
-
-
-def test_gradients_that_outlive_a_backward_pass_are_added() -> None:
-    recipe = tiny_recipe("dino")
-    once, stay = (estimate_memory(recipe, 16, gradients_stay=value) for value in (False, True))
-    assert once is not None
-    assert stay is not None
-    assert stay.peak == once.fixed + once.gradients + once.kept

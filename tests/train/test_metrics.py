@@ -16,7 +16,3 @@ def test_lines_beyond_the_checkpoint_are_dropped_on_resume(tmp_path):
         {"step": 20, "loss": 20.0},
         {"step": 30, "loss": 31.0},
     ]
-
-
-def test_a_run_without_metrics_has_none(tmp_path):
-    assert read_metrics(tmp_path) == []

@@ -72,25 +72,6 @@ def test_the_rest_is_updated_as_by_adamw() -> None:
         assert torch.equal(network.get_parameter(name), expected.get_parameter(name)), name
 
 
-@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this version of PyTorch has no Muon")
-def test_torch_agrees_within_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the polynomials of PyTorch's Muon, which does not divide a fused qkv: a plain matrix is compared."""
-    monkeypatch.setattr("asterism.ops.orthogonal.POLYNOMIALS", ((3.4445, -4.7750, 2.0315),) * 5)
-    monkeypatch.setattr("asterism.ops.orthogonal._SPARE", 1.0)
-    network = Network()
-    own = network.get_parameter("blocks.0.mlp.fc1.weight")
-    copy = nn.Parameter(own.detach().clone())
-    peer = torch.optim.Muon([copy], lr=0.1, weight_decay=0.5, momentum=0.95, adjust_lr_fn="match_rms_adamw")
-    optimizer = build_optimizer(network, MUON)
-    for seed in (1, 2):
-        with_gradients(network, seed)
-        copy.grad = own.grad.clone()
-        set_schedules(optimizer, MUON, Progress(0, 100, 10), 64)
-        optimizer.step()
-        peer.step()
-    torch.testing.assert_close(own, copy, rtol=0.05, atol=2e-3)
-
-
 @pytest.mark.parametrize("method", ["dino", "ibot", "mae", "sop", "flsl", "cribo", "stellar"])
 def test_every_method_has_hidden_matrices_and_keeps_prototypes_out(method: str) -> None:
     recipe = load_recipe(f"{method}-cifar10", [])

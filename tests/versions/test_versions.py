@@ -30,10 +30,6 @@ def version(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     return place
 
 
-def test_there_is_one_of_today() -> None:
-    assert VERSIONS
-
-
 def test_a_run_is_resumed(version: Path) -> None:
     expected = json.loads((version / "expected.json").read_text())
     run = asterism.pretrain(resume="run")

@@ -3,7 +3,6 @@ import torch
 from asterism.viz.affinity import (
     aggregated_similarity,
     aggregated_similarity_by_layer,
-    attention_by_head,
     looked_at,
     probe_attention,
     probed,
@@ -27,12 +26,6 @@ def test_aggregated_similarity_is_the_sum_of_all_maps() -> None:
         torch.testing.assert_close(ours[image].flatten(), score / score.max())
 
 
-def test_larger_objects_are_brighter() -> None:
-    patches = torch.eye(2)[torch.tensor([[0, 0, 0, 0, 0, 1, 1, 0]])]
-    score = aggregated_similarity(patches, (2, 4)).flatten()
-    torch.testing.assert_close(score, torch.tensor([1, 1, 1, 1, 1, 1 / 3, 1 / 3, 1]))
-
-
 def test_every_layer_is_shown_including_the_patch_embedding() -> None:
     encoder = small_encoder(32)
     shown = aggregated_similarity_by_layer(encoder, IMAGES)
@@ -51,19 +44,6 @@ def test_attention_is_of_the_class_token_or_of_all_patches() -> None:
         assert from_class[1, head].flatten().equal(attention[1, head, 0, 1:])
         expected = sum(attention[1, head, 1 + patch, 1:] for patch in range(6)) / 6
         torch.testing.assert_close(from_patches[1, head].flatten(), expected)
-
-
-def test_every_head_has_its_own_picture() -> None:
-    shown = attention_by_head(small_encoder(32), IMAGES)
-    assert list(shown) == ["head 1", "head 2"]
-    assert not shown["head 1"].equal(shown["head 2"])
-
-
-def test_brightness_is_comparable_across_maps() -> None:
-    maps = torch.tensor([[[0.5, 0.5], [0.5, 0.5]], [[0.9, 0.9], [0.9, 0.9]]])
-    grey = torch.full((2, 3, 8, 8), 128, dtype=torch.uint8)
-    dark, bright = heat(maps, grey, span=(0.0, 1.0)).float().mean(dim=(1, 2, 3))
-    assert bright > dark + 20
 
 
 def test_a_probe_is_the_row_of_its_patch() -> None:

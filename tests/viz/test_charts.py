@@ -34,17 +34,6 @@ def test_long_curves_are_thinned_to_means():
     assert len({round(y, 3) for _, y in line}) == 1
 
 
-def test_reference_level_is_drawn():
-    assert "ln K" in line_chart("x", {"a": [(0, 1.0), (1, 2.0)]}, reference=("ln K", 3.0))
-
-
-def test_the_last_value_is_shown():
-    assert "<b>3</b>" in line_chart("x", {"a": [(0, 1.0), (1, 3.0), (2, float("nan"))]})
-    both = line_chart("x", {"a": [(0, 1.0), (1, 3.0)], "b": [(0, 1.0), (1, 0.25)]})
-    assert "a <b>3</b>" in both
-    assert "b <b>0.25</b>" in both
-
-
 def test_dots_keep_their_colours_and_proportions():
     colors = torch.tensor([[255, 0, 0], [0, 0, 255], [1, 2, 3]], dtype=torch.uint8)
     cloud = dot_cloud("a < b", torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 5.0]]), colors)

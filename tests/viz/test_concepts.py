@@ -15,13 +15,6 @@ WHITE = torch.full((1, 3, 8, 8), 255, dtype=torch.uint8)
 WHERE = torch.tensor([[[[1.0, 0.2], [0.0, 0.4]], [[0.0, 0.8], [1.0, 0.6]]]])
 
 
-def test_colours_are_distinct() -> None:
-    colors = concept_colors(24)
-    assert torch.equal(colors[:8], concept_colors(8)), "a concept's colour does not depend on how many there are"
-    assert torch.pdist(colors).min() > 0.15
-    assert torch.pdist(colors[:8]).min() > 0.3
-
-
 def test_every_cell_has_the_colour_of_its_strongest_concept() -> None:
     sheet = strongest_concepts(WHERE, WHITE)[0]
     colors = (concept_colors(2) * 255).round().to(torch.uint8)

@@ -6,8 +6,7 @@ import torch
 from asterism.errors import MissingExtra, UserError
 from asterism.nn.backbone import BackboneConfig, build_backbone
 from asterism.nn.encoder import Encoder
-from asterism.viz.layers import layers_of, tokens_by_layer, tokens_of_layers, tsne
-from tests.evals.samples import small_encoder
+from asterism.viz.layers import layers_of, tokens_of_layers, tsne
 
 IMAGES = torch.randint(256, (2, 3, 16, 16), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
 
@@ -30,12 +29,6 @@ def test_layers_are_counted_from_the_patch_embedding(encoder: Encoder) -> None:
     assert tokens_of_layers(encoder, IMAGES, [0])[0].patches.equal(none.patches)
 
 
-def test_networks_with_stages_show_the_last_one() -> None:
-    torch.manual_seed(0)
-    swin = build_backbone(BackboneConfig(name="swin_tiny_patch4_window7_224", image_size=64, window=2, dim=64))
-    assert layers_of(swin) == [0, 11, 12]
-
-
 G = torch.Generator().manual_seed(0)
 
 
@@ -48,14 +41,6 @@ def test_clusters_stay_together_and_seeds_repeat() -> None:
     distance = torch.cdist(plane, plane).fill_diagonal_(torch.inf)
     assert label[distance.argmin(dim=1)].equal(label)
     assert plane.equal(tsne(tokens, perplexity=8))
-
-
-def test_layers_of_an_encoder() -> None:
-    images = torch.randint(256, (2, 3, 32, 32), generator=G, dtype=torch.uint8)
-    encoder = small_encoder(32)
-    places = tokens_by_layer(encoder, images, [0, 1])
-    assert list(places) == ["layer 0", "layer 1"]
-    assert places["layer 1"].equal(tsne(encoder.encode(images).patches.flatten(0, 1)))
 
 
 def test_too_few_tokens_and_a_missing_package_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,6 @@ from asterism.viz import pictures
 from asterism.viz.pictures import captioned
 
 
-def test_uint8_rounds_and_clamps():
-    values = torch.tensor([-1.0, 0.0, 0.5, 1.0, 2.0]).view(1, 1, 1, 5).expand(1, 3, 1, 5)
-    assert pictures.to_uint8(values)[0, 0, 0].tolist() == [0, 0, 128, 255, 255]
-
-
 def test_equal_tokens_get_equal_colours_and_different_ones_do_not():
     generator = torch.Generator().manual_seed(0)
     kinds = torch.randn(4, 16, generator=generator)
@@ -48,14 +43,6 @@ def test_heat_is_brightest_where_the_map_is_largest():
     row, column = divmod(int(drawn.argmax()), 16)
     assert 4 <= row < 8
     assert 8 <= column < 12
-
-
-def test_small_images_are_enlarged_by_whole_factors() -> None:
-    images = torch.randint(256, (2, 3, 6, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    large = pictures.magnified(images, 20)
-    assert large.shape == (2, 3, 24, 24)
-    assert torch.equal(large[:, :, ::4, 3::4], images)
-    assert torch.equal(pictures.magnified(large, 20), large)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@ import pickle
 from pathlib import Path
 
 import pytest
-import torch
 from PIL import Image
 
 from asterism.data import open_source
@@ -82,12 +81,3 @@ def test_broken_files_are_explained(tmp_path: Path, content: str, message: str) 
     (tmp_path / "boxes.json").write_text(content)
     with pytest.raises(UserError, match=message):
         read_boxes(tmp_path / "boxes.json")
-
-
-def test_tiny_imagenet_has_a_box_for_every_image(real_data: Path) -> None:
-    root = real_data / "tinyimagenet20"
-    source = with_boxes(open_source(str(root), "val"), str(root))
-    boxes = torch.stack([source[index].boxes[0] for index in range(0, len(source), 97)])
-    assert (boxes[:, 2:] > boxes[:, :2]).all()
-    assert boxes.min() >= 0
-    assert boxes.max() <= 64

@@ -26,11 +26,6 @@ def test_frames_and_masks_in_order(tmp_path: Path) -> None:
     assert source.name == f"{tmp_path.name}/val"
 
 
-def test_the_fingerprint_depends_on_the_frames(tmp_path: Path) -> None:
-    one, other = (open_videos(str(write_davis(tmp_path / str(n), {"a": n}))) for n in (2, 3))
-    assert one.fingerprint != other.fingerprint
-
-
 def test_white_objects_of_davis_2016(tmp_path: Path) -> None:
     write_davis(tmp_path, {"a": 2})
     for path in (tmp_path / "Annotations/480p/a").iterdir():

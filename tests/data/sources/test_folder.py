@@ -4,11 +4,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asterism.data.sources.folder import Folder, NoImages, open_folder
+from asterism.data.sources.folder import Folder, open_folder
 from asterism.data.sources.source import Source
 from asterism.data.sources.splits import UnknownSplit
 from asterism.errors import UserError
-from asterism.images.bad_image import BadImage
 from tests.data.pictures import picture, write, write_classes
 
 
@@ -113,23 +112,6 @@ def test_any_subfolder_can_be_requested_as_a_split(tmp_path: Path) -> None:
     assert keys(open_folder(tmp_path, "2020")) == ["2020/0.png", "2020/1.png"]
 
 
-def test_a_folder_without_images(tmp_path: Path) -> None:
-    (tmp_path / "sub").mkdir()
-    with pytest.raises(NoImages, match="empty"):
-        open_folder(tmp_path)
-    (tmp_path / "sub" / "scan.dcm").touch()
-    with pytest.raises(NoImages, match=r"scan\.dcm"):
-        open_folder(tmp_path)
-
-
-def test_unreadable_images_are_reported(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "bad.jpg").write_bytes(b"no image")
-    with pytest.raises(BadImage) as caught:
-        open_folder(tmp_path)[0]
-    assert caught.value.key == "a/bad.jpg"
-
-
 def test_keys_are_unicode_even_if_names_are_not(tmp_path: Path) -> None:
     try:
         write(tmp_path / os.fsdecode(b"\xff.png"))
@@ -147,20 +129,3 @@ def test_fingerprint(tmp_path: Path) -> None:
     one, two = open_folder(tmp_path / "one"), open_folder(tmp_path / "two")
     assert one.fingerprint == two.fingerprint
     assert one.fingerprint != open_folder(tmp_path / "one", "val").fingerprint
-
-
-def test_tiny_imagenet(real_data: Path) -> None:
-    root = real_data / "tinyimagenet20"
-    train, held_out = open_folder(root), open_folder(root, "test")
-    assert (len(train), len(held_out)) == (3000, 1000)
-    assert train.classes == held_out.classes
-    assert len(train.classes) == 20
-    assert sorted({held_out.label(i) for i in range(1000)}) == list(range(20))
-    assert held_out.name == "tinyimagenet20/val"
-    assert train[17].image.shape == (3, 64, 64)
-    assert (root / train[17].key).is_file()
-
-
-def test_camvid_has_splits_without_labels(real_data: Path) -> None:
-    assert len(open_folder(real_data / "camvid")) == 367
-    assert open_folder(real_data / "camvid", "test").classes is None

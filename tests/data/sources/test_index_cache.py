@@ -63,7 +63,3 @@ def test_names_are_found_by_number() -> None:
     assert [packed[i] for i in range(len(packed))] == names
     again = pickle.loads(pickle.dumps(packed))
     assert [again[i] for i in range(len(again))] == names
-
-
-def test_no_names() -> None:
-    assert len(Names.of([])) == 0

@@ -1,5 +1,4 @@
 import os
-import pickle
 import time
 from pathlib import Path
 
@@ -7,7 +6,6 @@ import pytest
 
 from asterism.data.sources import listing as module
 from asterism.data.sources.listing import Listing, list_images
-from tests.data.pictures import age
 
 
 def touch(root: Path, *names: str) -> None:
@@ -38,14 +36,6 @@ def test_hidden_names_are_skipped(tmp_path: Path) -> None:
     assert paths(list_images(tmp_path)) == ["a.png"]
 
 
-def test_other_files_are_counted(tmp_path: Path) -> None:
-    touch(tmp_path, "a.dcm", "b/c.dcm")
-    listing = list_images(tmp_path)
-    assert len(listing) == 0
-    assert listing.others[0] == 2
-    assert listing.others[1].endswith(".dcm")
-
-
 def test_names_that_are_not_unicode(tmp_path: Path) -> None:
     try:
         (tmp_path / os.fsdecode(b"\xff\xfe.png")).touch()
@@ -53,11 +43,6 @@ def test_names_that_are_not_unicode(tmp_path: Path) -> None:
         pytest.skip("this file system requires Unicode names")
     listing = list_images(tmp_path)
     assert listing.path(0) == b"\xff\xfe.png"
-
-
-def test_a_folder_with_the_name_of_an_image(tmp_path: Path) -> None:
-    touch(tmp_path, "odd.png/real.png")
-    assert paths(list_images(tmp_path)) == ["odd.png/real.png"]
 
 
 def test_links_are_followed_without_loops_or_duplicates(tmp_path: Path) -> None:
@@ -97,15 +82,6 @@ def test_unreadable_folders_are_reported(tmp_path: Path, monkeypatch: pytest.Mon
     for _ in range(2):  # never cached, so that the second listing warns too
         with pytest.warns(UserWarning, match="closed: no permission"):
             assert paths(list_images(tmp_path)) == ["open/a.png"]
-
-
-def test_no_system_call_is_made_for_single_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    touch(tmp_path, *(f"{folder}/{number}.png" for folder in "ab" for number in range(50)))
-    asked = []
-    real = os.stat
-    monkeypatch.setattr(os, "stat", lambda path, **options: asked.append(path) or real(path, **options))
-    assert len(list_images(tmp_path)) == 100
-    assert len([path for path in asked if os.fsencode(path).startswith(os.fsencode(tmp_path))]) <= 4
 
 
 def test_fingerprints_distinguish_listings(tmp_path: Path) -> None:
@@ -210,14 +186,6 @@ def test_a_listing_made_right_after_a_change_is_not_trusted(
     assert not (tmp_path / "cache").exists()
 
 
-def test_small_trees_are_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    touch(tmp_path / "root", "a.png")
-    age(tmp_path / "root")
-    list_images(tmp_path / "root")
-    assert not (tmp_path / "cache").exists()
-
-
 def test_a_broken_cache_is_ignored(tmp_path: Path, caching: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     touch(tmp_path / "root", "a.png")
@@ -225,17 +193,3 @@ def test_a_broken_cache_is_ignored(tmp_path: Path, caching: list[bytes], monkeyp
     (cache,) = (tmp_path / "cache").rglob("*.npz")
     cache.write_bytes(cache.read_bytes()[:100])
     assert relist(tmp_path / "root", caching) == (["a.png"], True)
-
-
-def test_listings_can_be_pickled(tmp_path: Path) -> None:
-    touch(tmp_path, "a/1.png", "b/2.png")
-    listing = list_images(tmp_path)
-    again = pickle.loads(pickle.dumps(listing))
-    assert paths(again) == paths(listing)
-    assert again.fingerprint() == listing.fingerprint()
-
-
-def test_memory_per_file(tmp_path: Path) -> None:
-    touch(tmp_path, *(f"folder/{number:05}.png" for number in range(2000)))
-    listing = list_images(tmp_path)
-    assert listing.nbytes / len(listing) < len("00000.png") + 1 + 8 + 1

@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -87,18 +85,6 @@ def test_what_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     (tmp_path / "images.tar.gz").touch()
     with pytest.raises(UserError, match=message):
         open_source(path)
-
-
-def test_required_labels(tmp_path: Path) -> None:
-    write_tar(tmp_path / "a.tar", {"1.png": encoded(1)})
-    with pytest.raises(UserError, match="has no labels"):
-        open_source(tmp_path / "a.tar", labels=True)
-    assert open_source(tmp_path / "a.tar").classes is None
-
-
-def test_listing_names_does_not_import_torch() -> None:
-    code = "import sys, asterism.data.sources.catalog as c; c.dataset_names(); assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_real_data(real_data: Path) -> None:

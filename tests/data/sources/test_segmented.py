@@ -39,13 +39,6 @@ def test_camvid(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(source))[1].semantic.equal(source[1].semantic)
 
 
-def test_real_camvid(real_data: Path) -> None:
-    source = open_segmented(real_data / "camvid", "val")
-    assert len(source) == 101
-    labels = source[0].semantic.unique().tolist()
-    assert set(labels) <= {*range(11), VOID}
-
-
 def test_voc(tmp_path: Path) -> None:
     home = tmp_path / "VOCdevkit" / "VOC2012"
     (home / "JPEGImages").mkdir(parents=True)
@@ -141,12 +134,6 @@ def test_real_coco(real_data: Path) -> None:
             assert int((source[place].semantic > 0).sum()) == pytest.approx(areas[0], rel=0.03)
             compared += 1
     assert compared
-
-
-def test_scenes_have_a_background() -> None:
-    source = open_segmented("scenes:size=32,count=3")
-    assert source.pixel_classes[0] == "background"
-    assert int(source[0].semantic.max()) < len(source.pixel_classes)
 
 
 def test_masks_of_another_size_are_rejected(tmp_path: Path) -> None:

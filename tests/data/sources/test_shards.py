@@ -11,7 +11,7 @@ import torch
 
 from asterism import inputs
 from asterism.data.sources import shards as module
-from asterism.data.sources.shards import Shards, find_shards, open_shards
+from asterism.data.sources.shards import Shards, open_shards
 from asterism.data.sources.source import Source
 from asterism.data.sources.splits import UnknownSplit
 from asterism.errors import UserError
@@ -67,16 +67,6 @@ def test_splits(tmp_path: Path) -> None:
         open_shards(tmp_path / "train.tar", "test")
 
 
-def test_splits_in_subfolders_and_no_splits(tmp_path: Path) -> None:
-    write_tar(tmp_path / "a" / "train" / "000.tar", samples(1))
-    write_tar(tmp_path / "a" / "val" / "000.tar", samples(2))
-    assert {name: len(files) for name, files in find_shards(tmp_path / "a").items()} == {"train": 1, "val": 1}
-    assert open_shards(tmp_path / "a", "val").name == "a/val"
-    write_tar(tmp_path / "b" / "000.tar", samples(1))
-    write_tar(tmp_path / "b" / "001.tar", samples(2))
-    assert len(open_shards(tmp_path / "b")) == 2
-
-
 def test_the_image_and_the_label_of_a_sample(tmp_path: Path) -> None:
     contents = {
         "d/1.json": b"{}",
@@ -116,11 +106,6 @@ def test_class_names(tmp_path: Path) -> None:
     (tmp_path / "classes.txt").write_text("cat\n", encoding="utf-8")
     with pytest.raises(UserError, match="names 1 classes"):
         open_shards(tmp_path / "a.tar")
-
-
-def test_shards_without_images(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no images"):
-        open_shards(write_tar(tmp_path / "a.tar", {"a.txt": b"x"}))
 
 
 def test_bad_images(tmp_path: Path) -> None:
@@ -224,26 +209,3 @@ def test_more_shards_than_open_file_handles(tmp_path: Path, monkeypatch: pytest.
     for index in (0, 1, 2, 3, 4, 0, 4, 1):
         assert np.array_equal(source[index].image.permute(1, 2, 0).numpy(), np.array(picture(index)))
         assert len(source._handles._open) <= 2
-
-
-def test_open_files_are_not_pickled(tmp_path: Path) -> None:
-    source = open_shards(write_tar(tmp_path / "a.tar", samples(1, 2)))
-    image = source[1].image
-    again = pickle.loads(pickle.dumps(source))
-    assert not again._handles._open
-    assert torch.equal(again[1].image, image)
-
-
-def test_cifar10(real_data: Path) -> None:
-    folder = real_data / "cifar10"
-    test = open_shards(folder, "val")
-    assert test.name == "cifar10/test"
-    assert len(test) == 10_000
-    assert test.classes is not None
-    assert test.classes[:2] == ["airplane", "automobile"]
-    labels = [test.label(i) for i in range(len(test))]
-    assert [labels.count(label) for label in range(10)] == [1000] * 10
-    with tarfile.open(folder / "test.tar") as tar:
-        assert tar.extractfile("00123.cls").read() == str(labels[123]).encode()
-    assert test[123].key == "test/00123"
-    assert test[123].image.shape == (3, 32, 32)

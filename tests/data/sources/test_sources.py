@@ -218,7 +218,3 @@ def test_a_broken_link_has_a_stamp(tmp_path: Path) -> None:
     before = stamp(source)
     next(iter(source.files())).unlink()
     assert stamp(source) != before
-
-
-def test_scenes_match_their_keys() -> None:
-    assert torch.equal(Scenes(size=16, count=3)[2].image, Subset(Scenes(size=16, count=3), [2])[0].image)

@@ -144,15 +144,6 @@ def test_empty_images_and_nothing_at_all() -> None:
     assert streamed([], []) == streamed([nothing], [empty]) == streamed(predictions[4:], [empty]) == zeros
 
 
-def test_perfect_and_useless_detections() -> None:
-    _, truths = made(6)
-    perfect = [Detections(t.boxes, torch.ones(len(t.labels)), t.labels, t.run_lengths, NAMES, SIZE) for t in truths]
-    assert streamed(perfect, truths)["AP"] == pytest.approx(100)
-    assert streamed(perfect, truths)["mask_AP75"] == pytest.approx(100)
-    none = [Detections(torch.zeros(0, 4), torch.zeros(0), torch.zeros(0).long(), (), NAMES, SIZE) for _ in truths]
-    assert streamed(none, truths)["AP"] == 0
-
-
 def share_of_a_process() -> list[dict[str, float]]:
     """Of many images, of images with equal scores, and of one image, so that some processes have none."""
     part = slice(collectives.rank(), None, collectives.world_size())

@@ -17,7 +17,6 @@ from asterism.extras.detection.images import (
     fitted,
     flipped,
     learnable,
-    resized,
     resolved_canvas,
 )
 from tests.extras.detection.drawn import SAMPLES, drawn_sample
@@ -50,16 +49,6 @@ def test_boxes_and_masks_follow_flips_and_crops() -> None:
     assert part.image.shape == (3, 20, 22)
     assert_true(part)
     assert_true(flipped(part))
-
-
-def test_objects_outside_a_crop_are_left_out() -> None:
-    found = cropped(learnable(SAMPLES[3], masks=True), 11, 11, 12, 12)
-    assert found.labels.tolist() == [1]
-    assert found.boxes.tolist() == [[1, 1, 11, 11]]
-
-
-def test_boxes_follow_the_size() -> None:
-    assert_true(resized(learnable(SAMPLES[0], masks=True), (96, 64)), slack=1.0)
 
 
 @pytest.mark.parametrize(

@@ -170,11 +170,6 @@ def test_a_cascade_labels_moved_boxes_again_at_its_own_overlap() -> None:
         ]
 
 
-def test_stage_weights_must_fit_the_stages() -> None:
-    with pytest.raises(UserError, match="stage_weights has 2 numbers for the 3 stages"):
-        detector("cascade-mask-rcnn", stage_weights=[1, 1])
-
-
 @pytest.mark.parametrize("head", HEADS)
 def test_a_batch_without_objects_trains(head: str) -> None:
     """Parts that learn from objects alone get zeros, which several processes need, and nothing is nan."""

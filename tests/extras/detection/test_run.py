@@ -87,13 +87,6 @@ def test_the_metric_and_the_report(run: Any, data: Path) -> None:
         assert title in page
 
 
-def test_a_run_is_exported_with_its_head(run: Any, tmp_path: Path) -> None:
-    asterism.export(run.path, "safetensors", tmp_path / "own")
-    ours, theirs = (asterism.load(place).predict(torch.zeros(3, 24, 32)) for place in (run.path, tmp_path / "own"))
-    torch.testing.assert_close(ours.boxes, theirs.boxes)
-    assert len(ours) > 0
-
-
 def test_an_object_is_drawn_where_it_is() -> None:
     task = detector("mask-rcnn")
     from tests.extras.detection.drawn import SAMPLES

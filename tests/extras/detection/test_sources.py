@@ -128,11 +128,6 @@ def test_files_that_are_not_annotations(tmp_path: Path) -> None:
             open_objects(str(tmp_path / name))
 
 
-def test_a_box_may_reach_a_pixel_beyond_the_border(tmp_path: Path) -> None:
-    source = open_objects(str(coco_file(tmp_path, lambda c: c["annotations"][0].update(bbox=[20, 2, 13, 8]))))
-    assert source[1].objects.boxes[0].tolist() == [20, 2, 32, 10]
-
-
 VOC = """<annotation><size><width>32</width><height>24</height><depth>3</depth></size>
 <object><name>{name}</name><bndbox><xmin>3</xmin><ymin>2</ymin><xmax>10</xmax><ymax>24</ymax></bndbox></object>
 </annotation>"""
@@ -203,18 +198,6 @@ def test_uavdt(tmp_path: Path) -> None:
     assert found[0].objects.crowd.tolist() == [False, True, True, True]
     assert found[0].objects.boxes[0].tolist() == [4, 5, 14, 11]
     assert len(found[1].objects.labels) == 0
-
-
-def test_scenes_have_boxes_around_their_masks() -> None:
-    source = open_objects("scenes:size=48,count=6")
-    assert sum(source.class_counts()) == 6
-    for index in range(6):
-        objects = source[index].objects
-        assert objects.masks is not None
-        for box, mask in zip(objects.boxes.int().tolist(), run_lengths.decode(objects.masks, (48, 48)), strict=True):
-            rows, columns = mask.nonzero(as_tuple=True)
-            assert [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1] == box
-    assert open_objects("scenes:size=48,count=6", "test").fingerprint != source.fingerprint
 
 
 def test_annotations_of_another_image_are_noticed(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from asterism.extras.detection.objects import Detections, TrueObjects
 from asterism.extras.detection.uavdt_precision import UavdtPrecision
 from asterism.ops import collectives
 from tests import distributed
-from tests.extras.detection.drawn import detector
 from tests.extras.detection.test_average_precision import NAMES, SIZE, made
 
 BOX = (10.0, 10.0, 50.0, 50.0)
@@ -108,10 +107,3 @@ def shared() -> float:
 def test_processes_share_the_images() -> None:
     alone = shared()
     assert all(abs(value - alone) < 1e-9 for value in distributed.run(shared))
-
-
-def test_the_task_offers_it() -> None:
-    task = detector("faster-rcnn")
-    assert not isinstance(task.metric(), UavdtPrecision)
-    task.config = task.config.model_copy(update={"protocol": "uavdt"})
-    assert isinstance(task.metric(), UavdtPrecision)

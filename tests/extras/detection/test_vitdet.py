@@ -6,12 +6,10 @@ import pytest
 import torch
 
 from asterism.errors import UserError
-from asterism.extras.detection.features import PyramidFeatures
 from asterism.extras.detection.window_attention import from_windows, global_blocks, to_windows, windowed_tokens
 from asterism.nn.backbone import build_backbone
 from asterism.nn.vit import ViT
-from asterism.types import Progress
-from tests.extras.detection.drawn import batch_for, detector
+from tests.extras.detection.drawn import detector
 from tests.finetuning.tiny import BACKBONE, SWIN
 
 PLAIN = BACKBONE.model_copy(update={"class_token": False})
@@ -70,29 +68,6 @@ def test_dropped_paths_are_those_of_the_image() -> None:
 def test_the_last_block_of_each_quarter_is_global() -> None:
     assert global_blocks(12, 4) == {2, 5, 8, 11}
     assert global_blocks(24, 4) == {5, 11, 17, 23}
-
-
-@pytest.mark.parametrize("pyramid", ["levels", "simple"])
-def test_pyramids_have_five_maps_that_halve(pyramid: str) -> None:
-    backbone = build_backbone(BACKBONE.model_copy(update={"patch_size": 16, "image_size": 64}))
-    features = PyramidFeatures(backbone, pyramid, 8, None, 4)
-    maps = features(backbone, torch.rand(2, 3, 64, 96), None)
-    assert [tuple(each.shape) for each in maps.values()] == [
-        (2, 8, 16, 24),
-        (2, 8, 8, 12),
-        (2, 8, 4, 6),
-        (2, 8, 2, 3),
-        (2, 8, 1, 2),
-    ]
-    assert tuple(features.strides) == (4, 8, 16, 32)
-
-
-def test_a_detector_with_windows_learns_every_part() -> None:
-    task = detector("mask-rcnn", pyramid="simple", window=2, whole_blocks=1)
-    torch.autograd.backward(task.loss(batch_for(task), Progress(0, 10, 5)).total)
-    trained = [(name, p) for name, p in task.named_parameters() if p.requires_grad]
-    assert not [name for name, p in trained if p.grad is None or not p.grad.any()]
-    assert not task.backbone.network.cls_token.requires_grad
 
 
 def test_windows_and_pyramids_must_fit_the_network() -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from itertools import permutations
 
 import torch
-from torchvision.ops import generalized_box_iou
 
 from asterism.extras.detection.heads import YolosConfig
 from asterism.extras.detection.yolos import least_cost_pairs, matched_losses, matching_cost
-from tests.extras.detection.drawn import batch_for, detector
+from tests.extras.detection.drawn import detector
 
 
 def boxes(count: int, seed: int) -> torch.Tensor:
@@ -72,24 +71,6 @@ def test_costs_and_losses_are_those_of_a_slow_loop() -> None:
     for name, value in expected_terms.items():
         assert abs(losses.terms[name].item() - value) < 1e-5, name
     assert losses.weights == {"box": 5, "giou": 2}
-
-
-def test_generalised_overlap_is_that_of_a_slow_loop() -> None:
-    one, other = boxes(6, 7), boxes(6, 8)
-    edges = [torch.cat([each[:, :2] - each[:, 2:] / 2, each[:, :2] + each[:, 2:] / 2], dim=1) for each in (one, other)]
-    found = generalized_box_iou(*edges)
-    for row in range(6):
-        for column in range(6):
-            assert abs(float(found[row, column]) - slow_giou(one[row], other[column])) < 1e-5
-
-
-def test_images_without_objects_have_losses_with_gradients() -> None:
-    task = detector("yolos")
-    batch = batch_for(task, [2])
-    losses = task.head.losses(task.backbone, batch.images, [(32, 32)], batch.truths, batch.keys)
-    torch.autograd.backward(torch.stack(list(losses.terms.values())).sum())
-    assert losses.terms["box"].item() == 0
-    assert task.head.tokens.grad is not None
 
 
 def test_boxes_are_scaled_back_to_the_image() -> None:

@@ -13,15 +13,10 @@ import torch
 from PIL import Image
 from torch.nn.functional import normalize
 
-from asterism.data import open_source
 from asterism.extras.explorer.explored import Explored
-from asterism.extras.explorer.model import ExploredModel
-from asterism.extras.explorer.open import open_explored
 from asterism.extras.words.aligned import AlignedEncoder
 from asterism.images.pictures import batch_of
-from asterism.index.write import write_embeddings
 from asterism.ops import concept_edits
-from asterism.types import Model
 from tests.extras.explorer.explored_sample import Client, client_of, sample
 
 
@@ -39,14 +34,6 @@ def pixels_of(explored: Explored, row: int) -> torch.Tensor:
     return batch_of([explored.collection.image(row)], 16)
 
 
-def test_the_world(client: Client) -> None:
-    world = client.get("world").json()
-    assert (world["images"], world["classes"], world["concepts"]) == (12, ["blue", "green", "red"], 3)
-    assert [model["reconstructs"] for model in world["models"]] == [True, False]
-    assert world["writes"]
-    assert not world["text"]
-
-
 def test_points_are_the_principal_components(explored: Explored, client: Client) -> None:
     found = np.frombuffer(client.get("map/points").content, "<u2").reshape(-1, 2).astype(float)
     vectors = explored.collection.vectors
@@ -62,11 +49,6 @@ def test_points_are_the_principal_components(explored: Explored, client: Client)
 def test_tsne_has_every_point(client: Client, of: str, count: int) -> None:
     assert len(client.get("map/points", of=of, layout="tsne").content) == 4 * count
     assert client.get("map/layouts", of=of).json()["tsne"] == "ready"
-
-
-def test_patches_of_a_choice(client: Client) -> None:
-    assert len(client.post("map/patches", {"rows": [3, 5]}).content) == 4 * 2 * 16
-    assert client.post("map/patches", {"rows": []}).status_code == 400
 
 
 def test_other_layouts_of_patches_are_computed_in_the_background(explored: Explored, client: Client) -> None:
@@ -192,13 +174,6 @@ def test_finding(explored: Explored, client: Client) -> None:
     }
 
 
-def test_the_second_model_has_neighbours_of_its_own(explored: Explored, client: Client) -> None:
-    other = explored.models[1].encoder
-    vectors = normalize(torch.cat([other.encode(pixels_of(explored, row)).cls for row in range(12)]), dim=1)
-    order = [row for row in (vectors @ vectors[5]).argsort(descending=True).tolist() if row != 5]
-    assert [item["row"] for item in client.get("find/row", row=5, model=1, count=5).json()["items"]] == order[:5]
-
-
 def test_sentences_and_names_of_concepts(tmp_path: Path) -> None:
     explored = sample(tmp_path, text=True)
     client, encoder = client_of(explored), explored.models[0].encoder
@@ -220,25 +195,6 @@ def test_sentences_and_names_of_concepts(tmp_path: Path) -> None:
     assert names == [classes[place] for place in nearest]
 
 
-def test_sentences_in_an_index(tmp_path: Path) -> None:
-    """The index of the aligned model, and that of the encoder before it was aligned, give the same answer."""
-    explored = sample(tmp_path, text=True)
-    encoder = explored.models[0].encoder
-    assert isinstance(encoder, AlignedEncoder)
-    expected = client_of(explored).get("find/sentence", sentence="green things", count=5).json()
-    for number, indexed in enumerate((encoder, encoder.frozen())):
-        photos = str(tmp_path / "photos")
-        path, opened = tmp_path / f"{number}.parquet", (photos, "all")
-        write_embeddings(indexed, open_source(*opened), path, Model("m"), dense=False, batch_size=4, opened=opened)
-        again = open_explored([ExploredModel("first", encoder, None)], None, path, None, None)
-        assert client_of(again).get("find/sentence", sentence="green things", count=5).json() == expected
-
-
-def test_a_model_without_text_says_so(client: Client) -> None:
-    answer = client.get("find/sentence", sentence="green")
-    assert (answer.status_code, "not aligned with text" in answer.json()["error"]) == (409, True)
-
-
 def test_labels_scores_and_the_rest(explored: Explored, client: Client) -> None:
     assert client.get("use/rest", label="x").status_code == 409
     client.post("use/label", {"rows": [0, 1, 2], "label": "sky"})
@@ -251,11 +207,6 @@ def test_labels_scores_and_the_rest(explored: Explored, client: Client) -> None:
     assert kept[0] == "key,class,label"
     assert kept[4] == '''red/000.png,red,"'=fire, red"'''
     assert client.post("use/label", {"rows": [0], "label": None}).json()["labelled"] == 5
-
-
-def test_exports(client: Client) -> None:
-    assert client.post("use/export", {"rows": [1, 0], "kind": "list"}).text == "blue/001.png\nblue/000.png\n"
-    assert client.post("use/export", {"rows": [0], "kind": "csv"}).text == "key,class,label\nblue/000.png,blue,\n"
 
 
 def test_copies_are_the_files_themselves(explored: Explored, client: Client) -> None:

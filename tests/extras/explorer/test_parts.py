@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch.nn.functional import normalize, one_hot
@@ -17,7 +16,6 @@ from asterism.extras.explorer.approximate import ExactSearch
 from asterism.extras.explorer.collection import collection_of_index
 from asterism.extras.explorer.jobs import Jobs
 from asterism.extras.explorer.labelling import class_scores, leave_one_out
-from asterism.extras.explorer.layouts import principal, quantised
 from asterism.extras.explorer.neighbourhood import Neighbourhood, clusters, neighbourhood
 from tests.concept_samples import concept_encoder, write_photos
 
@@ -92,21 +90,6 @@ def test_points_outside_the_sample_are_placed_among_their_neighbours(monkeypatch
     first, second = placed[0::2], placed[1::2]
     within = max(torch.cdist(first, first).max(), torch.cdist(second, second).max())
     assert torch.cdist(first, second).min() > 0.1 * within
-
-
-def test_principal_components_do_not_depend_on_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    vectors = unit_rows(50)
-    whole = principal(vectors)
-    monkeypatch.setattr(layouts, "_ROWS", 7)
-    torch.testing.assert_close(principal(vectors), whole)
-    assert principal(torch.ones(3, 1)).shape == (3, 2)
-
-
-def test_coordinates_keep_their_proportions() -> None:
-    values = np.frombuffer(quantised(torch.tensor([[0.0, 0.0], [4.0, 0.0], [4.0, 2.0]])), "<u2").reshape(3, 2)
-    assert values[1, 0] - values[0, 0] == 65535
-    assert int(values[2, 1]) - int(values[1, 1]) in (32767, 32768)
-    assert len(quantised(torch.zeros(5, 2))) == 20
 
 
 def test_jobs_run_once_and_report_mistakes() -> None:

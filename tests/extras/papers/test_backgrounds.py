@@ -3,13 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 from PIL import Image
 
 from asterism.data.parts import DataChoice
 from asterism.errors import UserError
 from asterism.evals.run import run_protocol
-from asterism.extras.papers.backgrounds import Backgrounds, BackgroundsConfig, branch_accuracy, class_map
+from asterism.extras.papers.backgrounds import Backgrounds, BackgroundsConfig, class_map
 from asterism.extras.papers.imagenet9 import CLASSES
 from asterism.nn.pixel_baseline import pixel_encoder
 from asterism.types import Model
@@ -50,12 +49,6 @@ def test_every_variation_has_an_accuracy(folder: Path, classifier: str) -> None:
     assert result.test.images == 54
 
 
-def test_classes_outside_the_branches_are_wrong() -> None:
-    assert branch_accuracy(torch.tensor([0, 1, 2]), torch.tensor([1, 0, 0]), torch.tensor([1, -1, 0])) == pytest.approx(
-        200 / 3
-    )
-
-
 def test_classes_must_match() -> None:
     assert class_map(["a", "b"], ["x", "y"]).tolist() == [0, 1]
     assert len(class_map([""] * 1000, list(CLASSES))) == 1000
@@ -70,11 +63,3 @@ def test_training_images_are_needed(tmp_path: Path) -> None:
         Backgrounds.open_parts(config, DataChoice(str(tmp_path)))
     with pytest.raises(UserError, match="cifar-none"):
         Backgrounds.open_parts(config, DataChoice("cifar-none"))
-
-
-def test_scenes_have_variations() -> None:
-    config = BackgroundsConfig(classifier="knn", k=5)
-    choice = DataChoice("scenes:size=32,count=16")
-    values = run_protocol("backgrounds", config, choice, pixel_encoder(), Model("pixels")).values
-    assert values["top1_original"] >= 0
-    assert "background_gap" in values

@@ -13,7 +13,7 @@ from asterism.errors import UserError
 from asterism.extras.papers.landmarks import read_ground_truth
 from asterism.extras.papers.retrieval import Retrieval, RetrievalConfig
 from asterism.nn.pixel_baseline import pixel_encoder
-from tests.evals.samples import COLOURS, small_encoder, write_colours
+from tests.evals.samples import COLOURS, write_colours
 
 
 def _evaluation(path: Path, **settings: object) -> Retrieval:
@@ -47,21 +47,9 @@ def test_queries_are_cropped_to_their_boxes(landmarks: Path) -> None:
     assert values["map_medium"] == values["map_hard"] == 100.0
 
 
-def test_several_scales_and_arbitrary_sizes(landmarks: Path) -> None:
-    evaluation = _evaluation(landmarks, scales=[1, 0.7071, 0.5])
-    assert 0 <= dict(evaluation.measure(small_encoder()))["map_hard"] <= 100
-    assert evaluation.constants(small_encoder())["longer_side"] == 37
-
-
 def test_labelled_folders(tmp_path: Path) -> None:
     values = dict(_evaluation(write_colours(tmp_path, 5)).measure(pixel_encoder()))
     assert values == {"map": 100.0, "mp1": 100.0, "mp5": 100.0, "mp10": 100.0}
-
-
-def test_the_real_ground_truth_is_read(real_data: Path) -> None:
-    for name, images in (("roxford5k", 4993), ("rparis6k", 6322)):
-        truth = read_ground_truth(real_data / "revisitop" / f"gnd_{name}.json")
-        assert (len(truth.images), len(truth.queries)) == (images, 70)
 
 
 def test_several_ground_truth_files_and_missing_images_are_reported(real_data: Path) -> None:

@@ -125,16 +125,6 @@ def test_mistakes_end_with_code_2_and_nothing_written(change: tuple[str, str], w
     assert not Path("out").exists()
 
 
-def test_data_of_models_alone_is_checked_too(study: Path) -> None:
-    study.write_text(STUDY.replace('data: "scenes:size=16,count=40", ', ""), encoding="utf-8")
-    done = CliRunner().invoke(
-        cli.app, ["compare", str(study), "--out", "out", "--only", "pixels", "--data", "nowhere/"]
-    )
-    assert done.exit_code == 2
-    assert "unknown data set or folder 'nowhere/'" in " ".join(done.output.split())
-    assert not Path("out").exists()
-
-
 def test_scripts_are_written_instead(study: Path) -> None:
     study.write_text(STUDY.replace(", core_minutes: 0.005", ""), encoding="utf-8")
     done = CliRunner().invoke(cli.app, ["compare", str(study), "--out", "out", "--launch", "slurm", "--devices", "2"])

@@ -7,15 +7,6 @@ import pytest
 from asterism.extras.studies.interval import interval, t_quantile
 
 
-def test_one_value_has_no_interval_and_two_have_half_their_difference() -> None:
-    single, pair = interval([4.0]), interval([3.0, 5.0])
-    assert single is not None
-    assert (single.mean, single.half, str(single)) == (4.0, None, "4.00")
-    assert pair is not None
-    assert (pair.mean, pair.half, str(pair)) == (4.0, 1.0, "4.00 (±1.00)")
-    assert interval([]) is None
-
-
 def test_three_values_have_students_interval() -> None:
     found = interval([1.0, 2.0, 3.0])
     assert found is not None

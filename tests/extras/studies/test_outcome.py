@@ -12,7 +12,7 @@ import pytest
 from asterism.errors import UserError
 from asterism.evals.result import DataUsed, Result
 from asterism.extras.studies.outcome import Outcome, read_outcome
-from asterism.extras.studies.page import charts, mean_curve, study_page
+from asterism.extras.studies.page import charts, mean_curve
 from asterism.extras.studies.plan import Place, plan_trials
 from asterism.extras.studies.records import check_specifications, write_record
 from asterism.extras.studies.speed import speed_of
@@ -78,21 +78,6 @@ def test_curves_are_means_over_seeds_against_images_and_core_minutes(place: Plac
     drawn = charts([row])
     for title in ("Online k-NN accuracy (%) against images seen", "Loss against core-minutes"):
         assert title in drawn
-
-
-def test_more_runs_than_colours_get_several_charts(place: Place) -> None:
-    (row,) = [row for row in rows_of(_outcomes(place)) if row.name == "a"]
-    many = [type(row)(f"run{number}", row.outcomes) for number in range(9)]
-    assert charts(many).count("<svg") == 2 * charts([row]).count("<svg")
-
-
-def test_the_page_is_self_contained_and_shows_the_commands(place: Place) -> None:
-    text = study_page("mine", STUDY, rows_of(_outcomes(place)), place)
-    assert "asterism pretrain dino-scenes" in text
-    assert "asterism evaluate pixels --protocols knn" in text
-    assert "trainer.steps=4" in text
-    assert "://" not in text.replace("http://www.w3.org", "")
-    assert "30.00 (±65.73)" in text
 
 
 def test_missing_results_are_explained(place: Place) -> None:

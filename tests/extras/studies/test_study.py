@@ -57,11 +57,6 @@ def test_mistakes_are_named(text: str, tmp_path: Path) -> None:
     assert WRONG[text] in str(error.value)
 
 
-def test_an_unknown_study_is_named_with_near_ones() -> None:
-    with pytest.raises(UserError, match="did you mean 'prototypes-scenes'"):
-        load_study("prototype-scenes")
-
-
 @pytest.mark.parametrize(("setting", "words"), [("method.out_dimm=3", "method.out_dim"), ("optim.lr=x", "optim.lr")])
 def test_settings_of_runs_are_checked_with_the_name_of_the_run(setting: str, words: str, tmp_path: Path) -> None:
     study = load_study(_write(tmp_path, f"runs: {{a: {{recipe: dino-scenes, settings: [{setting}]}}}}"))

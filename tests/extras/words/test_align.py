@@ -125,13 +125,6 @@ def test_words_in_concepts(trained: Path, tmp_path: Path) -> None:
         model.word_maps(features, ["red"])
 
 
-def test_the_report_shows_sentences_and_words(trained: Path) -> None:
-    text = asterism.report(trained / "run").read_text()
-    assert "Sentences next to their images" in text
-    assert "✓" in text
-    assert "Words by concept" in text
-
-
 @pytest.mark.parametrize("target", ["safetensors", "torchscript"])
 def test_exports_have_the_aligned_vector(trained: Path, tmp_path: Path, target: str) -> None:
     exported = asterism.export(trained / "run", target, tmp_path / "out")
@@ -197,12 +190,6 @@ def test_two_processes_equal_one(tmp_path: Path, loss: str) -> None:
     together, _ = distributed.run(distributed.launched, train_in_two, str(tmp_path), recipe)
     assert len(expected) == 4
     assert together == pytest.approx(expected, rel=1e-5, abs=1e-5)
-
-
-def test_half_a_character_is_refused(trained: Path) -> None:
-    """As a name of a file that is not UTF-8 has it."""
-    with pytest.raises(UserError, match=r"the sentence 'a \\udcff' has an invalid character"):
-        model_of(trained).encode_text(["a dog", "a \udcff"])
 
 
 def test_mistakes_are_one_sentence(tmp_path: Path) -> None:

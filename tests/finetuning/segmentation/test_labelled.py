@@ -13,7 +13,7 @@ from PIL import Image
 import asterism
 from asterism.data.sources.segmented_layouts import open_segmented
 from asterism.errors import UserError
-from asterism.finetuning.segmentation.labelled import numbered_like, open_checked
+from asterism.finetuning.segmentation.labelled import numbered_like
 from asterism.images.masks import VOID
 from tests.finetuning.segmentation.drawn import drawn_folder
 from tests.train.tiny import TEACHER
@@ -61,12 +61,6 @@ def test_bad_folders_are_refused_before_anything_is_written(
     with pytest.raises(UserError, match=message):
         asterism.finetune(TEACHER, "segment", data, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_an_image_that_cannot_be_read_is_left_to_training(tmp_path: Path) -> None:
-    data = drawn_folder(tmp_path)
-    (data / "images" / "3.png").write_bytes(b"no image")
-    assert len(open_checked(str(data), None)) == 12
 
 
 def test_test_images_are_numbered_as_the_classes_of_the_model(tmp_path: Path) -> None:

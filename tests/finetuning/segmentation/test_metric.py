@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch.nn import functional as F
 
-from asterism.errors import UserError
-from asterism.finetuning.segmentation.maps import Labels, Segmentation, class_colours
+from asterism.finetuning.segmentation.maps import Labels, Segmentation
 from asterism.finetuning.segmentation.metric import SegmentationMetric
 from asterism.finetuning.segmentation.report import class_sections, pixel_counts
 from asterism.images.masks import VOID
@@ -73,14 +70,6 @@ def test_two_processes_measure_as_one() -> None:
     assert first == second == measured(pairs())
 
 
-def test_nothing_but_void_is_an_error() -> None:
-    metric = SegmentationMetric(NAMES, each_class=False)
-    mask = torch.zeros(3, 3, dtype=torch.uint8)
-    metric.update([Segmentation(mask, NAMES)], [Labels(mask + VOID, NAMES)])
-    with pytest.raises(UserError, match="every pixel of these images is void"):
-        metric.gathered()
-
-
 @pytest.mark.parametrize("loss_on", ["pixels", "patches"])
 def test_the_loss_is_the_mean_over_pixels_or_patches_and_void_counts_as_zero(loss_on: str) -> None:
     task = segment("linear", loss_on=loss_on).eval()
@@ -124,20 +113,3 @@ def test_the_report_adds_up_what_is_remembered() -> None:
     assert "unicorn" in section.body  # what a class is taken for
     (empty,) = class_sections(NAMES, [])
     assert "void" in empty.body
-
-
-def test_areas_and_colours() -> None:
-    prediction = Segmentation(torch.tensor([[0, 0, 2, 1]], dtype=torch.uint8), NAMES)
-    assert prediction.areas == {"background": 0.5, "cat": 0.25, "dog": 0.25}
-    assert math.fsum(prediction.areas.values()) == 1
-    assert class_colours(NAMES)[0] == (0, 0, 0)
-    assert (0, 0, 0) not in class_colours(("sky", "road"))
-    assert len(set(class_colours(tuple(map(str, range(171)))))) > 100
-
-
-def test_drawings_show_void_as_the_image_itself() -> None:
-    task = segment("linear")
-    image = torch.full((3, 8, 8), 99, dtype=torch.uint8)
-    void = Labels(torch.full((8, 8), VOID, dtype=torch.uint8), task.classes)
-    assert torch.equal(task.drawing(image, void), image)
-    assert not torch.equal(task.drawing(image, Labels(void.mask * 0, task.classes)), image)

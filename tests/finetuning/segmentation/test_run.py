@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import signal
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,11 @@ from torch import Tensor
 import asterism
 from asterism.errors import Interrupted
 from asterism.finetuning.learner import FineTuned
-from asterism.finetuning.recipe import FinetuneRecipe, finetune_recipe_names, load_finetune_recipe
-from asterism.tools.choices import entries
+from asterism.finetuning.recipe import FinetuneRecipe, load_finetune_recipe
 from tests import distributed
 from tests.finetuning.segmentation.drawn import drawn, drawn_folder
 from tests.finetuning.segmentation.tiny_heads import SMALL
 from tests.finetuning.tiny import finetune, resume, tiny
-
-PUBLISHED = [name for name in finetune_recipe_names() if name.startswith("segment-")]
 
 
 @pytest.fixture(scope="module")
@@ -106,18 +102,6 @@ def test_the_report_has_classes_and_worst_cases(run: Path) -> None:
     assert "rectangle" in page
 
 
-def test_a_run_is_exported_with_its_head(run: Path, tmp_path: Path) -> None:
-    asterism.export(run, to="torchscript", out=tmp_path / "out")
-    image, _ = drawn(50, 32, 32)
-    (file,) = (tmp_path / "out").glob("*.pt")
-    pixels = torch.from_numpy(image).permute(2, 0, 1)[None].float() / 255
-    with warnings.catch_warnings(action="ignore"):
-        found = torch.jit.load(file)(pixels)
-    assert found["logits"].shape[:2] == (1, 3)
-    assert found["labels"].unique().numel() > 1
-    assert "fine-tuned for segment" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-
-
 @pytest.mark.parametrize("head", SMALL)
 def test_resuming_is_exact(data: Path, tmp_path: Path, head: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = recipe(data, head, "checkpoint.every_steps=2", "trainer.steps=4")
@@ -163,14 +147,6 @@ def test_two_processes_equal_one(tmp_path: Path, data: Path, strategy: str) -> N
         assert together[head][0] == pytest.approx(values, rel=1e-5, abs=1e-5), head
         for name, value in weights.items():
             torch.testing.assert_close(together[head][1][name], value, rtol=1e-3, atol=1e-5, msg=f"{head} {name}")
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_recipes_are_valid_and_listed(name: str) -> None:
-    found = load_finetune_recipe("run", recipe=name)
-    assert found.task.name == "segment"
-    assert found.source.image_size is not None
-    assert name in entries("recipes")
 
 
 def test_recipes_have_the_numbers_of_the_papers() -> None:

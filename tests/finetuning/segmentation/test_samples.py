@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from asterism.data import Sample
-from asterism.errors import UserError
 from asterism.finetuning.segmentation import photometric
-from asterism.finetuning.segmentation.samples import SegmentAugmentationConfig, SegmentSamples, resize, resized
+from asterism.finetuning.segmentation.samples import SegmentAugmentationConfig, SegmentSamples, resized
 from asterism.images.masks import VOID
 from tests.finetuning.segmentation.drawn import COLOURS, sample
 
@@ -98,11 +97,6 @@ def test_the_shorter_side_is_as_wanted_unless_the_image_is_very_long() -> None:
     assert resized(1, 5000, 16) == (1, 64)
 
 
-def test_an_image_of_its_size_is_not_touched() -> None:
-    image = sample(0).image
-    assert resize(image, (24, 32)) is image
-
-
 def test_photometric_changes_are_those_drawn() -> None:
     image = torch.tensor(np.array([[[100, 20, 20]]], dtype=np.uint8)).permute(2, 0, 1)
     never = [0.9] * photometric.DRAWS
@@ -116,8 +110,3 @@ def test_photometric_changes_are_those_drawn() -> None:
     assert grey[0] - grey[1] == 40
     turned = photometric.distorted(image, [*never[:7], 0.1, 1.0]).flatten().tolist()
     assert turned == [100, 68, 20]  # a tenth of the circle from red: green rises by six tenths of the range
-
-
-def test_an_image_without_a_mask_is_named() -> None:
-    with pytest.raises(UserError, match=r"dog\.jpg has no mask"):
-        maker()([Sample(torch.zeros(3, 9, 9, dtype=torch.uint8), "dog.jpg")], [0])

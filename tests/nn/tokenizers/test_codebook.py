@@ -42,7 +42,3 @@ def test_an_update_clears_its_micro_batches() -> None:
     count = book.count.clone()
     book.update(0.5, 0.0)
     torch.testing.assert_close(book.count, count / 2)
-
-
-def test_only_codes_and_running_means_are_saved() -> None:
-    assert set(_book().state_dict()) == {"codes", "count", "total"}

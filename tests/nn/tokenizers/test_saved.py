@@ -75,8 +75,3 @@ def test_errors_name_files_that_are_not_tokenizers(
         UserError, match=r"x\.safetensors (is a tokenizer of a different shape|was damaged|has damaged metadata)"
     ):
         load_tokenizer(path)
-
-
-def test_images_that_do_not_divide_into_codes_are_refused() -> None:
-    with pytest.raises(UserError, match="multiples of 2"):
-        _vqgan().encode(torch.rand(1, 3, 8, 7))

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from asterism.errors import UserError
 from asterism.nn import timm_models
 from asterism.nn.backbone import BackboneConfig, build_backbone
 from asterism.nn.encoder import Encoder
-from asterism.nn.positions import resample, sincos_table
+from asterism.nn.positions import resample
 from asterism.nn.weights.load import load_encoder, load_weights_into
 
 SIZES: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 2, "num_heads": 1}
@@ -64,19 +63,6 @@ def test_files_of_timm(tmp_path: Path, changes: dict[str, Any]) -> None:
 
 
 @torch.no_grad()
-def test_a_timm_folder_specifies_the_network_and_its_statistics(tmp_path: Path) -> None:
-    plain = network("vit_base_patch16_clip_224")
-    saved(tmp_path / "model.safetensors", plain.state_dict())
-    with pytest.raises(UserError, match="give name="):
-        load_encoder(tmp_path)
-    config = {"architecture": "vit_base_patch16_clip_224", "pretrained_cfg": {"mean": [0.1] * 3, "std": [0.2] * 3}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    encoder = load_encoder(tmp_path)
-    assert (encoder.mean, encoder.std) == ((0.1, 0.1, 0.1), (0.2, 0.2, 0.2))
-    torch.testing.assert_close(encoder(pixels()).cls, plain.forward_features(pixels())[:, 0], atol=1e-5, rtol=1e-5)
-
-
-@torch.no_grad()
 def test_a_bare_vit_is_read_as_dino_by_default(tmp_path: Path) -> None:
     plain = network(dynamic_img_size=True, num_classes=0)
     path = saved(tmp_path / "w.safetensors", plain.state_dict())
@@ -86,63 +72,6 @@ def test_a_bare_vit_is_read_as_dino_by_default(tmp_path: Path) -> None:
     assert not torch.allclose(load_encoder(path)(pixels(3, 5)).cls, expected, atol=1e-3)
     with pytest.raises(UserError, match="unknown family of weights 'tim'; did you mean 'timm'"):
         load_encoder(path, family="tim")
-
-
-def test_an_mae_is_recognised_by_fixed_positions(tmp_path: Path) -> None:
-    tensors = network(num_classes=0).state_dict()
-    tensors["pos_embed"] = torch.cat([torch.zeros(1, 1, 64), sincos_table(64, (4, 4))[None]], dim=1)
-    assert load_encoder(saved(tmp_path / "w.safetensors", tensors)).backbone.architecture.resampling == "plain"
-
-
-@torch.no_grad()
-def test_the_gated_network_of_dinov2_in_chunks(tmp_path: Path) -> None:
-    plain = network("vit_giant_patch14_dinov2", embed_dim=96, num_heads=3, num_classes=0)
-    theirs = {"backbone.mask_token": torch.zeros(1, 96)}
-    for name, tensor in plain.state_dict().items():
-        name = name.replace("mlp.fc1", "mlp.w12").replace("mlp.fc2", "mlp.w3").replace("blocks.", "blocks.0.")
-        theirs[f"backbone.{name}"] = tensor
-    torch.save({"teacher": theirs}, tmp_path / "teacher.pth")
-    encoder = load_encoder(tmp_path / "teacher.pth", heads=3)
-    expected = plain.forward_features(pixels())[:, 0]
-    torch.testing.assert_close(encoder(pixels()).cls, expected, atol=1e-5, rtol=1e-5)
-
-
-def test_pixel_statistics_of_transformers(tmp_path: Path) -> None:
-    tensors = {}
-    for name, tensor in network(num_classes=0).state_dict().items():
-        for ours, theirs in (
-            ("patch_embed.proj", "embeddings.patch_embeddings.projection"),
-            ("cls_token", "embeddings.cls_token"),
-            ("pos_embed", "embeddings.position_embeddings"),
-            ("attn.proj", "attention.output.dense"),
-            ("mlp.fc1", "intermediate.dense"),
-            ("mlp.fc2", "output.dense"),
-            ("norm1", "layernorm_before"),
-            ("norm2", "layernorm_after"),
-            ("blocks", "encoder.layer"),
-            ("norm.", "layernorm."),
-        ):
-            name = name.replace(ours, theirs)
-        if "attn.qkv" in name:
-            for part, piece in zip(("query", "key", "value"), tensor.chunk(3), strict=True):
-                tensors[name.replace("attn.qkv", f"attention.attention.{part}")] = piece
-        else:
-            tensors[name] = tensor
-    tensors["pooler.dense.weight"] = torch.zeros(64, 64)
-    saved(tmp_path / "model.safetensors", tensors)
-    config = {"model_type": "vit", "hidden_act": "gelu", "num_attention_heads": 1, "layer_norm_eps": 1e-12}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    encoder = load_encoder(tmp_path)
-    assert encoder.mean == (0.5, 0.5, 0.5)
-    with torch.no_grad():
-        expected = network(num_classes=0).forward_features(pixels())[:, 0]
-        torch.testing.assert_close(encoder(pixels()).cls, expected, atol=1e-4, rtol=1e-4)
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"image_mean": [0.1] * 3, "image_std": [0.2] * 3}))
-    assert load_encoder(tmp_path).std == (0.2, 0.2, 0.2)
-    assert load_encoder(tmp_path, mean=(0.3, 0.3, 0.3), image_size=64).mean == (0.3, 0.3, 0.3)
-    (tmp_path / "config.json").write_text(json.dumps(config | {"hidden_act": "mish"}))
-    with pytest.raises(UserError, match="hidden_act = 'mish'"):
-        load_encoder(tmp_path)
 
 
 def test_errors_name_unknown_weights(tmp_path: Path) -> None:
@@ -253,16 +182,6 @@ def test_the_position_of_the_class_token_is_kept_if_the_network_has_one(tmp_path
     torch.testing.assert_close(again.network.pos_embed[:, 9:], rows)
 
 
-def test_back_from_registers_to_none(tmp_path: Path) -> None:
-    source = backbone(registers=3)
-    path = Encoder(source).save(tmp_path / "encoder.safetensors")
-    target = backbone(seed=4)
-    assert load_weights_into(target, path).unused == ("reg_token",)
-    table = target.network.pos_embed
-    assert not table[:, 0].any()
-    assert torch.equal(table[:, 1:], source.network.pos_embed)
-
-
 def test_mask_tokens_of_other_families_are_loaded(tmp_path: Path) -> None:
     tensors = network(num_classes=0).state_dict() | {"masked_embed": torch.arange(64.0)[None]}  # as in iBOT's student
     path = saved(tmp_path / "w.safetensors", tensors)
@@ -300,9 +219,3 @@ def test_a_different_number_of_registers_is_refused(tmp_path: Path) -> None:
     path = Encoder(backbone(registers=3)).save(tmp_path / "encoder.safetensors")
     with pytest.raises(UserError, match=r"reg_token has the shape \[1, 3, 64\] .* and \[1, 5, 64\] .* registers 3"):
         load_weights_into(backbone(registers=5), path)
-
-
-def test_errors_name_files_of_another_version(tmp_path: Path) -> None:
-    save_file({"a": torch.zeros(1)}, tmp_path / "encoder.safetensors", {"asterism": json.dumps({"architecture": {}})})
-    with pytest.raises(UserError, match="written by another version of Asterism"):
-        load_encoder(tmp_path)

@@ -94,14 +94,6 @@ def test_a_missing_package_is_named_before_anything_is_written(tmp_path, monkeyp
     assert not (tmp_path / "run").exists()
 
 
-def test_trackers_are_chosen_by_true_or_by_their_settings():
-    assert TrackersConfig.parse({"wandb": True}).wandb.project == "asterism"
-    assert TrackersConfig.parse({"wandb": {"mode": "offline"}}).wandb.mode == "offline"
-    assert TrackersConfig.parse({"mlflow": False}).mlflow is None
-    with pytest.raises(UserError, match=r"unknown setting 'wandb\.projekt'; did you mean 'wandb\.project'"):
-        TrackersConfig.parse({"wandb": {"projekt": "birds"}})
-
-
 def test_a_gallery_becomes_one_picture_with_columns_from_left_to_right():
     sheet = tiled(GALLERY)
     assert sheet.shape == (3, 196, 196)

@@ -1,14 +1,10 @@
-import colorsys
-import math
-
 import numpy as np
 import pytest
 
-from asterism.data.sources.scenes.layout import LARGEST_OTHER, MOST_COVERED, Thing, dominant_kind, sample_scene
+from asterism.data.sources.scenes.layout import LARGEST_OTHER, MOST_COVERED, dominant_kind, sample_scene
 from asterism.data.sources.scenes.outlines import EXTENT, GRID, VARIANTS, outlines
 from asterism.data.sources.scenes.paint import paint
 from asterism.data.sources.scenes.shapes import CLASSES
-from asterism.data.sources.scenes.surfaces import PATTERNS, USUAL
 from asterism.ops.random import fold
 
 KEYS = [fold(11, index) for index in range(200)]
@@ -47,50 +43,3 @@ def test_areas_are_those_of_the_painted_pixels() -> None:
         scene = sample_scene(key, (1, 1))
         painted = np.count_nonzero(paint(scene, 192, 0.0).instances) / 192**2
         assert painted == pytest.approx(scene.things[0].area, rel=0.04)
-
-
-def test_what_a_thing_looks_like_varies_within_its_class() -> None:
-    things = [sample_scene(key, (1, 1)).things[0] for key in KEYS]
-    hues = {round(thing.surface.base[0], 1) for thing in things if thing.kind == things[0].kind}
-    assert len(hues) > 2
-    assert {thing.surface.pattern for thing in things} == set(PATTERNS)
-    assert {thing.mirrored for thing in things} == {True, False}
-    assert max(abs(thing.angle) for thing in things) > math.pi / 6
-
-
-def test_no_single_property_of_the_usual_material_tells_the_class() -> None:
-    assert set(USUAL) == set(CLASSES)
-    materials = list(USUAL.values())
-    assert len(set(materials)) == len(CLASSES)
-    for name in ("hue", "part_hue"):
-        values = [getattr(material, name) for material in materials]
-        assert all(values.count(value) == 2 for value in values)
-    patterns = [material.pattern for material in materials]
-    assert set(patterns) <= set(PATTERNS)
-    assert sum(patterns.count(pattern) > 1 for pattern in patterns) >= 14
-
-
-def test_most_things_are_made_of_the_usual_material_of_their_class() -> None:
-    things = [sample_scene(fold(7, key), (1, 1)).things[0] for key in range(300)]
-    usual = [_is_usual(thing) for thing in things]
-    assert 0.85 < sum(usual) / len(usual) < 0.95  # 90 %
-
-
-def test_things_lie_as_they_fall_unless_they_stand() -> None:
-    things = [sample_scene(fold(8, key), (1, 1)).things[0] for key in range(300)]
-    standing = [abs(thing.angle) for thing in things if CLASSES[thing.kind] == "house"]
-    lying = [abs(thing.angle) for thing in things if CLASSES[thing.kind] == "key"]
-    assert max(standing) < 0.36
-    assert max(lying) > 2.5
-
-
-def _is_usual(thing: Thing) -> bool:
-    hue, part_hue = (colorsys.rgb_to_hsv(*color)[0] for color in (thing.surface.base, thing.surface.part))
-    usual = USUAL[CLASSES[thing.kind]]
-    same_pattern = thing.surface.pattern == usual.pattern
-    return same_pattern and _apart(hue, usual.hue) <= 0.041 and _apart(part_hue, usual.part_hue) <= 0.041
-
-
-def _apart(a: float, b: float) -> float:
-    """Distance of two hues on their circle."""
-    return min(abs(a - b), 1 - abs(a - b))

@@ -1,8 +1,6 @@
 import hashlib
 import itertools
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ from torch.nn.functional import interpolate
 
 from asterism.data.sources.scenes import CLASSES, Scenes, SceneVideos
 from asterism.data.sources.scenes.stills import VERSION
-from asterism.data.sources.source import Sample, Source
+from asterism.data.sources.source import Sample
 from asterism.errors import UserError
 
 
@@ -30,22 +28,6 @@ def digest(source: Scenes, index: int) -> str:
     return hashlib.sha256(source[index].image.numpy().tobytes()).hexdigest()
 
 
-def test_is_a_source() -> None:
-    source = Scenes(size=40, count=3, seed=1, split="test")
-    assert isinstance(source, Source)
-    assert (len(source), source.name, source.classes) == (3, "scenes/test", CLASSES)
-    sample = source[2]
-    assert sample.key == "2"
-    assert sample.image.shape == (3, 40, 40)
-    assert sample.image.dtype == torch.uint8
-    assert len(list(source)) == 3
-    for index in (-1, 3):
-        with pytest.raises(IndexError):
-            source[index]
-        with pytest.raises(IndexError):
-            source.label(index)
-
-
 def test_scene_depends_on_seed_and_index_alone() -> None:
     one, other = Scenes(size=32, count=20, seed=3), Scenes(size=32, count=50, seed=3)
     forward = [one[index] for index in range(8)]
@@ -56,13 +38,6 @@ def test_scene_depends_on_seed_and_index_alone() -> None:
     assert copy.fingerprint == one.fingerprint
     assert not torch.equal(Scenes(size=32, seed=4)[0].image, forward[0].image)
     assert len({digest(one, index) for index in range(20)}) == 20
-
-
-@pytest.mark.slow
-def test_other_process_draws_the_same() -> None:
-    program = "from tests.data.sources.scenes.test_scenes import several; print(several())"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == several()
 
 
 def several() -> str:
@@ -128,24 +103,6 @@ def test_masks_and_boxes_agree() -> None:
             assert 1 <= kind <= len(CLASSES)
 
 
-def test_every_class_and_every_number_of_things_occurs() -> None:
-    source = Scenes(count=1600)
-    counts = np.bincount([source.label(index) for index in range(1600)], minlength=len(CLASSES))
-    assert counts.min() > 60
-    assert counts.max() < 140
-    assert {len(areas(Scenes(size=32)[index])) for index in range(60)} == {1, 2, 3, 4}
-    assert all(len(areas(Scenes(size=32, objects=(1, 1))[index])) == 1 for index in range(10))
-
-
-def test_things_hide_each_other() -> None:
-    """With others in front of it, less of the dominant thing is seen than of the same thing alone."""
-    hidden = 0
-    for index in range(60):
-        alone, crowd = (Scenes(size=48, seed=6, objects=(n, n))[index] for n in (1, 6))
-        hidden += areas(crowd)[0] < areas(alone)[0]
-    assert hidden > 10
-
-
 def test_scene_is_the_same_at_every_size() -> None:
     for index in range(12):
         small, large = Scenes(size=32, seed=1)[index], Scenes(size=128, seed=1)[index]
@@ -199,12 +156,6 @@ def _aligned_mask(sample: Sample) -> np.ndarray:
 def test_bad_requests_name_value_and_remedy(arguments: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
         Scenes(**arguments)
-
-
-@pytest.mark.parametrize("arguments", [{"size": 8}, {"count": 0}, {"frames": 0}, {"objects": (0, 1)}])
-def test_bad_videos(arguments: dict[str, object]) -> None:
-    with pytest.raises(UserError, match=next(iter(arguments))):
-        SceneVideos(**arguments)
 
 
 def test_video_keeps_identities_and_moves_continuously() -> None:

@@ -48,11 +48,6 @@ def test_box_equals_the_polygon_of_its_corners() -> None:
     np.testing.assert_allclose(box(X, Y, 0.2, 0.3, 0.7, 0.4), polygon(X, Y, corners), atol=1e-6)
 
 
-def test_rounded_box_keeps_its_sides_and_loses_its_corners() -> None:
-    x, y = np.float32([0.6, 0.6]), np.float32([0.0, 0.4])
-    np.testing.assert_allclose(box(x, y, 0, 0, 0.6, 0.4, 0.2), [0, 0.2 * (math.sqrt(2) - 1)], atol=1e-6)
-
-
 def test_bar_is_all_that_is_near_a_line() -> None:
     along = np.linspace((-0.4, 0.2), (0.7, -0.5), 2000)
     np.testing.assert_allclose(bar(X, Y, -0.4, 0.2, 0.7, -0.5, 0.15), nearest_on(along) - 0.15, atol=1e-3)
