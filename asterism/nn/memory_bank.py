@@ -49,21 +49,20 @@ class Memory(nn.Module):
         self._pending.append((at_least_float32(rows.detach()), keys))
 
     @torch.no_grad()
-    def store(self) -> Int[Tensor, " b"]:
-        """Push the rows all processes collected since the last call; returns the indices that changed.
+    def store(self) -> None:
+        """Push the rows all processes collected since the last call.
 
         Rows are stored in the order of their keys, so the memory does not depend on how a batch was divided.
         """
         rows, keys = all_gather_fields(*map(torch.cat, zip(*self._pending, strict=True)))
         self._pending = []
-        return self.push(rows[keys.argsort(stable=True)])
+        self.push(rows[keys.argsort(stable=True)])
 
     @torch.no_grad()
-    def push(self, rows: Float[Tensor, "b d"]) -> Int[Tensor, " m"]:
-        """Overwrite the oldest rows with any number of new ones; returns the indices that changed."""
+    def push(self, rows: Float[Tensor, "b d"]) -> None:
+        """Overwrite the oldest rows with any number of new ones."""
         places = (self.pointer + torch.arange(len(rows), device=rows.device)) % self.size
         newest = slice(max(0, len(rows) - self.size), None)  # if there are more rows than the memory holds
         self.rows[places[newest]] = rows[newest].to(self.rows.dtype)
         self.pointer.copy_((self.pointer + len(rows)) % self.size)
         self.filled.copy_((self.filled + len(rows)).clamp_max(self.size))
-        return places[newest]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from asterism.config import Config
 from asterism.nn.memory_bank import Memory
-from asterism.nn.neighbour_lists import NeighbourLists
 from asterism.ops.neighbours import nearest_rows
 from asterism.ops.prototypes import (
     Contribution,
@@ -25,7 +24,7 @@ from asterism.ops.prototypes import (
     supports_outside_anchors,
 )
 from asterism.ops.random import fold, generator
-from asterism.ranges import Count, CountFromTwo, CountFromZero, Few, PositiveShare, ShareBelowOne
+from asterism.ranges import CountFromTwo, CountFromZero, Few, PositiveShare, ShareBelowOne
 from asterism.types import Progress
 
 
@@ -46,9 +45,6 @@ class PrototypesConfig(Config):
     # non-anchors: k rows that are not anchors, and the anchor; whole-memory: k rows, the first of which is the anchor
     contribution: Contribution = "similarity"  # weight of a support's vote (table 9)
     smoothing: ShareBelowOne = 0.1  # share of the anchor's vote that goes to other prototypes
-    neighbour_lists: Count | Literal["auto"] | None = "auto"
-    # entries per row of an incrementally updated list, at least `neighbours`; auto: four times as many, at least 32;
-    # None: full search for every task. The prototypes are the same
 
     default_tasks: ClassVar[int] = 4
 
@@ -63,9 +59,11 @@ class PrototypesConfig(Config):
         """The number of prototypes per task."""
         return int(self.kept * self.count + 1e-9)  # so that 6/13 of 13 is 6 despite rounding
 
-    @property
-    def list_length(self) -> int | None:
-        return max(32, 4 * self.neighbours) if self.neighbour_lists == "auto" else self.neighbour_lists
+    @model_validator(mode="before")
+    @classmethod
+    def _without_lists(cls, values: Any) -> Any:
+        """Version 0.1 could keep lists of neighbours between steps, which found the same ones."""
+        return {k: v for k, v in values.items() if k != "neighbour_lists"} if isinstance(values, Mapping) else values
 
     @model_validator(mode="after")
     def _memory_suffices(self) -> PrototypesConfig:
@@ -88,11 +86,6 @@ class PrototypesConfig(Config):
             )
         if self.search == "whole-memory" and self.neighbours == 0:
             raise ValueError("search: whole-memory counts the anchor among the neighbours; set neighbours to 1 or more")
-        if self.list_length is not None and self.list_length < max(1, self.neighbours):
-            raise ValueError(
-                f"neighbour_lists of {self.neighbour_lists} entries cannot hold {self.neighbours} neighbours; "
-                f"use auto, or null for a full search at every task"
-            )
         return self
 
 
@@ -123,8 +116,6 @@ class PrototypeMemory(nn.Module):
         super().__init__()
         self.config = config
         self.memory = Memory(config.memory, dim)
-        moving = config.neighbours > 0 and config.anchors in ("random", "fixed-places")
-        self.lists = NeighbourLists(config.memory, config.list_length) if moving and config.list_length else None
         self.register_buffer("fixed", self._drawn_once() if config.anchors == "fixed" else None)
 
     def draw(self, progress: Progress, use: int) -> list[Anchors]:
@@ -156,11 +147,10 @@ class PrototypeMemory(nn.Module):
         for task, anchors in enumerate(draws):
             if self.fixed is not None:
                 rows = torch.cat([self.memory.rows, self.fixed[task]])
-            search = self.lists or nearest_rows
             if config.search == "whole-memory":
-                supports = supports_in_memory(rows, anchors.kept, config.neighbours, search)
+                supports = supports_in_memory(rows, anchors.kept, config.neighbours, nearest_rows)
             else:
-                supports = supports_outside_anchors(rows, anchors.kept, config.neighbours, search, anchors.drawn)
+                supports = supports_outside_anchors(rows, anchors.kept, config.neighbours, nearest_rows, anchors.drawn)
             yield organize(rows, supports, config.contribution, config.smoothing)
 
     def _drawn_once(self) -> Float[Tensor, "t k d"]:
@@ -170,6 +160,4 @@ class PrototypeMemory(nn.Module):
 
     def remember(self) -> None:
         """Store the rows collected during the step."""
-        places = self.memory.store()
-        if self.lists is not None:
-            self.lists.follow(self.memory.rows, places)
+        self.memory.store()

@@ -59,8 +59,7 @@ class Prototypes:
 
 
 # Given a memory, the rows of the anchors, a count and excluded rows (or None), a search returns the `count` rows most
-# similar to each anchor: cosines and row indices, in descending order. `neighbours.nearest_rows` compares all rows;
-# `asterism.nn.neighbour_lists` keeps lists between steps.
+# similar to each anchor: cosines and row indices, in descending order, such as `neighbours.nearest_rows`.
 Search = Callable[[Tensor, Tensor, int, Tensor | None], tuple[Tensor, Tensor]]
 
 

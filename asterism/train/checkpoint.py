@@ -35,6 +35,7 @@ _NAME = re.compile(r"step-(\d{8,18})")
 _FORMAT = 1  # 0: without checksums and recipe, in the first development versions
 _METHOD, _OPTIMIZER, _STATE, _CHECKSUMS = "method.safetensors", "optimizer.safetensors", "state.json", "checksums.txt"
 _LOG = "log.safetensors"  # not in checkpoints of version 0.1
+_RETIRED = re.compile(r"\.lists\.(index|similarity|floor)$")  # caches that checkpoints of version 0.1 contain
 
 
 class CheckpointConfig(Config):
@@ -221,7 +222,8 @@ def load(path: Path) -> State:
     known = _state_file(path)
     try:
         log = load_file(path / _LOG) if (path / _LOG).exists() else {}
-        return State(known.step, load_file(path / _METHOD), load_file(path / _OPTIMIZER), _facts(known), log)
+        method = {name: value for name, value in load_file(path / _METHOD).items() if not _RETIRED.search(name)}
+        return State(known.step, method, load_file(path / _OPTIMIZER), _facts(known), log)
     except (OSError, ValueError, SafetensorError) as error:
         raise Damaged(_reason(error)) from None
 

@@ -1,11 +1,10 @@
-"""Self-organizing prototypes: grouped sums compared with the contribution matrix, and the neighbour search.
+"""Self-organizing prototypes: grouped sums compared with the contribution matrix.
 
     python -m lab.benchmarks.sop_prototypes [--threads 2] [--repeats 5]
 
 Forward and backward of one task (224 rows, 4096 prototypes of 8 neighbours and an anchor, 256 channels) on the same
 inputs, each form in its own process to measure its peak memory; times are the best of the repeats. The naive time does
-not include building the matrix, which is necessary for every task. The search is measured separately: in full, and with
-lists that are kept up to date with the memory bank. On a busy machine use --threads 1.
+not include building the matrix, which is necessary for every task. On a busy machine use --threads 1.
 """
 
 from __future__ import annotations
@@ -21,13 +20,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from asterism.nn.memory_bank import Memory
-from asterism.nn.neighbour_lists import NeighbourLists
-from asterism.ops.neighbours import nearest_rows
 from asterism.ops.prototypes import Contribution, Prototypes, Supports, grouped_cross_entropy, organize
 
 ROWS, PROTOTYPES, NEIGHBOURS, DIM = 224, 4096, 8, 256
-MEMORY, BATCH, TASKS, LENGTH = 65536, 1024, 4, 32
 STUDENT_TEMP = 0.1
 FORM: tuple[Contribution, float] = ("similarity", 0.1)
 
@@ -97,44 +92,6 @@ def timed(run: Callable[[], tuple[Tensor, Tensor]], repeats: int) -> tuple[float
     return min(times), result
 
 
-def search(threads: int, steps: int) -> None:
-    """Seconds per optimiser step (4 tasks of 4096 anchors, 1024 new rows): full search, and lists with updates."""
-    torch.set_num_threads(threads)
-    torch.manual_seed(0)
-    centres = F.normalize(torch.randn(1000, DIM), dim=1)
-
-    def embeddings(count: int) -> Tensor:
-        """Rows around a thousand centres, like images of a thousand classes."""
-        return F.normalize(centres[torch.randint(1000, (count,))] + 0.05 * torch.randn(count, DIM), dim=1)
-
-    memory, lists = Memory(MEMORY, DIM), NeighbourLists(MEMORY, LENGTH)
-    memory.push(embeddings(MEMORY))
-    for start in range(0, MEMORY, PROTOTYPES):  # as after the memory bank has been replaced once
-        lists(memory.rows, torch.arange(start, start + PROTOTYPES), NEIGHBOURS)
-    full_times, list_times, follow_times, different, gap = [], [], [], 0, 0.0
-    for _ in range(steps):
-        start = time.perf_counter()
-        lists.follow(memory.rows, memory.push(embeddings(BATCH)))
-        follow_times.append(time.perf_counter() - start)
-        draws = [torch.randperm(MEMORY)[:PROTOTYPES] for _ in range(TASKS)]
-        start = time.perf_counter()
-        listed = [lists(memory.rows, anchors, NEIGHBOURS, anchors) for anchors in draws]
-        list_times.append(time.perf_counter() - start)
-        start = time.perf_counter()
-        full = [nearest_rows(memory.rows, anchors, NEIGHBOURS, anchors) for anchors in draws]
-        full_times.append(time.perf_counter() - start)
-        different += sum(int((a[1] != b[1]).sum()) for a, b in zip(listed, full, strict=True))
-        gap = max(gap, *(float((a[0] - b[0]).abs().max()) for a, b in zip(listed, full, strict=True)))
-    whole, upkeep, asking = min(full_times), min(follow_times), min(list_times)
-    neighbours = steps * TASKS * PROTOTYPES * NEIGHBOURS
-    print(f"search in full {whole:8.3f} s per step: {TASKS} tasks × {PROTOTYPES} anchors × {MEMORY} rows")
-    print(
-        f"lists          {upkeep + asking:8.3f} s per step: {upkeep:.3f} for {BATCH} new rows, {asking:.3f} for queries"
-    )
-    print(f"ratio          {whole / (upkeep + asking):8.1f} × faster")
-    print(f"{different} of {neighbours} neighbours differ, by at most {gap:.1e} in similarity (ties in rounding)")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
@@ -150,7 +107,6 @@ def main() -> None:
     faster, smaller = (slow[what] / fast[what] for what in ("seconds", "megabytes"))
     print(f"ratio      {faster:8.1f} × faster, {smaller:8.1f} × less memory")
     print(f"relative difference of the loss {loss:.1e}, of the gradient {gradient:.1e}")
-    search(options.threads, steps=3)
 
 
 if __name__ == "__main__":

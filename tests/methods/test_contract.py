@@ -31,7 +31,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "sop, half of the anchors": ("sop", {"images": _FEW | {"kept": 0.5, "neighbours": 2, "tasks": 2}}),
     "sop, whole memory": (
         "sop",
-        {"images": _FEW | {"neighbours": 2, "search": "whole-memory", "neighbour_lists": None}},
+        {"images": _FEW | {"neighbours": 2, "search": "whole-memory"}},
     ),
     "massl": ("sop", {"images": _FEW | {"neighbours": 0, "anchors": "partition"}, "patches": None}),
     "cribo, neighbours at once": ("cribo", {"neighbour_start": 0}),

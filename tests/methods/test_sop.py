@@ -15,7 +15,7 @@ from asterism.train.recipe import load_recipe, recipe_names
 from asterism.types import Batch, Progress
 from tests.methods.batches import TINY, random_batch, rows
 
-IMAGES: dict[str, Any] = {"memory": 40, "count": 8, "neighbours": 3, "tasks": 2, "neighbour_lists": 6}
+IMAGES: dict[str, Any] = {"memory": 40, "count": 8, "neighbours": 3, "tasks": 2}
 PATCHES: dict[str, Any] = {"memory": 20, "count": 6}
 CONFIG: dict[str, Any] = {
     "hidden_dim": 16,
@@ -118,8 +118,7 @@ FORMS: list[dict[str, Any]] = [
     ("images", "patches"),
     [
         ({}, {}),
-        ({"neighbour_lists": None}, {}),
-        ({"neighbour_lists": "auto"}, {"tasks": 2, "neighbours": 2}),
+        ({}, {"tasks": 2, "neighbours": 2}),
         ({"kept": 0.5}, {"kept": 0.5, "neighbours": 2}),
         ({"anchors": "fixed", "kept": 0.5}, {"anchors": "fixed", "neighbours": 1}),
         *[(form, {}) for form in FORMS],
@@ -296,8 +295,6 @@ def test_the_stored_patch_is_drawn_uniformly() -> None:
         ({"images": {"anchors": "partition"}}, "set neighbours: 0"),
         ({"images": {"anchors": "partition", "neighbours": 0, "tasks": 2}}, "leave out tasks and kept"),
         ({"images": {"search": "whole-memory", "neighbours": 0}}, "set neighbours to 1 or more"),
-        ({"images": {"neighbours": 40, "neighbour_lists": 32}}, "neighbour_lists of 32 entries cannot hold 40"),
-        ({"images": {"neighbour_lists": 0}}, "neighbour_lists = 0: must be at least 1"),
         ({"cls_weight": 0}, "set images: null"),
         ({"patch_weight": 0}, "set patches: null"),
         ({"mask": {"ratios": []}}, "ratios is empty"),
@@ -344,3 +341,7 @@ def test_published_recipes_have_the_values_of_the_papers(name: str) -> None:
             "similarity",
             "random",
         )
+
+
+def test_a_setting_of_version_0_1_that_changed_only_speed_is_ignored() -> None:
+    assert PrototypesConfig.parse({"neighbour_lists": 40}) == PrototypesConfig()

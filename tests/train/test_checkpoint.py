@@ -47,6 +47,13 @@ def test_restored_training_continues_bit_identically(tmp_path):
         assert torch.equal(value, other.state_dict()[name]), name
 
 
+def test_caches_of_version_0_1_are_left_out(tmp_path):
+    state = checkpoint.capture(*make(), 1, FACTS)
+    state.method["images.lists.floor"] = torch.zeros(3)
+    checkpoint.write(state, tmp_path, CheckpointConfig())
+    assert checkpoint.read(tmp_path).method.keys() == make()[0].state_dict().keys()
+
+
 def test_capture_is_a_copy():
     module, optimizer = make()
     state = checkpoint.capture(module, optimizer, 0, FACTS)

@@ -33,7 +33,7 @@ METHODS: dict[str, dict[str, Any]] = {
         "hidden_dim": 32,
         "embedding_dim": 16,
         "local_views": 2,
-        "images": {"memory": 48, "count": 12, "neighbours": 2, "tasks": 2, "neighbour_lists": 8},
+        "images": {"memory": 48, "count": 12, "neighbours": 2, "tasks": 2},
         "patches": {"memory": 32, "count": 8},
     },
     "stellar": {
