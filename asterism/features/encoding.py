@@ -21,7 +21,6 @@ from asterism.data.order import each_once
 from asterism.data.workers import cores
 from asterism.nn.encoder import Encoder
 from asterism.ops.collectives import world_size
-from asterism.ops.kept_memory import kept_memory
 from asterism.ranges import FewFromZero
 
 _WORTH_HELPERS, _WORTH_COPIES = 2000, 200  # images
@@ -54,13 +53,12 @@ def encoded(
         first = next(samples, None)
         return None if first is None else encode(make(itertools.chain([first], samples), keys))
 
-    with kept_memory(next(encoder.parameters()).device):
-        if processes:
-            yield from Loader(source, read_and_encode, order, workers=processes)
-        else:
-            for loaded in Loader(source, make, order, workers=helpers(workers, len(source))):
-                made = encode(loaded.made) if loaded.keys else None
-                yield Loaded(made, loaded.places, loaded.keys, loaded.bad, loaded.seen)
+    if processes:
+        yield from Loader(source, read_and_encode, order, workers=processes)
+        return
+    for loaded in Loader(source, make, order, workers=helpers(workers, len(source))):
+        made = encode(loaded.made) if loaded.keys else None
+        yield Loaded(made, loaded.places, loaded.keys, loaded.bad, loaded.seen)
 
 
 def helpers(workers: Workers, images: int) -> int:

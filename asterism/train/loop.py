@@ -18,13 +18,11 @@ from asterism.errors import Interrupted, UserError
 from asterism.nn.learner import B, Learner, trained_parameters
 from asterism.ops import collectives
 from asterism.ops.compilable import compiled_functions
-from asterism.ops.kept_memory import kept_memory
 from asterism.ops.random import fold
 from asterism.ops.sharding import whole
 from asterism.train import checkpoint
 from asterism.train.compiling import compile_parts
 from asterism.train.cores import training_threads
-from asterism.train.garbage import search_new_objects_only
 from asterism.train.job import LONG_HOURS, Job, Measurement
 from asterism.train.monitor import Monitor
 from asterism.train.optim import clip_gradients
@@ -69,7 +67,7 @@ class Training(Generic[B]):
         """Median seconds per step, without the first steps."""
         monitor = Monitor(self.job.logging, None, 0, self.job.steps, self.learner.uniform_terms)
         seconds = []
-        with self._cores_and_memory(), self._compiled():
+        with self._threads(), self._compiled():
             batches = self.job.batches(0, self.fabric)
             for step in range(self.job.steps):
                 before, progress = time.perf_counter(), self._progress(step)
@@ -87,7 +85,7 @@ class Training(Generic[B]):
         monitor = Monitor(job.logging, path, start, job.steps, self.learner.uniform_terms)
         monitor.restore(self._unlogged)
         monitor.print(job.describe(self.fabric))
-        with self._cores_and_memory(), self._compiled(), monitor, StopRequest(monitor.print) as stop:
+        with self._threads(), self._compiled(), monitor, StopRequest(monitor.print) as stop:
             if measurement is not None and start == 0:
                 self._measure(monitor, 0, measurement)
             batches = job.batches(start, self.fabric)
@@ -200,12 +198,9 @@ class Training(Generic[B]):
             numbers=numbers,
         )
 
-    @contextlib.contextmanager
-    def _cores_and_memory(self) -> Iterator[None]:
+    def _threads(self) -> contextlib.AbstractContextManager[None]:
         device, parameters = self.fabric.device, trained_parameters(self.learner)
-        threads = training_threads(device, parameters, self.fabric.world_size, self.job.workers)
-        with threads, kept_memory(device), search_new_objects_only():
-            yield
+        return training_threads(device, parameters, self.fabric.world_size, self.job.workers)
 
     def _compiled(self) -> contextlib.AbstractContextManager[None]:
         return compiled_functions() if self.job.trainer.compile == "on" else contextlib.nullcontext()

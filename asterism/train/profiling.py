@@ -14,8 +14,6 @@ from rich.table import Table
 from torch import nn
 
 from asterism.data import Views, to_batch, view_loader
-from asterism.ops.kept_memory import kept_memory
-from asterism.train.garbage import search_new_objects_only
 from asterism.train.launch import launch
 from asterism.train.optim import build_optimizer, clip_gradients, set_schedules
 from asterism.train.pretraining import OpenedPretraining
@@ -63,7 +61,7 @@ def profile(recipe: Recipe, steps: int) -> Profile:
     optimizer, parameters = build_optimizer(method, recipe.optim), list(method.parameters())
     records: list[dict[str, float]] = []
     batches = iter(loader)
-    with kept_memory(device), search_new_objects_only(), _timed_parts(method, device) as clock:  # as in training
+    with _timed_parts(method, device) as clock:
         for step in range(count):
             progress = Progress(step, count, max(1, count))
             with clock("views"):
