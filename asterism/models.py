@@ -24,7 +24,7 @@ from asterism.nn.pixel_baseline import pixel_encoder
 from asterism.nn.weights.description import weights_options
 from asterism.nn.weights.load import load_encoder
 from asterism.plugins import plugins
-from asterism.train.run import Run, is_aligned, is_finetuned, open_run
+from asterism.train.run import Run, is_pretrained, open_run
 from asterism.types import Model
 
 PathLike = str | os.PathLike[str]
@@ -153,7 +153,7 @@ def open_concept_model(
                 "reconstruction trains them); use a run with reconstruction"
             )
         return subject.encoder.eval(), subject.model.name
-    if subject.run is not None and not is_finetuned(subject.run) and not is_aligned(subject.run):
+    if subject.run is not None and is_pretrained(subject.run):
         kind = f"a run of {open_run(subject.run).recipe.method.name}"
     else:
         kind = subject.encoder.backbone.architecture.name

@@ -26,6 +26,11 @@ class FinetunedRun(Run):
         return self.path / MODEL_NAME
 
     @property
+    def origin(self) -> str:
+        recipe = self.finetune_recipe
+        return f"fine-tuned for {recipe.task.name} from {Path(recipe.source.path).name}"
+
+    @property
     def config(self) -> dict[str, Any]:
         return self.finetune_recipe.model_dump(mode="json")
 

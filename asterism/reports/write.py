@@ -8,8 +8,6 @@ from typing import Any
 
 from asterism.errors import UserError
 from asterism.evals.result import Result, read_results
-from asterism.extras.words.report import aligned_page
-from asterism.extras.words.run import AlignedRun
 from asterism.files import write_text
 from asterism.finetuning.run import FinetunedRun
 from asterism.reports.finetuned import finetuned_page
@@ -17,8 +15,9 @@ from asterism.reports.frame import curves, framed
 from asterism.reports.scores import compared_scores, main_scores
 from asterism.reports.sections import compared_sections, run_sections
 from asterism.reports.verdict import verdict
+from asterism.train.kind import kind_of
 from asterism.train.recipe import Recipe
-from asterism.train.run import Run, is_aligned, is_finetuned, open_run
+from asterism.train.run import Run, is_finetuned, is_pretrained, open_run
 from asterism.train.units import duration
 from asterism.viz import page
 from asterism.viz.page import Section
@@ -42,8 +41,8 @@ def write_report(paths: Sequence[Path]) -> Path:
 def _single(run: Run) -> str:
     if is_finetuned(run.path):
         return finetuned_page(FinetunedRun(run.path))
-    if is_aligned(run.path):
-        return aligned_page(AlignedRun(run.path))
+    if not is_pretrained(run.path):
+        return _page_of_another_kind(run)
     recipe, metrics, results = run.recipe, run.metrics(), read_results(run.path / "eval")
     return framed(
         run,
@@ -53,6 +52,13 @@ def _single(run: Run) -> str:
         run_sections(run, recipe),
         [Section("At a glance", page.facts(_glance(recipe, metrics, results)))],
     )
+
+
+def _page_of_another_kind(run: Run) -> str:
+    kind = kind_of(run.path)
+    if kind.page is None:
+        raise UserError(f"{run.path} is a run of `asterism {kind.name}`, of which there are no reports")
+    return kind.page(kind.open_run(run.path))
 
 
 def _comparison(runs: Mapping[str, Run]) -> str:

@@ -9,6 +9,7 @@ Other packages add kinds as entry points of the group `asterism.runs`, see `aste
 
 from __future__ import annotations
 
+import contextlib
 import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -20,11 +21,11 @@ import torch
 from lightning_fabric import Fabric
 
 from asterism.data import Source
-from asterism.errors import unknown
+from asterism.errors import UserError, unknown
 from asterism.plugins import plugins
 from asterism.train.job import Job
 from asterism.train.recipe import RunRecipe
-from asterism.train.run import Run
+from asterism.train.run import Run, is_finetuned, is_pretrained
 
 R = TypeVar("R", bound=RunRecipe)
 F = TypeVar("F", bound=Run)
@@ -77,6 +78,7 @@ class Kind(Generic[R, F]):
     run: type[F]  # its folder
     open_run: Callable[[Path], F]  # raises if the folder is not a run of this kind
     open: Callable[[R, Init | None, F | None], Opened[R, F]]  # with the run that is resumed, if it is
+    page: Callable[[F], str] | None = None  # its report, if the core has none
 
 
 @dataclass(frozen=True)
@@ -121,3 +123,14 @@ def kind_named(name: str) -> Kind[Any, Any]:
         raise unknown("kind of run", name, [*_OWN, *plugins("runs")])
     added: Kind[Any, Any] = plugins("runs")[name].load()
     return added
+
+
+def kind_of(run: Path) -> Kind[Any, Any]:
+    """The kind of the run in this folder."""
+    if is_pretrained(run) or is_finetuned(run):
+        return kind_named("pretrain" if is_pretrained(run) else "finetune")
+    for kind in map(kind_named, plugins("runs")):
+        with contextlib.suppress(UserError):
+            kind.open_run(run)
+            return kind
+    raise UserError(f"{run} is a run of another package's command, which is not installed")

@@ -132,6 +132,11 @@ class Run:
             f"Next:     asterism evaluate {self.path} --data LABELLED/  or  asterism report {self.path}"
         )
 
+    @property
+    def origin(self) -> str:
+        """How the model was made, for its card."""
+        return str(self.config["method"]["name"])
+
     def encoder(self) -> Encoder:
         return load_encoder(self.path)
 
@@ -162,10 +167,10 @@ def is_finetuned(path: Path) -> bool:
     return config.is_file() and "task" in read_yaml(config)
 
 
-def is_aligned(path: Path) -> bool:
-    """Whether a folder is a run of `asterism align`: its recipe has a probe."""
+def is_pretrained(path: Path) -> bool:
+    """Whether a folder is a run of `asterism pretrain`: its recipe has a method."""
     config = path / _CONFIG
-    return config.is_file() and "probe" in read_yaml(config)
+    return config.is_file() and "method" in read_yaml(config)
 
 
 def open_run(path: Path | str) -> Run:
@@ -180,9 +185,9 @@ def open_run(path: Path | str) -> Run:
 def open_pretrained(path: Path | str) -> Run:
     """Open an existing run of `asterism pretrain`; the error says what it is instead."""
     run = open_run(path)
-    for other, kind in ((is_finetuned, "a fine-tuned"), (is_aligned, "an aligned")):
-        if other(run.path):
-            raise UserError(f"{run.path} is {kind} run, where a run of `asterism pretrain` is needed")
+    if not is_pretrained(run.path):
+        kind = "a fine-tuned run" if is_finetuned(run.path) else "a run of another kind"
+        raise UserError(f"{run.path} is {kind}, where a run of `asterism pretrain` is needed")
     return run
 
 

@@ -17,7 +17,8 @@ from asterism.lock import folder_lock, owned
 from asterism.methods.mae import Mae
 from asterism.train import checkpoint
 from asterism.train.building import export, exported_step
-from asterism.train.run import Run, open_run
+from asterism.train.kind import kind_of
+from asterism.train.run import Run, open_pretrained, open_run
 from tests.train.tiny import pretrain, resume, tiny_recipe
 
 
@@ -323,3 +324,11 @@ class TestDamagedFiles:
         (run.path / "environment.json").write_text(text)
         assert open_run(run.path).recipe.trainer.steps == 4
         assert resume(run.path).encoder().step == 4
+
+
+def test_a_run_of_a_command_that_is_not_installed_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("novelty: {}\n")
+    with pytest.raises(UserError, match="is a run of another package's command, which is not installed"):
+        kind_of(tmp_path)
+    with pytest.raises(UserError, match="is a run of another kind, where a run of `asterism pretrain` is needed"):
+        open_pretrained(tmp_path)

@@ -77,7 +77,13 @@ class OpenedAlignment(Opened[AlignRecipe, AlignedRun]):
         )
 
 
-ALIGNMENT = Kind("align", AlignRecipe, AlignedRun, open_aligned, OpenedAlignment)
+def _page(run: AlignedRun) -> str:
+    from asterism.extras.words.report import aligned_page  # what only a report needs
+
+    return aligned_page(run)
+
+
+ALIGNMENT = Kind("align", AlignRecipe, AlignedRun, open_aligned, OpenedAlignment, _page)
 
 
 def _probed(recipe: AlignRecipe, encoder: Encoder) -> AlignRecipe:

@@ -10,14 +10,12 @@ from pathlib import Path
 import torch
 
 from asterism.evals.result import Result, read_results
-from asterism.extras.words.run import open_aligned
 from asterism.finetuning.model import FinetunedModel
-from asterism.finetuning.run import open_finetuned
 from asterism.finetuning.task import Task
 from asterism.nn.encoder import Encoder
 from asterism.tools.export.graph_card import preprocessing_of
 from asterism.tools.export.target import Target, Written
-from asterism.train.run import is_aligned, is_finetuned, open_run
+from asterism.train.kind import kind_of
 
 FILE = "README.md"
 _SHOWN = 30  # classes that are listed
@@ -35,26 +33,15 @@ class Origin:
 
 
 def origin_of(name: str, run: Path | None) -> Origin:
-    """Of a run: its method, data and every score in its `eval` folder. Of anything else only the name."""
+    """Of a run: its method, data and every score in its `eval` folder. Of anything else only the name.
+
+    The data and other models are named as their readers may see them, without their places on this machine.
+    """
     if run is None:
         return Origin(Path(name).name)
-    opened = open_run(run)
-    if is_finetuned(run):
-        config = open_finetuned(run).config
-        method = f"fine-tuned for {config['task']['name']} from {_shown(str(config['source']['path']))}"
-    elif is_aligned(run):
-        config = open_aligned(run).config
-        text = _shown(str(config["text"]["name"]))
-        method = f"{_shown(str(config['source']['path']))} aligned with text ({text})"
-    else:
-        config = opened.config
-        method = str(config["method"]["name"])
-    return Origin(
-        name=run.resolve().name,
-        method=method,
-        data=_shown(str(config["data"]["path"])),
-        results=tuple(read_results(run / "eval")),
-    )
+    opened = kind_of(run).open_run(run)
+    results = tuple(read_results(run / "eval"))
+    return Origin(run.resolve().name, opened.origin, Path(opened.data_path()).name, results)
 
 
 def model_card(
@@ -125,7 +112,7 @@ def _scores(results: Sequence[Result]) -> str:
     if not results:
         return "## Scores\n\nNone were recorded for this model. Evaluate it on data like yours before you rely on it.\n"
     rows = "".join(
-        f"| {result.protocol} | {_shown(result.test.name)} | {result.test.images:,} | {name} | {value:.2f} |\n"
+        f"| {result.protocol} | {Path(result.test.name).name} | {result.test.images:,} | {name} | {value:.2f} |\n"
         for result in results
         for name, value in result.values.items()
     )
@@ -153,8 +140,3 @@ that matters to you, before you use it.
 
 def _listed(values: Sequence[float]) -> str:
     return ", ".join(f"{value:g}" for value in values)
-
-
-def _shown(path: str) -> str:
-    """Data as its readers may see it: the name of a folder, not its place on this machine."""
-    return Path(path).name if "/" in path else path
