@@ -44,7 +44,7 @@ class CenterCrops:
                 f"resize = {self.resize} is smaller than the crop of {self.size}; choose at least {self.size}"
             )
 
-    def __call__(self, samples: Iterator[Sample], keys: Sequence[int] = ()) -> UInt8[Tensor, "b 3 s s"]:
+    def __call__(self, samples: Iterable[Sample], keys: Sequence[int] = ()) -> UInt8[Tensor, "b 3 s s"]:
         images = [center_square(sample.image, self.size, self.resize) for sample in samples]
         return torch.stack(images) if images else torch.empty(0, 3, self.size, self.size, dtype=torch.uint8)
 

@@ -99,7 +99,7 @@ class CutViews:
 
     views: Views
 
-    def __call__(self, samples: Iterator[Sample], keys: Sequence[int]) -> RawViews:
+    def __call__(self, samples: Iterable[Sample], keys: Sequence[int]) -> RawViews:
         done = 0
         geometry = list[Tensor]()
         pixels, segments = list[list[Tensor]](), list[list[Tensor]]()

@@ -96,7 +96,7 @@ def evaluate_task(run: FinetunedRun, data: str, split: str | None, device: torch
     )
 
 
-def _as_list(samples: Iterator[Sample], keys: Sequence[int]) -> list[Sample]:
+def _as_list(samples: Iterable[Sample], keys: Sequence[int]) -> list[Sample]:
     return list(samples)
 
 

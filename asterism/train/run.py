@@ -26,10 +26,11 @@ from asterism.train.checkpoint import steps
 from asterism.train.metrics import read_metrics
 
 if TYPE_CHECKING:
+    import asterism.train.recipe
     from asterism.nn.encoder import Encoder
-    from asterism.train.recipe import Recipe, RunRecipe
+    from asterism.train.recipe import Recipe
 
-R = TypeVar("R", bound="RunRecipe")
+R = TypeVar("R", bound="asterism.train.recipe.RunRecipe")
 
 _ENVIRONMENT, _CONFIG = "environment.json", "config.yaml"
 # that training writes

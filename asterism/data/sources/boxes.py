@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -88,7 +88,7 @@ class BoxedSquares:
     size: int
     resize: int
 
-    def __call__(self, samples: Iterator[Sample], keys: Sequence[int] = ()) -> BoxedBatch:
+    def __call__(self, samples: Iterable[Sample], keys: Sequence[int] = ()) -> BoxedBatch:
         images, sizes, boxes = [], [], []
         for sample in samples:
             images.append(center_square(sample.image, self.size, self.resize))

@@ -204,7 +204,7 @@ class OfOneSize:
 
     resize: Resize
 
-    def __call__(self, samples: Iterator[Sample], keys: Sequence[int] = ()) -> list[SegmentedBatch]:
+    def __call__(self, samples: Iterable[Sample], keys: Sequence[int] = ()) -> list[SegmentedBatch]:
         return [
             _collated(list(run)) for _, run in itertools.groupby(map(self._sized, samples), lambda pair: pair[0].shape)
         ]

@@ -8,7 +8,7 @@ the same meaning in training and tests.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +83,7 @@ class ObjectImages:
     std: Triple
     masks: bool
 
-    def __call__(self, samples: Iterator[Sample], keys: Sequence[int]) -> TaskBatch:
+    def __call__(self, samples: Iterable[Sample], keys: Sequence[int]) -> TaskBatch:
         images, truths = [], []
         for sample, key in zip(samples, keys, strict=True):
             assert isinstance(sample, SampleWithObjects)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -61,7 +61,7 @@ class TimmImages:
     mean: Triple
     std: Triple
 
-    def __call__(self, samples: Iterator[Sample], keys: Sequence[int]) -> TaskBatch:
+    def __call__(self, samples: Iterable[Sample], keys: Sequence[int]) -> TaskBatch:
         images, labels = [], []
         for sample, key in zip(samples, keys, strict=True):
             with seeded(key):

@@ -6,7 +6,7 @@ fill what lies outside the image with the mean colour and the label void.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -56,7 +56,7 @@ class SegmentSamples:
     mean: Triple
     std: Triple
 
-    def __call__(self, samples: Iterator[Sample], keys: Sequence[int]) -> TaskBatch:
+    def __call__(self, samples: Iterable[Sample], keys: Sequence[int]) -> TaskBatch:
         made = [self._made(sample, key) for sample, key in zip(samples, keys, strict=True)]
         images, masks = (torch.stack(parts) for parts in zip(*made, strict=True))
         return TaskBatch(images, (masks,), torch.tensor(list(keys)))
