@@ -150,7 +150,7 @@ _WORDS = {
     "finite_number": "must be a finite number",
     "literal_error": "must be {expected}",
     "string_type": "must be text",
-    "too_short": "must have at least {min_length} values",
+    "too_short": "must have {min_length} or more values",
     "too_long": "must have at most {max_length} values",
     "model_type": "must be a group of settings",
     "invalid_key": "must be a name",

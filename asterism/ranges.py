@@ -5,9 +5,13 @@ Floats are finite everywhere (`Config` refuses nan and inf), and whole numbers f
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, Field
+
+T = TypeVar("T")
+
+Several = Annotated[tuple[T, ...], Field(min_length=1)]
 
 _MOST = 2**31 - 1  # of anything counted: steps, images, channels
 _LARGEST = 1e12  # of any measure; beyond it float32 has lost all detail

@@ -28,7 +28,7 @@ from asterism.nn.encoder import Encoder
 from asterism.ops.box_cells import boxes_in_square, boxes_in_squashed_square, largest_box_cells
 from asterism.ops.knn import clip_neighbours, votes
 from asterism.ops.neighbours import nearest
-from asterism.ranges import Count, Few
+from asterism.ranges import Count, Few, Several
 from asterism.viz.bar import Bar
 
 _TOP = 5
@@ -37,7 +37,7 @@ _TOP = 5
 class BboxKnnConfig(CroppedConfig, VotingConfig):
     """Constants of the protocol; the defaults are those of the paper."""
 
-    k: tuple[Count, ...] = (140,)  # points that vote; every value is reported
+    k: Several[Count] = (140,)  # points that vote; every value is reported
     points: Few = 3  # per side of the box
     geometry: Literal["true", "squashed"] = (
         "true"  # squashed: as published, which ignores that crops keep the aspect ratio

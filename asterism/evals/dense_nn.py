@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from pydantic import field_validator
 from torch import Tensor
 
 from asterism.data.parts import SegmentedParts, drawn_images, open_segmented_parts
@@ -39,7 +38,7 @@ from asterism.ops.neighbours import nearest_in_parts
 from asterism.ops.patch_labels import mean_of_neighbours
 from asterism.ops.random import fold
 from asterism.ops.segmentation_metrics import SegmentationScores, confusion, iou_by_class, scores
-from asterism.ranges import Count, Few, LongerSide, PositiveShare, VoteTemperature
+from asterism.ranges import Count, Few, LongerSide, PositiveShare, Several, VoteTemperature
 from asterism.viz.bar import Bar
 
 _QUERIES = 8192  # patches queried at a time, whose neighbours are all in memory
@@ -50,18 +49,11 @@ class DenseNnConfig(ProtocolConfig):
 
     k: Count = 50  # patches that vote
     temperature: VoteTemperature = 0.02  # of the votes; below 0.02 single precision overflows
-    shares: tuple[PositiveShare, ...] = (1.0, 1 / 8, 1 / 64, 1 / 128)  # of the training images
+    shares: Several[PositiveShare] = (1.0, 1 / 8, 1 / 64, 1 / 128)  # of the training images
     draws: Few = 5  # of each share below 1; their mean is reported
     patch_labels: PatchLabels = "majority"  # mode: void counts as a label; soft: shares of classes, void as class 0
     longer_side: LongerSide | None = None  # pixels of the images; None: as they are
     batch_size: Count = 8  # images encoded at a time; does not change the result
-
-    @field_validator("shares")
-    @classmethod
-    def _shares(cls, value: tuple[float, ...]) -> tuple[float, ...]:
-        if not value or min(value) <= 0 or max(value) > 1:
-            raise ValueError("give shares of the training images above 0 and up to 1, for example [1, 0.125]")
-        return value
 
 
 class DenseNn(Evaluation):

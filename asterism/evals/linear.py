@@ -28,16 +28,14 @@ from asterism.evals.settings import CroppedConfig
 from asterism.features.extract import Extracted, count_unreadable, extract
 from asterism.nn.encoder import Encoder
 from asterism.nn.linear_features import LinearFeature, chosen_feature, linear_feature
-from asterism.ranges import Count, Positive
+from asterism.ranges import Count, Positive, Several
 
 
 class LinearConfig(FewLabelsConfig, CroppedConfig, GridConfig):
     """Constants of the protocol; the defaults are those of the papers."""
 
     feature: LinearFeature = "auto"
-    learning_rates: tuple[Positive, ...] = tuple(
-        n * 10.0**e for e in range(-4, 1) for n in range(1, 10)
-    )  # at batch 256
+    learning_rates: Several[Positive] = tuple(n * 10.0**e for e in range(-4, 1) for n in range(1, 10))  # at batch 256
     head_batch: Count = 1024  # images per step of the heads
 
 

@@ -32,7 +32,7 @@ from asterism.nn.encoder import Encoder
 from asterism.ops import streams
 from asterism.ops.random import fold
 from asterism.ops.segmentation_metrics import SegmentationScores, confusion, iou_by_class, scores
-from asterism.ranges import Count, Few, Positive
+from asterism.ranges import Count, Few, Positive, Several
 from asterism.viz.bar import Bar
 
 _POWER = 0.9  # of the polynomial decay
@@ -43,7 +43,7 @@ class LinearSegConfig(GridConfig):
 
     form: Literal["upsampled", "patches"] = "upsampled"
     layers: Few = 1  # last blocks whose tokens are concatenated; the papers use 1 or 4
-    learning_rates: tuple[Positive, ...] = (8e-4, 3e-4, 1e-4, 8e-5)
+    learning_rates: Several[Positive] = (8e-4, 3e-4, 1e-4, 8e-5)
     epochs: Count = 20
     head_batch: Count = 16  # images per step of the heads
     side: Positive = 2.0  # of the square that images are resized to, relative to the encoder's image size

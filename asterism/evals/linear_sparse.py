@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from pydantic import field_validator
 from torch import nn
 
 from asterism.data.parts import Parts
@@ -24,23 +23,16 @@ from asterism.evals.probes import GridConfig, Setting, check_classes, linear_lay
 from asterism.evals.settings import PooledConfig, pooled_vectors
 from asterism.features.extract import Feature, count_unreadable
 from asterism.nn.encoder import Encoder
-from asterism.ranges import Count, NonNegative, Positive
+from asterism.ranges import Count, NonNegative, Positive, Several
 
 
 class LinearSparseConfig(FewLabelsConfig, PooledConfig, GridConfig):
     """Constants of the protocol; the grid is that of the paper."""
 
     feature: Feature = "sparse"  # as of `PooledConfig`
-    learning_rates: tuple[Positive, ...] = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2)
-    head_batches: tuple[Count, ...] = (64, 128, 256, 512, 1024, 2048, 4096, 8192)  # images per step of the heads
+    learning_rates: Several[Positive] = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2)
+    head_batches: Several[Count] = (64, 128, 256, 512, 1024, 2048, 4096, 8192)  # images per step of the heads
     weight_decay: NonNegative = 0.01
-
-    @field_validator("head_batches")
-    @classmethod
-    def _at_least_1(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if not value or min(value) < 1:
-            raise ValueError("give one or several numbers of images, each at least 1")
-        return value
 
 
 class LinearSparse(Evaluation):

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import field_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -22,7 +21,7 @@ from asterism.features.extract import Extracted
 from asterism.ops import streams
 from asterism.ops.random import fold, generator
 from asterism.ops.schedules import cosine
-from asterism.ranges import Count, InnerShare, Positive
+from asterism.ranges import Count, InnerShare, Positive, Several
 from asterism.viz.bar import Bar
 
 Loaded = TypeVar("Loaded")
@@ -33,16 +32,9 @@ _ROWS = 4096  # scored at a time
 class GridConfig(ProtocolConfig):
     """The learning rates of the grid, and the share of images to choose among them."""
 
-    learning_rates: tuple[Positive, ...]
+    learning_rates: Several[Positive]
     epochs: Count = 100
     chosen_on: InnerShare = 0.1  # share of the training images held out to choose the learning rate
-
-    @field_validator("learning_rates")
-    @classmethod
-    def _above_0(cls, value: tuple[float, ...]) -> tuple[float, ...]:
-        if not value or min(value) <= 0:
-            raise ValueError("give one or several learning rates above 0")
-        return value
 
 
 @dataclass(frozen=True)

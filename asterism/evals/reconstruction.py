@@ -37,7 +37,6 @@ from asterism.nn.feature_networks import (
     Inception,
     NetworkName,
     RandomConvolutions,
-    TorchvisionInception,
     choose_network,
     feature_network,
 )
@@ -50,13 +49,13 @@ from asterism.ranges import Count, CountFromTwo, Pixels
 from asterism.viz.bar import Bar
 
 _MOST_DB = 100.0  # of an exact copy, whose ratio is infinite; 8-bit images that differ stay below 100
-_NETWORKS: tuple[type[FeatureNetwork], ...] = (Inception, TorchvisionInception, RandomConvolutions)
+_NETWORKS: tuple[type[FeatureNetwork], ...] = (Inception, RandomConvolutions)
 
 
 class ReconstructionConfig(CroppedConfig):
     """Constants of the protocol."""
 
-    network: NetworkName = "auto"  # features of the Fréchet distance; auto: Inception if available, the original first
+    network: NetworkName = "auto"  # features of the Fréchet distance; auto: Inception if available
     perceptual: PerceptualName = "auto"  # network of LPIPS; auto: AlexNet if its weights are available
     tokenizer: str | None = None  # a `vq` run or a tokenizer's file: measure its codes instead of the model
     decoder: PixelProbeConfig | None = None  # train a decoder on the encoder's frozen patch tokens

@@ -12,7 +12,7 @@ from asterism.features.extract import Extracted, Feature, extract_pooled
 from asterism.images.centre_crop import usual_resize
 from asterism.nn.encoder import Encoder
 from asterism.nn.few_patches import seeing
-from asterism.ranges import AtLeastOne, Count, VoteTemperature
+from asterism.ranges import AtLeastOne, Count, Several, VoteTemperature
 
 
 class CroppedConfig(ProtocolConfig):
@@ -55,20 +55,13 @@ def pooled_vectors(config: PooledConfig, encoder: Encoder, source: Source) -> Ex
 class VotingConfig(ProtocolConfig):
     """The number of voting neighbours, and the temperature of their weights."""
 
-    k: tuple[Count, ...] = (10, 20, 100, 200)  # neighbours that vote; every value is reported
+    k: Several[Count] = (10, 20, 100, 200)  # neighbours that vote; every value is reported
     temperature: VoteTemperature = 0.07  # of the votes; below 0.02 single precision overflows
 
     @field_validator("k", mode="before")
     @classmethod
     def _several(cls, value: Any) -> Any:
         return (value,) if isinstance(value, int) else value
-
-    @field_validator("k")
-    @classmethod
-    def _positive(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if not value or min(value) < 1:
-            raise ValueError("give one or several numbers of neighbours, each at least 1")
-        return value
 
     def clipped(self, most: int, limit: str) -> list[str]:
         """A note if more neighbours were requested than there are."""

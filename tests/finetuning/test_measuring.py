@@ -15,8 +15,7 @@ import torch
 from asterism.data import Sample
 from asterism.finetuning.measuring import measured, predictions
 from asterism.finetuning.segmentation.maps import Labels, Segmentation
-from asterism.finetuning.segmentation.metric import SegmentationMetric
-from asterism.finetuning.segmentation.segment import Segment, SegmentConfig
+from asterism.finetuning.segmentation.segment import Segment, SegmentationMetric, SegmentConfig
 from asterism.images.bad_image import BadImage
 from tests.finetuning.tiny import start
 

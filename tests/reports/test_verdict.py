@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from asterism.evals.result import DataUsed, Result
-from asterism.reports.verdict import verdict
+from asterism.reports.write import verdict
 from asterism.types import Model
 
 DATA = DataUsed("scenes/test", 2000, "f")

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor
 
+from asterism.data.views import color
 from asterism.data.views.crop import cut, cut_labels
-from asterism.data.views.recolor import compiled_recolor, recolor_
-from asterism.data.views.sample import ViewParameters, ViewSampler, check_specs
+from asterism.data.views.sample import Colors, ViewParameters, ViewSampler, check_specs
 from asterism.types import ViewSpec
 
 _SMALL = 1 << 15  # levels of a view up to which the call overhead of an operation exceeds its work
 _LEVELS_AT_ONCE = 1 << 18  # of small views processed together: a megabyte of float32 stays in the core's cache
+_UNCHANGED = Colors()
 
 
 class Views:
@@ -86,3 +90,32 @@ class Views:
 def _geometry_row(view: ViewParameters) -> tuple[float, ...]:
     crop = view.crop
     return crop.top, crop.left, crop.height, crop.width, view.image_height, view.image_width, crop.flip
+
+
+def recolor_(pixels: UInt8[Tensor, "n 3 h w"], colors: Sequence[Colors]) -> None:
+    """Apply the colour changes to the views, in place."""
+    compiled = compiled_recolor()
+    if compiled is None or pixels.device.type != "cpu":
+        color.recolor_(pixels, colors)
+    elif any(view != _UNCHANGED for view in colors):
+        planar = pixels.contiguous()
+        compiled(planar.numpy(), colors)
+        if planar is not pixels:
+            pixels.copy_(planar)
+
+
+@functools.cache
+def compiled_recolor() -> Callable[[Any, Sequence[Colors]], None] | None:
+    """None without numba. The first import on a machine compiles for a few seconds."""
+    try:
+        import numba
+
+        if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+            return None
+        from asterism.data.views.compiled_colors import recolor_ as compiled
+    except ImportError:  # also if numba does not support this numpy or Python
+        return None
+    except Exception as error:  # compilers fail in many ways, and torch does the same
+        warnings.warn(f"numba could not compile the code that makes views, which is slower now: {error}", stacklevel=2)
+        return None
+    return compiled

@@ -11,6 +11,8 @@ The task `probe` trains linear layers on the frozen network instead.
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +25,13 @@ from pydantic import SerializeAsAny, field_validator
 from torch import Tensor
 from torch.nn import functional as F
 
+from asterism.csv_text import comma_separated
 from asterism.data import Sample, Source, open_source
 from asterism.data.loader import Make
 from asterism.data.parts import labels_of
 from asterism.data.sources.derived import Relabelled
 from asterism.errors import UserError
-from asterism.finetuning.classification.confusion import confusion_section
+from asterism.files import write_text
 from asterism.finetuning.classification.heads import (
     HEADS,
     ClassifyHead,
@@ -38,7 +41,6 @@ from asterism.finetuning.classification.heads import (
     first_layer_width,
     pooled,
 )
-from asterism.finetuning.classification.output import ClassTable
 from asterism.finetuning.classification.timm_images import AugmentationConfig, MixingConfig, TimmImages, mixed
 from asterism.finetuning.task import (
     LinearClassifier,
@@ -57,6 +59,7 @@ from asterism.images.centre_crop import center_square, usual_resize
 from asterism.ops import collectives
 from asterism.ranges import ShareBelowOne
 from asterism.types import Losses, Progress
+from asterism.viz import page
 from asterism.viz.page import Section
 from asterism.viz.pictures import captioned
 
@@ -267,3 +270,54 @@ class Accuracy:
         if classes > 5:
             values["top5"] = five / total.sum()
         return {name: 100 * float(value) for name, value in values.items()}
+
+
+_SHOWN = 5  # classes with the highest scores
+
+
+class ClassTable:
+    """Collects the most probable classes of each image, for `predictions.csv` and `predictions.json`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._rows: list[dict[str, Any]] = []
+
+    def add(self, key: str, image: UInt8[Tensor, "3 h w"], prediction: Classes) -> None:
+        best = [{"label": name, "score": round(score, 6)} for name, score in prediction.top(_SHOWN)]
+        self._rows.append({"image": key, **best[0], "best": best})
+
+    def close(self) -> list[Path]:
+        rows = [[row["image"], row["label"], row["score"]] for row in self._rows]
+        written = {
+            "predictions.csv": comma_separated([["image", "label", "score"], *rows]),
+            "predictions.json": json.dumps(self._rows, indent=2, ensure_ascii=False) + "\n",
+        }
+        for name, content in written.items():
+            write_text(self._folder / name, content)
+        return [self._folder / name for name in written]
+
+
+_MOST = 20  # classes of a matrix
+_PAIRS = 20  # confusions that are listed
+
+
+def confusion_section(classes: Sequence[str], pairs: Sequence[tuple[int, int]]) -> Section:
+    """Which classes are mistaken for which: a matrix for few classes, the most frequent confusions for many.
+
+    pairs: true and predicted class of every image.
+    """
+    counts = Counter(pairs)
+    if len(classes) <= _MOST:
+        header = ["true \\ predicted", *classes]
+        rows = [
+            [name, *(str(counts.get((true, found), 0) or "") for found in range(len(classes)))]
+            for true, name in enumerate(classes)
+        ]
+        best = [{place + 1} for place in range(len(classes))]
+        return Section(
+            "Confusion", page.table(header, rows, best), "Images of each class, by the class they are given."
+        )
+    wrong = [(pair, count) for pair, count in counts.most_common() if pair[0] != pair[1]][:_PAIRS]
+    rows = [[classes[true], classes[found], str(count)] for (true, found), count in wrong]
+    body = page.table(["true", "predicted", "images"], rows) if rows else page.note("No image was given a wrong class.")
+    return Section("Confusion", body, "The classes that are mistaken for each other most often.")

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Sequence
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from asterism.config import Config
 from asterism.data import Sample
-from asterism.finetuning.seeded import seeded
 from asterism.finetuning.task import TaskBatch
 from asterism.images.write import to_pillow
 from asterism.ops import streams
@@ -137,3 +139,18 @@ def mixed(
         with seeded(key):
             images[pair], targets[pair] = mix(images[pair], labels[pair])
     return images, targets
+
+
+@contextmanager
+def seeded(key: int) -> Iterator[None]:
+    """Inside, draws of the generators that timm uses (Python's, numpy's, torch's) are a function of the key."""
+    before = random.getstate(), np.random.get_state(), torch.random.get_rng_state()
+    random.seed(key)
+    np.random.seed(key & 0xFFFFFFFF)
+    torch.default_generator.manual_seed(key & (1 << 63) - 1)
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        torch.random.set_rng_state(before[2])

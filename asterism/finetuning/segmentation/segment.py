@@ -34,15 +34,15 @@ from asterism.finetuning.segmentation.heads.base import SegmentHeadConfig
 from asterism.finetuning.segmentation.heads.linear import LinearConfig
 from asterism.finetuning.segmentation.labelled import numbered_like, open_checked, pixel_classes
 from asterism.finetuning.segmentation.maps import Labels, Segmentation, first_colour
-from asterism.finetuning.segmentation.metric import SegmentationMetric
 from asterism.finetuning.segmentation.output import MaskFolder
 from asterism.finetuning.segmentation.report import PixelCounts, class_sections, pixel_counts
 from asterism.finetuning.segmentation.samples import SegmentAugmentationConfig, SegmentSamples, resize, resized
 from asterism.finetuning.segmentation.windows import Prepared, label_maps
 from asterism.finetuning.task import Metric, PredictionWriter, Start, Task, TaskBatch, TaskConfig, chosen_head
 from asterism.images.masks import VOID
+from asterism.ops import collectives
 from asterism.ops.patch_labels import class_counts, majority_labels
-from asterism.ops.segmentation_metrics import confusion, scores
+from asterism.ops.segmentation_metrics import confusion, iou_by_class, scores
 from asterism.ranges import Pixels, PositiveShare
 from asterism.types import Losses, Progress
 from asterism.viz.mask_overlay import overlay
@@ -273,3 +273,26 @@ def _cross_entropy(logits: Float[Tensor, "b c _ _"], labels: Int[Tensor, "b h w"
     if tuple(logits.shape[2:]) != size:
         logits = F.interpolate(logits, size, mode="bilinear", align_corners=False)
     return F.cross_entropy(logits, labels, ignore_index=VOID, reduction="sum") / labels.numel()
+
+
+class SegmentationMetric:
+    """One table of counts, classes × classes, whatever the number of images. Values are in percent."""
+
+    def __init__(self, classes: Sequence[str], *, each_class: bool) -> None:
+        """each_class: also give the intersection over union of every class."""
+        self._classes, self._each_class = tuple(classes), each_class
+        self._counts: Int[Tensor, "c c"] = torch.zeros(len(classes), len(classes), dtype=torch.int64)
+
+    def update(self, predictions: Sequence[Segmentation], truths: Sequence[Labels]) -> None:
+        for prediction, truth in zip(predictions, truths, strict=True):
+            self._counts += confusion(prediction.mask, truth.mask, len(self._classes), VOID)
+
+    def gathered(self) -> dict[str, float]:
+        counts = collectives.all_reduce_sum(self._counts)
+        if not counts.any():
+            raise UserError("every pixel of these images is void; there is nothing to measure")
+        found = scores(counts)
+        values = {"miou": 100 * found.miou, "macc": 100 * found.macc, "aacc": 100 * found.aacc}
+        if self._each_class:
+            values |= {f"iou/{name}": value for name, value in iou_by_class(found, self._classes).items()}
+        return values

@@ -7,8 +7,8 @@ import torch
 from torch.nn import functional as F
 
 from asterism.finetuning.segmentation.maps import Labels, Segmentation
-from asterism.finetuning.segmentation.metric import SegmentationMetric
 from asterism.finetuning.segmentation.report import class_sections, pixel_counts
+from asterism.finetuning.segmentation.segment import SegmentationMetric
 from asterism.images.masks import VOID
 from asterism.types import Progress
 from tests import distributed
