@@ -6,8 +6,6 @@ A vulnerability fails the check unless it is an exception, with its reason, belo
 not depend on the network: what the vulnerability service does not answer for is reported as not audited.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import subprocess

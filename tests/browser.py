@@ -1,7 +1,5 @@
 """Pages in headless Chromium: what it says about them, and how they are laid out."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

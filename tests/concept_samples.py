@@ -1,7 +1,5 @@
 """A small encoder that knows concepts, as an official checkpoint gives it, and pictures for it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """Run a function in several gloo processes on this machine."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Small networks to export, with weights that make every part matter."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

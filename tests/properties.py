@@ -1,7 +1,5 @@
 """Settings of the property tests: few examples, the same on every run, so that `make test` is fast and repeatable."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import HealthCheck, settings

@@ -1,7 +1,5 @@
 """The Python interface, as shown in the README."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,6 @@ from PIL import Image
 import asterism
 from asterism import api
 from asterism.cli.program import COMMANDS
-from asterism.errors import UserError
 from asterism.evals.linear import Linear
 from asterism.evals.result import read_results
 from asterism.nn.encoder import Encoder
@@ -139,15 +136,6 @@ def test_settings_in_three_forms_mean_the_same(monkeypatch: pytest.MonkeyPatch) 
     assert [recipe for recipe, _ in seen] == [seen[0][0]] * 4
     assert seen[0][0].optim.lr == 1e-3
     assert {out for _, out in seen} == {Path("runs/dino")}
-
-
-def test_arguments_that_exclude_each_other() -> None:
-    with pytest.raises(UserError, match="give one method or recipe"):
-        api.pretrain(data="photos")
-    with pytest.raises(UserError, match="give one method or recipe"):
-        api.pretrain("dino", recipe="mae", data="photos")
-    with pytest.raises(UserError, match="--resume continues a run as it is"):
-        api.pretrain("dino", resume="runs/x")
 
 
 def test_an_encoder_in_memory_can_be_evaluated(labelled: Path, tmp_path: Path) -> None:

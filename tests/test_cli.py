@@ -1,7 +1,5 @@
 """The command line: what it prints, its exit codes, and what it leaves on disk after an error."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -15,38 +13,21 @@ import torch
 from typer.testing import CliRunner, Result
 
 from asterism import api, cli
+from asterism.cli.program import COMMANDS
 from asterism.errors import Interrupted, UserError
 from asterism.evals import protocol_names
 from asterism.evals.result import DataUsed, Scores
 from asterism.evals.result import Result as EvaluationResult
 from asterism.methods import method_names
+from asterism.plugins import plugins
 from asterism.tools.choices import entries, kinds
 from asterism.train.run import Run
 from asterism.types import Model
+from tests.campaigns import materials
 from tests.evals.samples import small_encoder, write_colours
 
-HEAVY = {
-    "torch",
-    "timm",
-    "torchvision",
-    "lightning_fabric",
-    "lightning",
-    "pandas",
-    "pyarrow",
-    "numpy",
-}  # typer brings pydantic
-SMALL = [  # a network and a length that a test can afford
-    "backbone.image_size=16",
-    "backbone.patch_size=8",
-    "backbone.dim=16",
-    "backbone.depth=1",
-    "backbone.heads=2",
-    "trainer.steps=2",
-    "trainer.batch_size=4",
-    "data.workers=0",
-    "monitor.tensorboard=false",
-]
-DINO = ["dino", *SMALL, "method.out_dim=32", "method.local_views=0"]
+HEAVY = "torch timm torchvision lightning_fabric lightning pandas pyarrow numpy"  # typer brings pydantic
+DINO = materials.DINO.split()
 
 
 @pytest.fixture(autouse=True)
@@ -95,13 +76,9 @@ for words in (["--help"], ["pretrain", "--help"], ["list", "methods"], ["list", 
     app(words, standalone_mode=False)
     print(words, "imported", *sorted(set(sys.argv[1:]) & set(sys.modules)), file=sys.stderr)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script, *HEAVY],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "COLUMNS": "200"},
-    )
+    place = os.environ | {"COLUMNS": "200"}
+    words = [sys.executable, "-c", script, *HEAVY.split()]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=place)
     lines = done.stderr.splitlines()
     assert len(lines) == 8
     assert all(line.endswith("imported") for line in lines), done.stderr
@@ -110,30 +87,11 @@ for words in (["--help"], ["pretrain", "--help"], ["list", "methods"], ["list", 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
     script = "import sys, asterism; asterism.__version__; print(*sorted(set(sys.argv[1:]) & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", script, *HEAVY], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", script, *HEAVY.split()], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "pretrain",
-        "align",
-        "profile",
-        "evaluate",
-        "embed",
-        "concepts",
-        "reconstruct",
-        "track",
-        "segment",
-        "search",
-        "explore",
-        "export",
-        "report",
-        "list",
-        "demo",
-    ],
-)
+@pytest.mark.parametrize("command", sorted({*COMMANDS, *plugins("commands")}))
 def test_every_command_explains_itself(command: str) -> None:
     result = call(command, "--help")
     assert result.exit_code == 0
@@ -208,30 +166,19 @@ def test_a_run_is_evaluated_on_its_own_data(labelled: Path) -> None:
 
 
 def test_the_demo_trains_evaluates_and_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Run(Path("shown"))
-    calls: list[tuple[object, ...]] = []
+    run, calls = Run(Path("shown")), []
 
     def evaluate(run: Run, data: str, protocol: str, **words: object) -> Scores:
-        calls.append((protocol, data, words))
+        calls.append(protocol)
         used = DataUsed(data, 10, "")
         return Scores({protocol: EvaluationResult(protocol, {"value": 1.0}, {}, Model("shown"), used, used, 0.0)})
 
-    monkeypatch.setattr(api, "pretrain", lambda **words: calls.append(("pretrain", words)) or run)
+    monkeypatch.setattr(api, "pretrain", lambda **words: calls.append(words["recipe"]) or run)
     monkeypatch.setattr(api, "evaluate", evaluate)
     monkeypatch.setattr(api, "report", lambda run: run.path / "report.html")
     result = call("demo", "--out", "shown")
     assert result.exit_code == 0, result.output
-    both = {"baselines": True}
-    assert calls == [
-        ("pretrain", {"recipe": "demo", "out": "shown", "overwrite": False}),
-        ("knn", "scenes:size=64,count=2000", both | {"overrides": ["knn.k=[20]"]}),
-        (
-            "reconstruction",
-            "scenes:size=64,count=500",
-            both | {"overrides": ["reconstruction.network=random-convolutions"]},
-        ),
-        ("dense-nn", "scenes:size=64,count=192", both | {"overrides": ["dense-nn.shares=[0.25]", "dense-nn.draws=3"]}),
-    ]
+    assert calls == ["demo", "knn", "reconstruction", "dense-nn"]
     assert result.stdout.count("shown ") == 1, "one table"
     assert result.stdout.endswith(f"Report: {Path('shown').resolve() / 'report.html'}\n")
 
@@ -261,91 +208,76 @@ def test_fewer_images_than_k_are_reported(labelled: Path, weights: Path) -> None
 
 # --- mistakes -------------------------------------------------------------------------------------------------------
 
-MISTAKES: dict[str, tuple[list[str], str]] = {
-    "missing folder": (["pretrain", *DINO, "--data", "nowhere/at/all"], "no such file or folder: nowhere/at/all"),
-    "empty folder": (["pretrain", *DINO, "--data", "empty"], "no images in empty"),
-    "no data": (["pretrain", *DINO], "give --data FOLDER"),
-    "unknown method": (
-        ["pretrain", "dinoo", "--data", "labelled"],
-        "unknown method or recipe 'dinoo'; did you mean 'dino'",
-    ),
-    "unknown key": (["pretrain", *DINO, "--data", "labelled", "optim.lrr=1"], "'optim.lrr'; did you mean 'optim.lr'"),
-    "unknown section": (["pretrain", *DINO, "--data", "labelled", "optm.lr=1"], "did you mean 'optim'"),
-    "unreadable override": (["pretrain", *DINO, "--data", "labelled", "fast"], "cannot read override 'fast'"),
-    "value of another kind": (["pretrain", *DINO, "--data", "labelled", "optim.lr=fast"], "optim.lr = 'fast'"),
-    "missing recipe": (["pretrain", "mine.yaml", "--data", "labelled"], "no such file: mine.yaml"),
-    "nothing to train": (["pretrain", "--data", "labelled"], "give one method or recipe"),
-    "existing output": (["pretrain", *DINO, "--data", "labelled", "--out", "labelled"], "labelled already exists"),
+# What is wrong, a command line, and a part of the message; DINO stands for a small run of DINO.
+MISTAKES: dict[str, tuple[str, str]] = {
+    "missing folder": ("pretrain DINO --data nowhere/at/all", "no such file or folder: nowhere/at/all"),
+    "empty folder": ("pretrain DINO --data empty", "no images in empty"),
+    "no data": ("pretrain DINO", "give --data FOLDER"),
+    "unknown method": ("pretrain dinoo --data labelled", "unknown method or recipe 'dinoo'; did you mean 'dino'"),
+    "unknown key": ("pretrain DINO --data labelled optim.lrr=1", "'optim.lrr'; did you mean 'optim.lr'"),
+    "unknown section": ("pretrain DINO --data labelled optm.lr=1", "did you mean 'optim'"),
+    "unreadable override": ("pretrain DINO --data labelled fast", "cannot read override 'fast'"),
+    "value of another kind": ("pretrain DINO --data labelled optim.lr=fast", "optim.lr = 'fast'"),
+    "missing recipe": ("pretrain mine.yaml --data labelled", "no such file: mine.yaml"),
+    "nothing to train": ("pretrain --data labelled", "give one method or recipe"),
+    "existing output": ("pretrain DINO --data labelled --out labelled", "labelled already exists"),
     "overwriting something else": (
-        ["pretrain", *DINO, "--data", "labelled", "--out", "labelled", "--overwrite"],
+        "pretrain DINO --data labelled --out labelled --overwrite",
         "is not a run folder, so --overwrite cannot replace it",
     ),
     "no such device": (
-        ["pretrain", *DINO, "--data", "labelled", "trainer.accelerator=cuda"],
+        "pretrain DINO --data labelled trainer.accelerator=cuda",
         "trainer.accelerator = 'cuda', but torch finds no such device",
     ),
     "batch too large": (
-        ["pretrain", *DINO, "--data", "labelled", "trainer.batch_size=16"],
+        "pretrain DINO --data labelled trainer.batch_size=16",
         "trainer.batch_size = 16 is larger than the data set (15 images)",
     ),
     "weights of another shape": (
-        ["pretrain", *DINO, "--data", "labelled", "--init", "weights.safetensors", "backbone.dim=24"],
+        "pretrain DINO --data labelled --init weights.safetensors backbone.dim=24",
         "weights.safetensors",
     ),
-    "missing weights": (["pretrain", *DINO, "--data", "labelled", "--init", "no.safetensors"], "no.safetensors"),
-    "resume nothing": (["pretrain", "--resume", "nowhere"], "nowhere is not a run (no such folder)"),
-    "resume something else": (
-        ["pretrain", "--resume", "labelled"],
-        "labelled is not a run (it has no config.yaml)",
-    ),
-    "resume and a method": (["pretrain", "dino", "--resume", "nowhere"], "--resume continues a run as it is"),
-    "evaluate nothing": (["evaluate", "nowhere/run", "--data", "labelled"], "nowhere/run"),
-    "evaluate without data": (["evaluate", "weights.safetensors"], "no data given"),
-    "evaluate on a missing folder": (
-        ["evaluate", "weights.safetensors", "--data", "no/where"],
-        "no such file or folder",
-    ),
-    "evaluate without labels": (["evaluate", "weights.safetensors", "--data", "labelled/red"], "red has no labels"),
-    "unknown protocol": (["evaluate", "weights.safetensors", "--data", "labelled", "-p", "knnn"], "did you mean 'knn'"),
-    "no protocol": (["evaluate", "weights.safetensors", "--data", "labelled", "-p", ","], "at least one protocol"),
-    "unknown constant": (["evaluate", "weights.safetensors", "--data", "labelled", "knn.kk=2"], "did you mean 'knn.k'"),
-    "constant of another protocol": (["evaluate", "weights.safetensors", "--data", "labelled", "kn.k=2"], "'kn'"),
+    "missing weights": ("pretrain DINO --data labelled --init no.safetensors", "no.safetensors"),
+    "resume nothing": ("pretrain --resume nowhere", "nowhere is not a run (no such folder)"),
+    "resume something else": ("pretrain --resume labelled", "labelled is not a run (it has no config.yaml)"),
+    "resume and a method": ("pretrain dino --resume nowhere", "--resume continues a run as it is"),
+    "evaluate nothing": ("evaluate nowhere/run --data labelled", "nowhere/run"),
+    "evaluate without data": ("evaluate weights.safetensors", "no data given"),
+    "evaluate on a missing folder": ("evaluate weights.safetensors --data no/where", "no such file or folder"),
+    "evaluate without labels": ("evaluate weights.safetensors --data labelled/red", "red has no labels"),
+    "unknown protocol": ("evaluate weights.safetensors --data labelled -p knnn", "did you mean 'knn'"),
+    "no protocol": ("evaluate weights.safetensors --data labelled -p ,", "at least one protocol"),
+    "unknown constant": ("evaluate weights.safetensors --data labelled knn.kk=2", "did you mean 'knn.k'"),
+    "constant of another protocol": ("evaluate weights.safetensors --data labelled kn.k=2", "'kn'"),
     "unknown split": (
-        ["evaluate", "weights.safetensors", "--data", "labelled", "--test-split", "holdout"],
+        "evaluate weights.safetensors --data labelled --test-split holdout",
         "there is no split 'holdout'",
     ),
     "no such device for evaluate": (
-        ["evaluate", "weights.safetensors", "--data", "labelled", "--device", "cuda"],
+        "evaluate weights.safetensors --data labelled --device cuda",
         "device 'cuda' is not available to torch",
     ),
-    "unknown device": (
-        ["evaluate", "weights.safetensors", "--data", "labelled", "--device", "gpu"],
-        "unknown device 'gpu'",
-    ),
-    "no concepts": (
-        ["evaluate", "weights.safetensors", "--data", "labelled", "knn.feature=sparse"],
-        "no concept tokens",
-    ),
-    "embed nothing": (["embed", "weights.safetensors", "--data", "empty", "--out", "x.npz"], "no images in empty"),
+    "unknown device": ("evaluate weights.safetensors --data labelled --device gpu", "unknown device 'gpu'"),
+    "no concepts": ("evaluate weights.safetensors --data labelled knn.feature=sparse", "no concept tokens"),
+    "embed nothing": ("embed weights.safetensors --data empty --out x.npz", "no images in empty"),
     "embed to another format": (
-        ["embed", "weights.safetensors", "--data", "labelled", "--out", "x.csv"],
+        "embed weights.safetensors --data labelled --out x.csv",
         "must end in .parquet or .npz",
     ),
     "embed over a file": (
-        ["embed", "weights.safetensors", "--data", "labelled", "--out", "taken.npz"],
+        "embed weights.safetensors --data labelled --out taken.npz",
         "taken.npz exists already; replace it with --overwrite",
     ),
-    "broken weights": (["embed", "broken.safetensors", "--data", "labelled", "--out", "x.npz"], "broken.safetensors"),
-    "report on nothing": (["report", "nowhere"], "nowhere is not a run"),
+    "broken weights": ("embed broken.safetensors --data labelled --out x.npz", "broken.safetensors"),
+    "report on nothing": ("report nowhere", "nowhere is not a run"),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_are_explained_and_leave_nothing(mistake: str, labelled: Path, weights: Path) -> None:
-    import torch
-
-    words, message = MISTAKES[mistake]
-    if "cuda" in " ".join(words) and torch.cuda.is_available():
+    line, message = MISTAKES[mistake]
+    words = [part for word in line.split() for part in (DINO if word == "DINO" else [word])]
+    if "cuda" in line and torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     Path("empty").mkdir()
     Path("taken.npz").write_text("precious")
@@ -440,8 +372,7 @@ def test_messages_are_readable_in_a_pipe(labelled: Path) -> None:
 
 def test_options_of_weights(labelled: Path, tmp_path: Path) -> None:
     """A file that does not say how it was trained: the words are the same on every command."""
-    plain = small_encoder().backbone.network.state_dict()
-    torch.save(plain, "bare.pth")
+    torch.save(small_encoder().backbone.network.state_dict(), "bare.pth")
     options = ["-w", "heads=2", "--weights-option", "mean=0", "-w", "std=1", "-w", "image_size=24"]
     assert call("embed", "bare.pth", "--data", labelled, "--out", "e.npz", *options).exit_code == 0
     search = ["search", "bare.pth", "-i", "e.npz", "-q", next(labelled.rglob("*.png"))]
@@ -449,18 +380,8 @@ def test_options_of_weights(labelled: Path, tmp_path: Path) -> None:
     assert "another model" in refused(call(*search, "-w", "heads=1", "--overwrite"))
     assert "did you mean 'heads'" in refused(call("embed", "bare.pth", "--data", labelled, "-w", "head=2"))
     assert "describes the weights of --init" in refused(call("pretrain", "dino", "--data", labelled, "-w", "heads=2"))
-    for command in (
-        "evaluate",
-        "embed",
-        "concepts",
-        "reconstruct",
-        "track",
-        "segment",
-        "search",
-        "explore",
-        "pretrain",
-        "export",
-    ):
+    commands = ("evaluate", "embed", "concepts", "reconstruct", "track", "segment", "search", "explore", "export")
+    for command in (*commands, "pretrain"):
         assert "--weights-option" in call(command, "--help").output
 
 

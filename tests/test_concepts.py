@@ -1,7 +1,5 @@
 """Using a model with concepts: pictures, search by a single concept, reconstructions, and what is rejected."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

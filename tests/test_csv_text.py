@@ -1,7 +1,5 @@
 """Names in tables cannot become programs of a spreadsheet; numbers stay numbers."""
 
-from __future__ import annotations
-
 import csv
 import io
 

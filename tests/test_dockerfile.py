@@ -1,7 +1,5 @@
 """The Dockerfile, as far as it can be checked without a container engine: its files, commands and variants exist."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

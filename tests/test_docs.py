@@ -1,7 +1,5 @@
 """The code in the documentation runs unchanged."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A disk that fails while files are read: tried again, then a clear end, never a skipped image."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A lock names its owner, excludes other processes and threads, and vanishes with its process."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A file has the same pixels in every command: encode, embed, search, evaluate, concepts."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

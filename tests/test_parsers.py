@@ -1,7 +1,5 @@
 """Parsers of what users write: they return a value or raise a `UserError` in one sentence, never anything else."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -38,7 +36,7 @@ from asterism.ops.geometry import geometry_from_rows, locate, patch_centers, to_
 from asterism.train.recipe import load_recipe
 from asterism.types import Model, ViewSpec
 from asterism.yaml_text import parse_yaml
-from tests.campaigns.inputs import resealed, shard
+from tests.campaigns.faults import resealed, shard
 from tests.data.sample_sources import Numbered
 from tests.evals.samples import small_encoder
 from tests.properties import few

@@ -1,7 +1,5 @@
 """What another package adds works by its name: `tests/plugin_package`, found through its metadata alone."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,6 @@
 """Every tutorial runs: its commands and its Python unchanged, on small data, with a small network and a few steps."""
 
-from __future__ import annotations
-
+import json
 import re
 import shlex
 import shutil
@@ -13,13 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
 from PIL import Image, ImageDraw
 from typer.testing import CliRunner
 
 from asterism.cli import app
 from asterism.data import open_source
-from asterism.finetuning.registry import task_names
 from docs.notebooks import TUTORIALS
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -127,12 +124,6 @@ def run_page(place: str) -> None:
             exec(compile(text, place, "exec"), names)
 
 
-def needs(place: str) -> str | None:
-    """The task that a tutorial needs, from its first lines."""
-    matter = re.match(r"---\n(.*?)\n---\n", (DOCS / place).read_text(encoding="utf-8"), re.DOTALL)
-    return yaml.safe_load(matter.group(1)).get("needs_task") if matter else None
-
-
 def test_every_tutorial_has_a_test() -> None:
     tested = {*OWN_TESTS, *STARTING_FROM_A_RUN, "tutorials/own-images.md", "tutorials/concepts.md"}
     tested |= {"tutorials/add-a-method.md", "tutorials/detector.md"}
@@ -208,17 +199,9 @@ def test_the_loss_of_the_added_method(work: Path) -> None:
 
 
 def test_detector(encoder: Path, work: Path) -> None:
-    """Runs once the task is registered; until then, the command says which tasks there are."""
     place = "tutorials/detector.md"
-    assert needs(place) == "detect"
     words = [words[1:] for kind, _, text in blocks(place) if kind == "bash" for words in commands(text)]
     assert [word[0] for word in words] == ["finetune", "predict", "evaluate"]
-    if "detect" not in task_names():
-        shutil.copytree(encoder, work / "runs/first")
-        result = CliRunner().invoke(app, words[0])
-        assert result.exit_code == 2, result.output
-        assert "classify" in result.output
-        return
     shutil.copytree(encoder, work / "runs/first")
     write_coco(work)
     run_page(place)
@@ -227,8 +210,6 @@ def test_detector(encoder: Path, work: Path) -> None:
 
 def write_coco(folder: Path) -> None:
     """Annotations of the photographs, with boxes and polygons."""
-    import json
-
     for name, numbers in (("coco.json", range(1, 13)), ("coco-val.json", range(13, 17))):
         images, boxes = [], []
         for number in numbers:

@@ -1,7 +1,5 @@
 """Flaws of YAML are refused with their line; values that YAML 1.1 would change are kept."""
 
-from __future__ import annotations
-
 import pytest
 
 from asterism.yaml_text import parse_yaml

@@ -3,8 +3,6 @@
 The checks of a function are written at its first call, because a test calls dozens of the package's four thousand.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

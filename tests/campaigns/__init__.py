@@ -1,3 +1,3 @@
 """Campaigns: generated bad inputs, damaged folders, failing disks and attacks, each with a clear end."""
 
-CAMPAIGNS = ("outputs", "inputs", "run_folders", "security", "finetuning", "aligning", "commands")
+CAMPAIGNS = ("outputs", "inputs", "settings", "runs", "attacks")

@@ -1,7 +1,5 @@
 """`python -m tests.campaigns [CAMPAIGN...]`: every case of the campaigns, and a table of how they ended."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import sys
@@ -9,7 +7,7 @@ import time
 from collections.abc import Iterable
 
 from tests.campaigns import CAMPAIGNS
-from tests.campaigns.campaign import Case, few, in_turns, run_case, table
+from tests.campaigns.campaign import Case, few, run_case, table
 
 
 def main() -> int:
@@ -17,7 +15,6 @@ def main() -> int:
     parser.add_argument("campaigns", nargs="*", metavar="CAMPAIGN", help=f"of {', '.join(CAMPAIGNS)}; default: all")
     parser.add_argument("--seed", type=int, default=0, help="of generated cases")
     parser.add_argument("--per-cause", type=int, metavar="N", help="only N cases of every cause")
-    parser.add_argument("--minutes", type=float, metavar="N", help="stop then; the causes take turns")
     parser.add_argument("--match", default="", metavar="TEXT", help="only cases with this text in cause or name")
     parser.add_argument("--verbose", "-v", action="store_true", help="show how good cases ended, too")
     chosen = parser.parse_args()
@@ -30,8 +27,6 @@ def main() -> int:
         verdicts.append(verdict)
         if chosen.verbose or not verdict.passed:
             print(f"{verdict.kind}: {case.cause}: {case.name}\n    {verdict.detail}", flush=True)
-        if chosen.minutes is not None and time.monotonic() - start > 60 * chosen.minutes:
-            break
     seconds, computed = time.monotonic() - start, sum(verdict.computed for verdict in verdicts)
     print(f"\n{table(verdicts)}\n\n{len(verdicts)} cases in {seconds:.0f} s, of which {computed:.0f} s computing")
     return int(not all(verdict.passed for verdict in verdicts))
@@ -42,8 +37,7 @@ def _cases(chosen: argparse.Namespace) -> list[Case]:
     for name in chosen.campaigns or CAMPAIGNS:
         cases: Iterable[Case] = importlib.import_module(f"tests.campaigns.{name}").cases(chosen.seed)
         found += cases if chosen.per_cause is None else few(cases, chosen.seed, chosen.per_cause)
-    matching = [case for case in found if chosen.match in f"{case.cause}: {case.name}"]
-    return matching if chosen.minutes is None else in_turns(matching, chosen.seed)
+    return [case for case in found if chosen.match in f"{case.cause}: {case.name}"]
 
 
 if __name__ == "__main__":

@@ -9,12 +9,9 @@ Each campaign is a module with a function `cases(seed) -> Iterable[Case]`, liste
 `make campaign` runs all cases; `tests/campaigns/test_campaigns.py` runs a few per cause.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random
-import shutil
 import stat
 import tempfile
 from collections import Counter, defaultdict
@@ -22,7 +19,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
-from itertools import zip_longest
 from pathlib import Path
 
 from tests.campaigns.processes import Ended, execute
@@ -97,6 +93,8 @@ def judge(case: Case, ended: Ended, before: Snapshot, after: Snapshot, left: lis
         return Verdict(case, ended.problem, ended.errors[-500:])
     if "Traceback (most recent call last)" in ended.errors:
         return Verdict(case, "traceback", ended.errors.strip()[-500:])
+    if "\x1b" in ended.output + ended.errors:
+        return Verdict(case, "control characters reach the terminal", ended.errors[-500:])
     if ended.code < 0:
         return Verdict(case, f"killed by signal {-ended.code}", ended.errors[-500:])
     if ended.code not in case.exits:
@@ -153,16 +151,6 @@ def few(cases: Iterable[Case], seed: int, per_cause: int) -> list[Case]:
     return [case for own in by_cause.values() for case in choice.sample(own, min(per_cause, len(own)))]
 
 
-def in_turns(cases: Iterable[Case], seed: int) -> list[Case]:
-    """All cases in a seeded order in which the causes take turns, so that any beginning is a fair sample."""
-    by_cause: dict[str, list[Case]] = defaultdict(list)
-    for case in cases:
-        by_cause[case.cause].append(case)
-    choice = random.Random(seed)
-    shuffled = [choice.sample(own, len(own)) for own in by_cause.values()]
-    return [case for turn in zip_longest(*shuffled) for case in turn if case is not None]
-
-
 def table(verdicts: Sequence[Verdict]) -> str:
     """Counts by cause, as Markdown."""
     rows: dict[str, Counter[str]] = defaultdict(Counter)
@@ -177,13 +165,3 @@ def table(verdicts: Sequence[Verdict]) -> str:
         tried = kinds.total() - kinds[SKIPPED]
         lines.append(f"| {cause} | {tried} | {kinds[GOOD]} | {sum(bad.values())} | {', '.join(words)} |")
     return "\n".join(lines)
-
-
-def copied(source: Path, target: Path) -> Path:
-    """A copy of a file or folder that is made once per campaign."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if source.is_dir():
-        shutil.copytree(source, target, symlinks=True)
-    else:
-        shutil.copy2(source, target)
-    return target

@@ -1,7 +1,5 @@
 """Folders as a failing disk presents them: read-only, full, or with files that cannot grow."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -1,183 +1,168 @@
-"""Everything that comes in: settings, YAML, paths, special files, images, tar shards, weights, annotations.
+"""Everything that comes in: special files, images, YAML, paths, tar shards, weights, annotations, captions, runs.
 
 Each case gives one bad input to one command. Some are tolerable: a pipe among photographs is skipped and recorded.
 """
 
-from __future__ import annotations
-
-import io
 import json
 import os
 import random
 import struct
-import tarfile
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 
-from tests.campaigns import materials
+from asterism.images.masks import read_mask
+from tests.campaigns.attacks import no_network
 from tests.campaigns.campaign import Case
+from tests.campaigns.faults import CONTENTS, IMAGES, KINDS, TARS, Change, blank, both, put, remove, shard, tar
+from tests.campaigns.materials import ALIGNING, CAPTIONS, DINO, FINETUNING, line, on, prepared
+from tests.campaigns.processes import Ended
 
-Words = list[str]
-Fill = Callable[[Path], None]
-_SKIPPED = (0,)
 _EITHER = (0, 2)
+_KEPT = ("out", "out/*")  # what a command may leave that ends in the middle: the list of bad images that it names
+_TOLERANT = "data.max_bad_share=0.5"
+_RECIPE = "pretrain recipe.yaml --out out trainer.steps=1 trainer.batch_size=2 data.workers=0"
+
+# A command, a file that it reads among others, and the first file of its kind, which it needs.
+_AMONG = {
+    "pretrain": ([_TOLERANT], "photos/red/x.png"),
+    "finetune": ([_TOLERANT], "labelled/red/x.png"),
+    "align": ([_TOLERANT], "captions/red0.png"),
+    "evaluate": (["knn.k=1"], "photos/red/x.png"),
+    "embed npz": ([], "photos/red/x.png"),
+    "predict": ([], "labelled/red/x.png"),
+    "segment": ([], "frames/x.png"),
+}
+_NEEDED: dict[str, tuple[list[str] | str, str]] = {
+    "segment mask": (line("segment"), "examples/00000.png"),
+    "segment example": (line("segment"), "examples/00000.jpg"),
+    "track frame": (line("track"), "frames/00001.jpg"),
+    "track mask": (line("track"), "mask.png"),
+    "concepts image": (line("concepts"), "photos/red/000.png"),
+    "reconstruct image": (line("reconstruct"), "photos/red/000.png"),
+    "predict image": ("predict finetuned --images x.png --out out", "x.png"),
+    "predict video": ("predict finetuned --images x.mp4 --out out", "x.mp4"),
+    "predict model": (line("predict"), "finetuned/model.safetensors"),
+    "embed weights": (line("embed npz"), "w.safetensors"),
+    "finetune weights": (line("finetune"), "w.safetensors"),
+    "align weights": (line("align"), "w.safetensors"),
+    "distill teacher": (line("distill"), "w.safetensors"),
+    "export weights": ("export w.safetensors --to timm --out out", "w.safetensors"),
+    "explore weights": ("explore w.safetensors --data photos --no-browser", "w.safetensors"),
+    "explore index": ("explore w.safetensors --index index.npz --no-browser", "index.npz"),
+    "explore run": ("explore pretrained --data photos --no-browser", "pretrained/encoder.safetensors"),
+    "recipe": ("pretrain recipe.yaml --out out", "recipe.yaml"),
+    "recipe to profile": ("profile recipe.yaml --data photos", "recipe.yaml"),
+    "recipe of fine-tuning": ("finetune w.safetensors --recipe r.yaml --data labelled --out out", "r.yaml"),
+    "study": (line("compare"), "study.yaml"),
+    "list of labels": (line("finetune", "data.label_list=list.txt"), "list.txt"),
+    "captions": (line("align"), CAPTIONS),
+    "text model": (line("align", "--text", "text"), "text"),
+    "tar": ("embed w.safetensors --data shards --out out.npz", "shards/a.tar"),
+}
+_IMAGES_NEEDED = ("track mask", "concepts image", "reconstruct image")
 
 
-def cases(seed: int = 0) -> Iterator[Case]:
-    yield from _settings()
-    yield from _yaml()
-    yield from _paths()
+def cases(seed: int) -> Iterator[Case]:
     yield from _special_files()
     yield from _images()
+    yield from _yaml()
+    yield from _paths()
     yield from _meaning()
+    yield from _labelled()
     yield from _tar_shards(random.Random(seed))
     yield from _weights(random.Random(seed + 1))
     yield from _annotations(random.Random(seed + 2))
+    yield from _captions(random.Random(seed + 3))
 
 
-# -- the commands
+# -- special files
 
 
-def _pretrain(here: Path, *words: str) -> Words:
-    materials.photos(here / "photos")
-    return ["pretrain", *materials.DINO, "--data", "photos", "--out", "out", *words]
+def _special_files() -> Iterator[Case]:
+    for kind, make in KINDS.items():
+        for name, (more, file) in _AMONG.items():
+            yield on(
+                f"{name}: {kind} among images", "special files among images", line(name, *more), put(file, make),
+                exits=_EITHER, kept=_KEPT, inside=no_network if name == "align" else None,
+            )  # fmt: skip
+        for name, (words, file) in _NEEDED.items():
+            inside = no_network if name in ("text model", "captions") else None
+            yield on(f"{name}: {kind}", "special files", words, put(file, make), kept=_KEPT, inside=inside, seconds=60)
+        yield on(
+            f"concepts file: {kind}", "special files", line("concepts"), put("c.concepts.safetensors", make),
+            exits=_EITHER,
+        )  # fmt: skip
+        profile = f"profile {DINO} --data photos --steps 1 {_TOLERANT}"
+        yield on(
+            f"profile: {kind}", "special files among images", profile, put("photos/red/x.png", make), exits=_EITHER
+        )
+    for name, content in CONTENTS.items():
+        for file in ("distill teacher", "explore index", "explore run"):
+            yield on(f"{file} {name}", "wrong content", _NEEDED[file][0], put(_NEEDED[file][1], content), seconds=60)
+    gone = remove("photos")
+    yield on("images of the index gone", "wrong content", _NEEDED["explore index"][0], gone, seconds=60)
 
 
-def _evaluate(here: Path, *words: str) -> Words:
-    materials.photos(here / "photos"), materials.weights(here / "w.safetensors")
-    return ["evaluate", "w.safetensors", "--data", "photos", "--out", "out", *words]
+# -- images
 
 
-def _embed(here: Path, data: str = "photos") -> Words:
-    materials.photos(here / "photos"), materials.weights(here / "w.safetensors")
-    return ["embed", "w.safetensors", "--data", data, "--out", "out.npz"]
+def _images() -> Iterator[Case]:
+    for name, make in IMAGES.items():
+        large = name == "13000 × 13000"
+        limits: dict[str, Any] = {"seconds": 900, "megabytes": 4000, "slow": True} if large else {}
+        cause = "extreme shapes" if "×" in name else "images"
+        for command, (more, file) in _AMONG.items():
+            change = put(file, lambda path, make=make: path.write_bytes(make()))
+            yield on(f"{command}: {name}", cause, line(command, *more), change, exits=_EITHER, kept=_KEPT, **limits)
+        for needed in _IMAGES_NEEDED:
+            words, file = _NEEDED[needed]
+            exits = _EITHER if (large or name == "16 × 1600") and needed != "track mask" else (2,)
+            change = put(file, lambda path, make=make: path.write_bytes(make()))
+            yield on(f"{needed}: {name}", cause, words, change, exits=exits, **limits)
+        change = put("x.png", lambda path, make=make: path.write_bytes(make()))
+        yield on(f"predict {name} alone", cause, _NEEDED["predict image"][0], change, exits=_EITHER, **limits)
+    yield on(
+        "segment: 24 megapixels with 20 classes", "extreme shapes", line("segment"), _many_classes,
+        exits=(0,), seconds=600, megabytes=2000, slow=True,
+    )  # fmt: skip
 
 
-def _segment(here: Path, *words: str) -> Words:
-    materials.weights(here / "w.safetensors"), materials.examples(here / "examples")
-    materials.frames(here / "frames")
-    return ["segment", "w.safetensors", "--examples", "examples", "--images", "frames", "--out", "out", *words]
-
-
-def _track(here: Path, *words: str) -> Words:
-    materials.weights(here / "w.safetensors"), materials.frames(here / "frames"), materials.mask(here / "mask.png")
-    return ["track", "w.safetensors", "--video", "frames", "--mask", "mask.png", "--out", "out", *words]
-
-
-def _concepts(here: Path, *words: str) -> Words:
-    materials.concept_weights(here / "c.safetensors"), materials.photos(here / "photos")
-    return ["concepts", "c.safetensors", *(words or ("photos/red/000.png",)), "--out", "out"]
-
-
-def _reconstruct(here: Path, *words: str) -> Words:
-    return ["reconstruct", *_concepts(here, *words)[1:]]
-
-
-# -- settings
-
-
-def _words(text: str) -> Words:
-    return text.split()
-
-
-BAD_SETTINGS = _words(
-    """
-    trainer.batch_size=0 trainer.batch_size=-8 trainer.batch_size=1.5 trainer.batch_size=[4] trainer.batch_size=x
-    trainer.steps=0 trainer.steps=-5 trainer.steps=1e30 trainer.steps=99999999999999999999 trainer.steps=[]
-    trainer.seed=99999999999999999999999 trainer.seed=-1 trainer.seed=0.5 trainer.seed=2026-11-16 trainer.devices=0
-    trainer.devices=-1 trainer.nodes=0 trainer.accumulate=0 trainer.accelerator=tpu trainer.precision=8
-    trainer.strategy=x trainer=5 trainer=[] trainer.nothing=1 optim.lr=-1e-3 optim.lr=.nan optim.lr=.inf
-    optim.lr=-.inf optim.lr=1e999 optim.lr=x optim.min_lr=-1 optim.betas=[0.9,1.0] optim.betas=[-1,0.5]
-    optim.betas=[0.9] optim.betas=0.9 optim.betas=[.nan,0.9] optim.weight_decay=.nan optim.weight_decay=-1
-    optim.weight_decay_end=.inf optim.warmup_epochs=.nan optim.warmup_epochs=.inf optim.warmup_epochs=-1
-    optim.warmup_share=2 optim.clip=.nan optim.clip=-1 monitor.log_every=0 monitor.log_every=-1 monitor.knn.k=0
-    monitor.knn.bank=0 monitor.knn.queries=0 monitor.knn.temperature=0 monitor.knn.every_epochs=0 monitor=5
-    checkpoint.every_steps=0 checkpoint.keep_last=0 checkpoint.keep_every=0 checkpoint.every_minutes=.nan
-    data.path=5 data.path=[] data.path=null data.workers=-1 data.prefetch=0 data.keep_mb=-1 data.max_bad_share=2
-    data.mean=[0,0] data.std=[1,1,0] data.std=[1,1,.nan] data=5 data=[photos] method.name=[a] method.name=5
-    method.name=null method=[] method={} method.out_dim=0 method.out_dim=-3 method.momentum=2 method.momentum=.nan
-    method.teacher_temp=0 method.teacher_temp=.nan method.student_temp=-1 method.global_scale=[1,0.5]
-    method.global_scale=[0,1] method.local_views=-1 method.local_views=999999999 method.global_size=99999999
-    method.center_momentum=1 method.freeze_last_layer=-1 method.solarize=-0.1 backbone.depth=0
-    backbone.depth=999999999 backbone.dim=0 backbone.dim=-16 backbone.dim=99999999999999999999 backbone.heads=0
-    backbone.heads=3 backbone.patch_size=0 backbone.image_size=-16 backbone.image_size=17 backbone.mlp_ratio=0
-    backbone.mlp_ratio=.nan backbone.drop_path=1 backbone.drop_path=-0.5 backbone.name=[x]
-    backbone.name=no_such_model backbone.registers=-1 backbone.arguments={pretrained:true} backbone=7
-    """
-)
-BAD_LENGTHS = ("0", "-1", ".nan", ".inf", "-.inf", "1e400", "[1]", "x")
-BAD_EVALUATIONS = _words(
-    """
-    knn.k=0 knn.k=[] knn.k=-1 knn.k=x knn.temperature=0 knn.temperature=.nan knn.temperature=-1 knn.seed=-1
-    knn.seed=99999999999999999999 knn.batch_size=0 knn.workers=-1 knn.holdout=0 knn.holdout=1 knn.holdout=.nan
-    knn.label_share=0 knn.label_share=2 knn.label_list=nowhere.txt knn.resize=.inf knn.resize=0.5 knn=5
-    knn.nothing=1
-    """
-)
-BAD_SEGMENTING = _words(
-    """
-    k=0 k=-1 k=x k=[] temperature=0 temperature=-1 temperature=.nan temperature=.inf short_side=0 short_side=-5
-    short_side=9999999 short_side=16000 multiple=0 nothing=1
-    """
-)
-BAD_TRACKING = _words(
-    """
-    topk=0 topk=-1 radius=-1 context=-1 temperature=0 temperature=.nan short_side=0 short_side=9999999 multiple=-2
-    first_mask=x nothing=1
-    """
-)
-
-
-def _settings() -> Iterator[Case]:
-    cause = "settings"
-    for text in BAD_SETTINGS:
-        yield Case(f"pretrain {text}", cause, partial(_with_words, _pretrain, (text,)))
-    for length in BAD_LENGTHS:
-        for name in ("epochs", "minutes"):
-            words = ("trainer.steps=null", f"trainer.{name}={length}")
-            yield Case(f"pretrain trainer.{name}={length}", cause, partial(_with_words, _pretrain, words))
-    for command, texts in ((_evaluate, BAD_EVALUATIONS), (_segment, BAD_SEGMENTING), (_track, BAD_TRACKING)):
-        for text in texts:
-            yield Case(f"{command.__name__[1:]} {text}", cause, partial(_with_words, command, (text,)))
-    for text in ("=1", "trainer.steps", "trainer..steps=3", ".=1", "a.b.c.d.e=1", ".".join("x" * 999) + "=1"):
-        yield Case(f"pretrain override {text[:30]}", cause, partial(_with_words, _pretrain, (text,)))
-
-
-def _with_words(command: Callable[..., Words], words: Sequence[str], here: Path) -> Words:
-    return command(here, *words)
+def _many_classes(here: Path) -> None:
+    values = np.arange(20, dtype=np.uint8).repeat(4)[None].repeat(24, axis=0)
+    Image.fromarray(values).save(here / "examples/00000.png")
+    Image.fromarray(np.stack([values * 12] * 3, axis=-1)).save(here / "examples/00000.jpg")
+    (here / "frames/x.png").write_bytes(blank(6000, 4000))
 
 
 # -- YAML
 
-_RECIPE = "method: dino\ndata: {path: photos}\n"
-YAMLS = {
+_START = "method: dino\ndata: {path: photos}\n"
+_ALIASES = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join(['*' + chr(97 + i)] * 9)}]\n" for i in range(9)
+)
+_YAMLS: dict[str, str | bytes] = {
     "empty": "",
     "list": "- method: dino\n",
     "text": "dino",
-    "duplicate key": _RECIPE + "optim:\n  lr: 1e-3\n  lr: 1e-4\n",
-    "duplicate section": _RECIPE + "data: {path: other}\n",
+    "duplicate key": _START + "optim:\n  lr: 1e-3\n  lr: 1e-4\n",
+    "duplicate section": _START + "data: {path: other}\n",
     "duplicate in flow": "method: {name: dino, name: mae}\ndata: {path: photos}\n",
-    "date": _RECIPE + "trainer: {seed: 2026-11-16}\n",
-    "time": _RECIPE + "trainer: {seed: 2026-11-16 10:00:00}\n",
-    "big int": _RECIPE + f"trainer: {{seed: {'9' * 5000}}}\n",
-    "big hex": _RECIPE + f"trainer: {{seed: 0x{'f' * 9000}}}\n",
+    "date": _START + "trainer: {seed: 2026-11-16}\n",
+    "time": _START + "trainer: {seed: 2026-11-16 10:00:00}\n",
+    "big int": _START + f"trainer: {{seed: {'9' * 5000}}}\n",
+    "big hex": _START + f"trainer: {{seed: 0x{'f' * 9000}}}\n",
     "deep flow": "a: " + "[" * 20_000,
     "deep flow mapping": "{a: " * 20_000,
     "deep block": "".join(f"{' ' * level}a:\n" for level in range(900)),
     "deep dashes": "- " * 5000,
-    "aliases": "a: &a [x, x, x, x, x, x, x, x, x]\n"
-    + "".join(f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join(['*' + chr(97 + i)] * 9)}]\n" for i in range(9)),
+    "aliases": _ALIASES,
     "circle": "a: &a [*a]\n",
     "unknown alias": "a: *b\n",
-    "python tag": "a: !!python/object/apply:os.system ['touch pwned']\n",
     "bool tag": "a: !!bool maybe\n",
     "timestamp tag": "a: !!timestamp soon\n",
     "binary": "a: !!binary x\n",
@@ -185,48 +170,51 @@ YAMLS = {
     "NUL": "method: dino\0\n",
     "not UTF-8": b"method: \xff\xfe\n",
     "UTF-16": "method: dino\n".encode("utf-16"),
-    "two documents": _RECIPE + "---\n" + _RECIPE,
-    "number as key": _RECIPE + "5: 6\n",
-    "null as key": _RECIPE + "null: 6\n",
-    "list as key": _RECIPE + "? [a]\n: 6\n",
+    "two documents": _START + "---\n" + _START,
+    "number as key": _START + "5: 6\n",
+    "null as key": _START + "null: 6\n",
+    "list as key": _START + "? [a]\n: 6\n",
     "null sections": "method: dino\ndata: null\n",
-    "on_cpu list": _RECIPE + "on_cpu: [1]\n",
-    "on_cpu trainer": _RECIPE + "on_cpu: {trainer: [1]}\n",
+    "on_cpu list": _START + "on_cpu: [1]\n",
+    "on_cpu trainer": _START + "on_cpu: {trainer: [1]}\n",
     "method list": "method: [dino]\ndata: {path: photos}\n",
     "method number": "method: 5\ndata: {path: photos}\n",
     "name list": "method: {name: [dino]}\ndata: {path: photos}\n",
     "path with NUL": 'method: dino\ndata: {path: "photos\\0"}\n',
     "unclosed": "method: [dino\n",
 }
-STUDIES = {
-    "runs list": "runs: [dino]\n",
-    "run number": "runs: {a: 5}\n",
-    "seeds": "seeds: [99999999999999999999]\nruns: {a: {model: pixels}}\n",
-    "steps nan": "steps: .nan\nruns: {a: {recipe: dino-scenes}}\n",
-    "steps zero": "steps: 0\nruns: {a: {recipe: dino-scenes}}\n",
-    "gpu_hours inf": "gpu_hours: .inf\nruns: {a: {recipe: dino-scenes}}\n",
-    "name is a path": "runs: {../../a: {model: pixels}}\n",
-    "settings": "settings: [optim.lr=-1]\nsteps: 2\nruns: {a: {recipe: dino-scenes}}\n",
-    "evaluations": "runs: {a: {model: pixels}}\nevaluations: [{protocols: knn}]\n",
+_STUDIES = {
+    "runs list": "runs: [dino]",
+    "run number": "runs: {a: 5}",
+    "seeds": "seeds: [99999999999999999999]\nruns: {a: {model: pixels}}",
+    "steps nan": "steps: .nan\nruns: {a: {recipe: dino-scenes}}",
+    "steps zero": "steps: 0\nruns: {a: {recipe: dino-scenes}}",
+    "gpu_hours inf": "gpu_hours: .inf\nruns: {a: {recipe: dino-scenes}}",
+    "settings": "settings: [optim.lr=-1]\nsteps: 2\nruns: {a: {recipe: dino-scenes}}",
+    "evaluations": "runs: {a: {model: pixels}}\nevaluations: [{protocols: knn}]",
+    "unknown protocol": "runs: {a: {model: pixels}}\nevaluations: [{data: photos, protocols: [x]}]",
+    "a model that is an image": "runs: {a: {model: photos/red/000.png}}",
+    "model and recipe": "runs: {a: {model: pixels, recipe: dino}}",
+    "neither": "runs: {a: {}}",
+    "a run that is a list": "runs: {a: [1]}",
+    "a name that is a path": "runs: {../../a: {model: pixels}}",
+    "a name with NUL": 'runs: {"a\\0": {model: pixels}}',
+    "a name too long": f"runs: {{{'n' * 300}: {{model: pixels}}}}",
 }
 
 
 def _yaml() -> Iterator[Case]:
-    for name, content in YAMLS.items():
-        yield Case(name, "YAML", partial(_recipe_file, content, "recipe.yaml"))
-    for name, content in STUDIES.items():
-        yield Case(f"study {name}", "YAML", partial(_study_file, content))
+    for name, content in _YAMLS.items():
+        yield on(name, "YAML", _RECIPE, both(_with_photos, put("recipe.yaml", content)))
+    for name in ("duplicate key", "deep flow", "aliases", "not UTF-8"):
+        yield on(f"profile {name}", "YAML", "profile recipe.yaml --data photos", put("recipe.yaml", _YAMLS[name]))
+    for name, content in _STUDIES.items():
+        yield on(f"study {name}", "YAML", line("compare"), put("study.yaml", content + "\n"), kept=_KEPT)
 
 
-def _recipe_file(content: str | bytes, name: str, here: Path) -> Words:
-    materials.photos(here / "photos")
-    (here / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    return ["pretrain", name, "--out", "out", "trainer.steps=1", "trainer.batch_size=2", "data.workers=0"]
-
-
-def _study_file(content: str, here: Path) -> Words:
-    (here / "study.yaml").write_text(content)
-    return ["compare", "study.yaml", "--out", "out", "--jobs", "1"]
+def _with_photos(here: Path) -> None:
+    (here / "photos").mkdir()
+    (here / "photos/a.png").write_bytes(blank(16, 16))
 
 
 # -- paths
@@ -234,231 +222,40 @@ def _study_file(content: str, here: Path) -> Words:
 
 def _paths() -> Iterator[Case]:
     cause = "paths"
-    long, nobody = "n" * 300, "~nosuchuser/photos"
-    for name, path in {"unknown user": nobody, "long name": long, "missing": "nowhere", "below a file": "f/x"}.items():
-        for command in (_pretrain, _evaluate, _embed):
-            yield Case(f"{command.__name__[1:]} --data {name}", cause, partial(_replaced, command, "photos", path))
-        for option, command in (("examples", _segment), ("frames", _segment), ("frames", _track), ("mask.png", _track)):
-            yield Case(f"{command.__name__[1:]} {option} {name}", cause, partial(_replaced, command, option, path))
-        for command in (_evaluate, _embed, _segment):
-            yield Case(
-                f"{command.__name__[1:]} model {name}", cause, partial(_replaced, command, "w.safetensors", path)
-            )
-        for command in (_concepts, _reconstruct):
-            picture = "photos/red/000.png"
-            yield Case(f"{command.__name__[1:]} image {name}", cause, partial(_replaced, command, picture, path))
-        yield Case(f"recipe {name}", cause, partial(_replaced, _pretrain, "dino", f"{path}.yaml"))
-        yield Case(f"--init {name}", cause, partial(_with_words, _pretrain, ("--init", path)))
-        yield Case(f"--resume {name}", cause, lambda here, path=path: ["pretrain", "--resume", path])  # type: ignore[misc]
-        yield Case(f"report {name}", cause, lambda here, path=path: ["report", path])  # type: ignore[misc]
-    for command, word in ((_segment, "w.safetensors"), (_track, "mask.png"), (_concepts, "photos/red/000.png")):
-        yield Case(f"{command.__name__[1:]} folder for {word}", cause, partial(_replaced, command, word, "folder"))
-    yield Case("folder for a recipe", cause, _folder_as_recipe)
-    for name in ("[red]photos", "pho[/]tos", "photos :cat:", "-photos", "photos\n2", "phötos ☃", "pho'to\"s;&|"):
-        yield Case(f"data in {name!r}", cause, partial(_odd_name, name), exits=_SKIPPED)
-    yield Case(
-        "data in bytes that are no text", cause, partial(_odd_name, os.fsdecode(b"ph\xff\xfetos")), exits=_EITHER
-    )
+    for name, path in {
+        "unknown user": "~nosuchuser/x",
+        "long name": "n" * 300,
+        "missing": "no",
+        "below a file": "f/x",
+    }.items():
+        for command, word in (
+            *((command, "photos") for command in ("pretrain", "evaluate", "embed npz")),
+            *((command, "w.safetensors") for command in ("evaluate", "embed npz", "segment")),
+            *((command, "photos/red/000.png") for command in ("concepts", "reconstruct")),
+            ("segment", "examples"), ("segment", "frames"), ("track", "frames"), ("track", "mask.png"),
+        ):  # fmt: skip
+            words = [path if each == word else each for each in line(command)]
+            yield on(f"{command} {word} {name}", cause, words, put("f", "a file"))
+        for words in (
+            f"pretrain {path}.yaml --out out",
+            " ".join([*line("pretrain"), "--init", path]),
+            f"pretrain --resume {path}",
+            f"report {path}",
+        ):
+            yield on(f"{words[:30]} {name}", cause, words, put("f", "a file"))
+    for command, file in (("segment", "w.safetensors"), ("track", "mask.png"), ("concepts", "photos/red/000.png")):
+        yield on(f"{command} folder for {file}", cause, line(command), put(file, Path.mkdir))
+    odd = ("[red]photos", "pho[/]tos", "photos :cat:", "-photos", "photos\n2", "phötos ☃", "pho'to\"s;&|")
+    for name in (*odd, os.fsdecode(b"ph\xff\xfetos")):
+        words = ["embed", "w.safetensors", "--data", f"./{name}", "--out", "out.npz"]
+        exits = (0,) if name in odd else _EITHER
+        yield on(f"data in {name!r}", cause, words, partial(_renamed_photos, name), exits=exits)
 
 
-def _replaced(command: Callable[..., Words], old: str, new: str, here: Path) -> Words:
-    words = command(here)
-    (here / "f").write_text("a file")
-    (here / "folder").mkdir()
-    assert old in words
-    return [new if word == old else word for word in words]
-
-
-def _folder_as_recipe(here: Path) -> Words:
-    (here / "recipe.yaml").mkdir()
-    return ["pretrain", "recipe.yaml", "--out", "out"]
-
-
-def _odd_name(name: str, here: Path) -> Words:
-    words = _embed(here)
+def _renamed_photos(name: str, here: Path) -> None:
     (here / name).parent.mkdir(exist_ok=True)
+    _with_photos(here)
     (here / "photos").rename(here / name)
-    return [f"./{name}" if word == "photos" else word for word in words]
-
-
-# -- special files
-
-
-def _pipe(file: Path) -> None:
-    file.unlink(missing_ok=True)
-    os.mkfifo(file)
-
-
-def _endless(file: Path) -> None:
-    file.unlink(missing_ok=True)
-    file.symlink_to("/dev/zero")
-
-
-def _loop(file: Path) -> None:
-    file.unlink(missing_ok=True)
-    file.symlink_to(file.name)
-
-
-def _broken_link(file: Path) -> None:
-    file.unlink(missing_ok=True)
-    file.symlink_to("nowhere")
-
-
-def _huge(file: Path) -> None:
-    file.unlink(missing_ok=True)
-    with file.open("wb") as content:
-        content.write(b"\x89PNG\r\n\x1a\n")
-        content.truncate(20 << 30)
-
-
-def _folder(file: Path) -> None:
-    file.unlink(missing_ok=True)
-    file.mkdir()
-
-
-KINDS: dict[str, Fill] = {
-    "pipe": _pipe,
-    "endless device": _endless,
-    "loop of links": _loop,
-    "broken link": _broken_link,
-    "20 GB": _huge,
-    "folder": _folder,
-}
-
-
-_TOLERANT = {"pretrain": ("data.max_bad_share=0.5",), "evaluate": ("knn.k=1",)}
-
-
-def _special_files() -> Iterator[Case]:
-    cause = "special files"
-    for kind, make in KINDS.items():
-        inside = {"pretrain": _pretrain, "embed": _embed, "evaluate": _evaluate}
-        for name, command in inside.items():
-            words = (
-                ("data.max_bad_share=0.5",) if command is _pretrain else ("knn.k=1",) if command is _evaluate else ()
-            )
-            prepare = partial(_with_file, command, words, make, "photos/red/x.png")
-            yield Case(f"{name}: {kind} among photos", cause, prepare, exits=_EITHER)
-        yield Case(
-            f"segment: {kind} among images",
-            cause,
-            partial(_with_file, _segment, (), make, "frames/x.jpg"),
-            exits=_EITHER,
-        )
-        for name, command, file in (
-            ("segment mask", _segment, "examples/00000.png"),
-            ("segment example", _segment, "examples/00000.jpg"),
-            ("track frame", _track, "frames/00001.jpg"),
-            ("track mask", _track, "mask.png"),
-            ("concepts image", _concepts, "photos/red/000.png"),
-            ("reconstruct image", _reconstruct, "photos/red/000.png"),
-            ("weights", _embed, "w.safetensors"),
-            ("concepts file", _concepts, "c.concepts.safetensors"),
-        ):
-            exits = _EITHER if name == "concepts file" else (2,)
-            yield Case(f"{name}: {kind}", cause, partial(_with_file, command, (), make, file), exits=exits)
-        yield Case(f"recipe: {kind}", cause, partial(_special_recipe, make))
-        yield Case(f"tar: {kind}", cause, partial(_special_tar, make))
-
-
-def _with_file(command: Callable[..., Words], words: Sequence[str], make: Fill, file: str, here: Path) -> Words:
-    found = command(here, *words)
-    make(here / file)
-    return found
-
-
-def _special_recipe(make: Fill, here: Path) -> Words:
-    make(here / "recipe.yaml")
-    return ["pretrain", "recipe.yaml", "--out", "out"]
-
-
-def _special_tar(make: Fill, here: Path) -> Words:
-    materials.weights(here / "w.safetensors")
-    (here / "shards").mkdir()
-    make(here / "shards" / "a.tar")
-    return ["embed", "w.safetensors", "--data", "shards", "--out", "out.npz"]
-
-
-# -- images
-
-
-def png(width: int, height: int, content: bytes = b"") -> bytes:
-    """A PNG of this declared size; without content, its pixels are missing."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(content)) + chunk(b"IEND", b"")
-
-
-def blank(width: int, height: int) -> bytes:
-    buffer = io.BytesIO()
-    Image.new("L", (width, height), 90).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 32 24\n(pwned) (w) file closefile\nshowpage\n%%EOF\n"
-IMAGES: dict[str, Callable[[], bytes]] = {
-    "empty": lambda: b"",
-    "one byte": lambda: b"\x89",
-    "text": lambda: b"no image",
-    "PostScript": lambda: POSTSCRIPT,
-    "SVG": lambda: b"<svg xmlns='http://www.w3.org/2000/svg'/>",
-    "PNG without pixels": lambda: png(32, 24),
-    "bomb of 4 gigapixels": lambda: png(65_000, 65_000, bytes(9)),
-    "sides of 2^31": lambda: png(2**31 - 1, 2**31 - 1),
-    "1 × 5000": lambda: blank(1, 5000),
-    "8 × 50000": lambda: blank(8, 50_000),
-    "5000 × 1": lambda: blank(5000, 1),
-    "16 × 1600": lambda: blank(16, 1600),
-    "13000 × 13000": lambda: blank(13_000, 13_000),
-    "truncated JPEG": lambda: b"\xff\xd8\xff\xe0\0\x10JFIF",
-    "JPEG of zero size": lambda: b"\xff\xd8\xff\xc0\0\x0b\x08\0\0\0\0\x01\x01\x11\0\xff\xd9",
-}
-
-
-def _images() -> Iterator[Case]:
-    for name, make in IMAGES.items():
-        large = name == "13000 × 13000"
-        limits: dict[str, Any] = {"seconds": 900, "megabytes": 4000} if large else {}
-        allowed = large or name == "16 × 1600"
-        for command, file, tolerable in (
-            (_embed, "photos/red/x.png", True),
-            (_pretrain, "photos/red/x.png", True),
-            (_segment, "frames/x.png", True),
-            (_track, "mask.png", False),
-            (_concepts, "photos/red/000.png", allowed),
-            (_reconstruct, "photos/red/000.png", allowed),
-        ):
-            own = command.__name__[1:]
-            prepare = partial(_with_file, command, _TOLERANT.get(own, ()), partial(_write, make), file)
-            exits = _EITHER if tolerable else (2,)
-            kind = "extreme shapes" if "×" in name else "images"
-            yield Case(f"{own}: {name}", kind, prepare, exits, slow=large, **limits)
-
-    yield Case(
-        "segment: 24 megapixels with 20 classes",
-        "extreme shapes",
-        _many_classes,
-        (0,),
-        seconds=600,
-        megabytes=2000,
-        slow=True,
-    )
-
-
-def _many_classes(here: Path) -> Words:
-    words = _segment(here)
-    values = np.arange(20, dtype=np.uint8).repeat(4)[None].repeat(24, axis=0)
-    Image.fromarray(values).save(here / "examples/00000.png")
-    Image.fromarray(np.stack([values * 12] * 3, axis=-1)).save(here / "examples/00000.jpg")
-    (here / "frames/x.png").write_bytes(blank(6000, 4000))
-    return words
-
-
-def _write(make: Callable[[], bytes], file: Path) -> None:
-    file.write_bytes(make())
 
 
 # -- inputs that would be read as something else
@@ -466,151 +263,116 @@ def _write(make: Callable[[], bytes], file: Path) -> None:
 
 def _meaning() -> Iterator[Case]:
     cause = "wrong meaning"
-    yield Case("segment: two images of one stem", cause, _one_stem, exits=_SKIPPED, check=_both_masks)
-    yield Case("segment: two examples of one mask", cause, _two_examples)
-    yield Case("track: float mask", cause, partial(_with_file, _track, (), _float_mask, "mask.png"))
-    yield Case("segment: float mask", cause, partial(_with_file, _segment, (), _float_mask, "examples/00000.png"))
-    yield Case("concepts on a model without concepts", cause, partial(_no_concepts, False))
-    yield Case("concepts file of another model", cause, partial(_no_concepts, True))
+
+    def one_stem(here: Path) -> None:
+        Image.open(here / "frames/00000.jpg").save(here / "frames/00000.png")
+
+    def all_masks(here: Path, ended: Ended) -> str | None:
+        found = sorted(path.name for path in (here / "out/masks").iterdir())
+        return None if len(found) == 3 else f"3 images, but the masks {found}"
+
+    def second_example(here: Path) -> None:
+        Image.open(here / "examples/00000.jpg").save(here / "examples/00000.webp")
+
+    yield on("segment: two images of one stem", cause, line("segment"), one_stem, exits=(0,), check=all_masks)
+    yield on("segment: two examples of one mask", cause, line("segment"), second_example)
+    for command, file in (("track", "mask.png"), ("segment", "examples/00000.png")):
+        yield on(f"{command}: float mask", cause, line(command), partial(_float_mask, file))
+
+    def planted(here: Path) -> None:
+        prepared(here, "c.safetensors")
+        (here / "c.concepts.safetensors").rename(here / "w.concepts.safetensors")
+
+    yield on("concepts file of another model", cause, "concepts w.safetensors photos/red/000.png --out out", planted)
+    allowed = {
+        "finetune from it": f"finetune finetuned --task probe --data labelled --out out {FINETUNING} "
+        "task.learning_rates=[1.0]",
+        "pretrain from it": f"pretrain {DINO} --data photos --init finetuned --out out",
+        "embed": "embed finetuned --data photos --out out.npz",
+        "evaluate knn": "evaluate finetuned --data photos --protocols knn knn.k=2 --out out",
+    }
+    for name, words in allowed.items():
+        yield on(f"a fine-tuned run, {name}", cause, words, exits=(0,))
+    yield on("data moved", cause, "finetune --resume finetuned data.path=labelled", exits=(0,), outputs=("finetuned*",))
+    profile = f"profile {DINO} --data photos --steps 1"
+    yield on("profile writes nothing", cause, profile, exits=(0,))
+    for name, words in {"missing data": "--data nowhere", "a missing model": ""}.items():  # pixels are not trained
+        study = put("study.yaml", "steps: 2\nruns: {a: {model: nowhere}}\n") if name == "a missing model" else None
+        yield on(f"compare with {name}", cause, line("compare", *words.split()), study, exits=_EITHER, kept=_KEPT)
 
 
-def _one_stem(here: Path) -> Words:
-    words = _segment(here)
-    Image.open(here / "frames/00000.jpg").save(here / "frames/00000.png")
-    return words
+def _float_mask(file: str, here: Path) -> None:
+    Image.fromarray(read_mask(here / file).numpy().astype(np.float32) / 7).save(here / file, "TIFF")
 
 
-def _both_masks(here: Path, ended: object) -> str | None:
-    found = sorted(path.name for path in (here / "out/masks").iterdir())
-    return None if len(found) == 3 else f"3 images, but the masks {found}"
+# -- labelled images
 
 
-def _two_examples(here: Path) -> Words:
-    words = _segment(here)
-    Image.open(here / "examples/00000.jpg").save(here / "examples/00000.webp")
-    return words
+def _flat(here: Path) -> None:
+    """Images without labels."""
+    for path in list((here / "labelled").glob("*/*.png")):
+        path.rename(here / "labelled" / f"{path.parent.name}{path.name}")
+    for folder in ("red", "green", "blue"):
+        (here / "labelled" / folder).rmdir()
 
 
-def _float_mask(file: Path) -> None:
-    with Image.open(file) as image:
-        values = np.asarray(image).astype(np.float32) / 7
-    Image.fromarray(values).save(file, "TIFF")
+def _each(pattern: str, change: Change) -> Change:
+    return lambda here: [change(path) for path in (here / "labelled").glob(pattern)]
 
 
-def _no_concepts(planted: bool, here: Path) -> Words:
-    words = _concepts(here)
-    materials.weights(here / "plain.safetensors")
-    if planted:
-        (here / "c.concepts.safetensors").rename(here / "plain.concepts.safetensors")
-    return ["plain.safetensors" if word == "c.safetensors" else word for word in words]
+def _labelled() -> Iterator[Case]:
+    cause = "labelled images"
+    bad = _each("*/*.png", lambda path: path.write_bytes(b"not an image"))
+    for name, change, exits in (
+        ("one class", remove("labelled/red", "labelled/blue"), (2,)),
+        ("no classes", _flat, (2,)),
+        ("one image per class", _each("*/00[123].png", Path.unlink), (2,)),
+        ("an empty class", lambda here: (here / "labelled/zebra").mkdir(), _EITHER),
+        ("all images are damaged", bad, (2,)),
+        ("gone", remove("labelled"), (2,)),
+        ("a file", put("labelled", lambda path: path.write_text("x")), (2,)),
+    ):
+        yield on(f"finetune, {name}", cause, line("finetune"), change, exits=exits, kept=_KEPT)
+    for name, change, exits in (
+        ("an unknown class", lambda here: (here / "labelled/red").rename(here / "labelled/zebra"), (2,)),
+        ("a missing class", remove("labelled/red"), (0,)),
+        ("no classes", _flat, (2,)),
+        ("all images are damaged", bad, (2,)),
+    ):
+        words = "evaluate finetuned --data labelled"
+        yield on(f"evaluate, {name}", cause, words, change, exits=exits, outputs=("finetuned/eval*",))
 
 
 # -- tar shards
 
 
-def shard() -> bytes:
-    """Four images with their classes."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for number in range(4):
-            for name, content in ((f"{number:04}.png", blank(16, 16)), (f"{number:04}.cls", str(number % 2).encode())):
-                member = tarfile.TarInfo(name)
-                member.size = len(content)
-                archive.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
-
-
-def resealed(content: bytes, at: int, field: bytes) -> bytes:
-    """A tar file with a changed field in its first header, whose checksum is right."""
-    header = bytearray(content[:512])
-    header[at : at + len(field)] = field
-    header[148:156] = b" " * 8
-    header[148:156] = b"%06o\0 " % sum(header)
-    return bytes(header) + content[512:]
-
-
-def with_class(text: bytes) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name, content in (("a.png", blank(16, 16)), ("a.cls", text)):
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
-
-
-def pax(records: bytes) -> bytes:
-    """A tar file whose first member is preceded by these pax records."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        member = tarfile.TarInfo("pax")
-        member.type, member.size = b"x", len(records)
-        archive.addfile(member, io.BytesIO(records))
-    head = buffer.getvalue()[: 512 + (len(records) + 511) // 512 * 512]
-    return head + shard()
-
-
-TARS: dict[str, Callable[[], bytes]] = {
-    "empty": lambda: b"",
-    "one byte": lambda: b"x",
-    "zeros": lambda: bytes(2048),
-    "short header": lambda: shard()[:100],
-    "half a header": lambda: shard()[:700],
-    "cut off": lambda: shard()[:-3000],
-    "no archive": lambda: b"PK\x03\x04" * 300,
-    "size -1000": lambda: resealed(shard(), 124, b"-0000001000\0"),
-    "size +1": lambda: resealed(shard(), 124, b"+0000000001\0"),
-    "size 1_0": lambda: resealed(shard(), 124, b"00000001_00\0"),
-    "size x": lambda: resealed(shard(), 124, b"xxxxxxxxxxx\0"),
-    "size huge": lambda: resealed(shard(), 124, b"77777777777\0"),
-    "size base 256": lambda: resealed(shard(), 124, b"\x80" + b"\xff" * 11),
-    "size base 256 negative": lambda: resealed(shard(), 124, b"\xff" * 12),
-    "sparse": lambda: resealed(shard(), 156, b"S"),
-    "wrong checksum": lambda: shard()[:148] + b"0000000\0" + shard()[156:],
-    "long name of 8 GB": lambda: resealed(resealed(shard(), 156, b"L"), 124, b"77777777777\0"),
-    "class 99999999999": lambda: with_class(b"99999999999"),
-    "class of 40 digits": lambda: with_class(b"9" * 40),
-    "class 2^63": lambda: with_class(str(2**63).encode()),
-    "pax size -1": lambda: pax(b"11 size=-1\n"),
-    "pax size x": lambda: pax(b"10 size=x\n"),
-    "pax size of 400 digits": lambda: pax(b"410 size=" + b"9" * 400 + b"\n"),
-    "pax length 0": lambda: pax(b"0 size=1\n"),
-    "pax length 999": lambda: pax(b"999 path=a\n"),
-    "pax length x": lambda: pax(b"x path=a\n"),
-    "pax sparse": lambda: pax(b"22 GNU.sparse.major=1\n"),
-    "path with NUL": lambda: pax(b"15 path=a\0b.png\n"),
-}
-
-
 def _tar_shards(choice: random.Random) -> Iterator[Case]:
     cause = "tar shards"
-    tolerable = {"path with NUL", "zeros"}
+    lines = {
+        "embed": "embed w.safetensors --data shards --out out.npz",
+        "pretrain": f"pretrain {DINO} --data shards --out out",
+        "evaluate": "evaluate w.safetensors --data shards --out out",
+    }
     for name, make in TARS.items():
-        exits = _EITHER if name in tolerable else (2,)
-        yield Case(f"embed {name}", cause, partial(_tar, make, "embed"), exits)
-    for name in ("size -1000", "class 99999999999", "sparse", "cut off"):
-        yield Case(f"pretrain {name}", cause, partial(_tar, TARS[name], "pretrain"))
-        yield Case(f"evaluate {name}", cause, partial(_tar, TARS[name], "evaluate"))
-    yield Case("nothing is written next to the data", cause, partial(_tar, shard, "embed"), _SKIPPED)
+        tolerable = name == "zeros" or "path=a\\x00" in name
+        for command, words in lines.items():
+            if command == "embed" or name in ("cut off", "sparse") or "99999999999" in name or "-0000" in name:
+                exits = _EITHER if tolerable else (2,)
+                yield on(f"{command} {name}", cause, words, partial(_tar, make()), exits=exits)
+    yield on("nothing is written next to the data", cause, lines["embed"], partial(_tar, shard()), exits=(0,))
     for number in range(40):
-        damage = partial(_damaged_tar, choice.randrange(2**32))
-        yield Case(f"embed damage {number}", cause, partial(_tar, damage, "embed"), _EITHER, slow=number > 5)
+        change = partial(_tar, _damaged_tar(random.Random(choice.randrange(2**32))))
+        yield on(f"embed damage {number}", cause, lines["embed"], change, exits=_EITHER, slow=number > 5)
 
 
-def _tar(make: Callable[[], bytes], command: str, here: Path) -> Words:
-    materials.weights(here / "w.safetensors")
-    (here / "shards").mkdir()
-    file = here / "shards/a.tar"
-    file.write_bytes(make())
-    os.utime(file, (1e9, 1e9))  # old enough for its index to be stored
-    if command == "pretrain":
-        return ["pretrain", *materials.DINO, "--data", "shards", "--out", "out"]
-    return [command, "w.safetensors", "--data", "shards", "--out", "out.npz" if command == "embed" else "out"]
+def _tar(content: bytes, here: Path) -> None:
+    put("shards/a.tar", content)(here)
+    os.utime(here / "shards/a.tar", (1e9, 1e9))  # old enough for its index to be stored
 
 
-def _damaged_tar(seed: int) -> bytes:
+def _damaged_tar(choice: random.Random) -> bytes:
     """Some bytes changed, mostly in headers."""
-    choice, content = random.Random(seed), bytearray(shard())
+    content = bytearray(shard())
     for _ in range(choice.randint(1, 8)):
         header = 512 * choice.randrange(len(content) // 512)
         place = header + choice.choice([0, 100, 124, 136, 148, 156, 257, 345]) + choice.randrange(8)
@@ -621,33 +383,17 @@ def _damaged_tar(seed: int) -> bytes:
 # -- weights
 
 
-_NO_WEIGHTS = {"empty": b"", "text": b"x" * 99, "zip": b"PK\x03\x04" * 9, "pickle": b"\x80\x04N."}
-
-
 def _weights(choice: random.Random) -> Iterator[Case]:
     cause = "weights"
-    changes: dict[str, object] = {
-        "architecture.arguments.pretrained": True,
-        "architecture.arguments.pretrained_cfg_overlay": {"url": "http://127.0.0.1:9/w"},
-        "architecture.arguments.checkpoint_path": "/etc/passwd",
-        "architecture.arguments.embed_dim": 10**6,
-        "architecture.arguments.depth": 10**6,
-        "architecture.name": "hf-hub:someone/vit",
-        "architecture.arguments": [],
-        "architecture": None,
-        "mean": [0, 0],
-        "mean.1": float("nan"),
-        "std": [1, 1, 0],
-        "image_size": 10**9,
-        "image_size.2": -16,
-        "step": "many",
+    words = line("embed npz")
+    headers = {
+        f"{length} bytes": struct.pack("<Q", length) + b"{}" for length in (0, 7, 10**6, 2**40, 2**63 - 1, 2**64 - 1)
     }
-    for place, value in changes.items():
-        yield Case(f"metadata {place}", cause, partial(_changed_metadata, place, value))
-    for name, text in {"no JSON": "x", "deep": "[" * 50_000, "list": "[]", "empty": ""}.items():
-        yield Case(f"metadata {name}", cause, partial(_changed_metadata, "", text))
-    for length in (0, 7, 10**6, 2**40, 2**63 - 1, 2**64 - 1):
-        yield Case(f"header of {length} bytes", cause, partial(_header, length))
+    deep, outside = b'{"a":' * 100_000, {"a": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]}}
+    for text in (deep, json.dumps(outside).encode(), b"[]"):
+        headers[f"{text[:9]!r}"] = struct.pack("<Q", len(text)) + text
+    for name, content in headers.items():
+        yield on(f"header of {name}", cause, words, put("w.safetensors", content), megabytes=1200)
     for suffix in ("pth", "bin", "ckpt", "safetensors"):
         for name, content in {
             "empty": b"",
@@ -655,91 +401,56 @@ def _weights(choice: random.Random) -> Iterator[Case]:
             "zip": b"PK\x03\x04" * 9,
             "pickle": b"\x80\x04N.",
         }.items():
-            yield Case(f"{name}.{suffix}", cause, partial(_weights_file, f"w.{suffix}", content))
+            yield on(
+                f"{name}.{suffix}", cause, f"embed x.{suffix} --data photos --out out.npz", put(f"x.{suffix}", content)
+            )
     for number in range(20):
-        damage = partial(_damaged_weights, choice.randrange(2**32))
-        yield Case(f"damage {number}", cause, damage, _EITHER, slow=number > 3)
+        change = partial(_damaged_header, choice.randrange(2**32))
+        yield on(f"damage {number}", cause, words, change, exits=_EITHER, slow=number > 3)
 
 
-def _changed_metadata(place: str, value: object, here: Path) -> Words:
-    words = _embed(here)
-    file = here / "w.safetensors"
-    with safe_open(file, framework="pt") as content:
-        values = json.loads(content.metadata()["asterism"])
-    tensors = load_file(file)
-    node, parts = values, [part for part in place.split(".") if not part.isdigit()]
-    for part in parts[:-1]:
-        node = node[part]
-    if place.endswith(".1"):
-        node[parts[-1]][1] = value
-    elif parts and place:
-        node[parts[-1]] = value
-    save_file(tensors, file, {"asterism": str(value) if not place else json.dumps(values)})
-    return words
-
-
-def _header(length: int, here: Path) -> Words:
-    return _weights_file("w.safetensors", struct.pack("<Q", length) + b"{}", here)
-
-
-def _weights_file(name: str, content: bytes, here: Path) -> Words:
-    materials.photos(here / "photos")
-    (here / name).write_bytes(content)
-    return ["embed", name, "--data", "photos", "--out", "out.npz"]
-
-
-def _damaged_weights(seed: int, here: Path) -> Words:
-    words, choice, file = _embed(here), random.Random(seed), here / "w.safetensors"
-    content = bytearray(file.read_bytes())
+def _damaged_header(seed: int, here: Path) -> None:
+    choice, content = random.Random(seed), bytearray((here / "w.safetensors").read_bytes())
     header = 8 + int.from_bytes(content[:8], "little")
     for _ in range(choice.randint(1, 5)):
         content[choice.randrange(header)] = choice.randrange(256)
-    file.write_bytes(content)
-    return words
+    (here / "w.safetensors").write_bytes(content)
 
 
 # -- annotations
 
 _OBJECT = {"id": 1, "image_id": 1, "category_id": 1, "area": 9, "iscrowd": 0, "segmentation": [[1, 1, 9, 1, 9, 9]]}
-_COCO = {
-    "images": [{"id": 1, "file_name": "a.png", "height": 24, "width": 32}],
-    "categories": [{"id": 1, "name": "thing"}],
-    "annotations": [_OBJECT],
-}
+_IMAGE = {"id": 1, "file_name": "a.png", "height": 24, "width": 32}
+_COCO: dict[str, Any] = {"images": [_IMAGE], "categories": [{"id": 1, "name": "thing"}], "annotations": [_OBJECT]}
 
 
-def _outlined(segmentation: object) -> dict[str, object]:
-    return {**_COCO, "annotations": [{**_OBJECT, "segmentation": segmentation}]}
+def _outlined(segmentation: object) -> dict[str, Any]:
+    return _COCO | {"annotations": [_OBJECT | {"segmentation": segmentation}]}
 
 
-COCOS: dict[str, object] = {
+def _sized(height: object, width: object) -> dict[str, Any]:
+    return _COCO | {"images": [_IMAGE | {"height": height, "width": width}]}
+
+
+_COCOS: dict[str, object] = {
     "list": [],
     "number": 5,
     "no images": {"annotations": [], "categories": []},
-    "images number": {**_COCO, "images": 5},
-    "images of text": {**_COCO, "images": ["a.png"]},
-    "category without name": {**_COCO, "categories": [{"id": 1}]},
-    "unknown category": {**_COCO, "categories": [{"id": 2, "name": "x"}]},
-    "size text": {**_COCO, "images": [{"id": 1, "file_name": "a.png", "height": "x", "width": 32}]},
-    "size huge": {**_COCO, "images": [{"id": 1, "file_name": "a.png", "height": 10**7, "width": 10**7}]},
-    "size negative": {**_COCO, "images": [{"id": 1, "file_name": "a.png", "height": -5, "width": 32}]},
-    "runs huge": {
-        **_COCO,
-        "annotations": [{**_COCO["annotations"][0], "segmentation": {"size": [24, 32], "counts": [10**12]}}],
-    },  # type: ignore[index]
-    "runs negative": {
-        **_COCO,
-        "annotations": [{**_COCO["annotations"][0], "segmentation": {"size": [24, 32], "counts": [-5, 773]}}],
-    },  # type: ignore[index]
-    "runs text": {
-        **_COCO,
-        "annotations": [{**_COCO["annotations"][0], "segmentation": {"size": [24, 32], "counts": ["x"]}}],
-    },  # type: ignore[index]
+    "images number": _COCO | {"images": 5},
+    "images of text": _COCO | {"images": ["a.png"]},
+    "category without name": _COCO | {"categories": [{"id": 1}]},
+    "unknown category": _COCO | {"categories": [{"id": 2, "name": "x"}]},
+    "size text": _sized("x", 32),
+    "size huge": _sized(10**7, 10**7),
+    "size negative": _sized(-5, 32),
+    "runs huge": _outlined({"size": [24, 32], "counts": [10**12]}),
+    "runs negative": _outlined({"size": [24, 32], "counts": [-5, 773]}),
+    "runs text": _outlined({"size": [24, 32], "counts": ["x"]}),
     "polygon text": _outlined([["x"] * 6]),
     "polygon nan": _outlined([[float("nan")] * 6]),
-    "no area": {**_COCO, "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "segmentation": []}]},
+    "no area": _COCO | {"annotations": [{"id": 1, "image_id": 1, "category_id": 1, "segmentation": []}]},
 }
-BOXES = {
+_BOXES = {
     "no JSON": "x",
     "list": "[]",
     "number": '{"red/000.png": 5}',
@@ -751,31 +462,107 @@ BOXES = {
 
 
 def _annotations(choice: random.Random) -> Iterator[Case]:
-    cause = "annotations"
-    for name, content in COCOS.items():
-        yield Case(f"COCO {name}", cause, partial(_coco, json.dumps(content)))
-    for name, text in {"no JSON": "x", "deep": "[" * 50_000, "empty": "", "cut off": json.dumps(_COCO)[:60]}.items():
-        yield Case(f"COCO {name}", cause, partial(_coco, text))
-    for name, text in BOXES.items():
-        yield Case(f"boxes {name}", cause, partial(_boxes, text))
+    cause, words = "annotations", "evaluate w.safetensors --data coco -p dense-nn --out out dense-nn.k=1"
+    whole = json.dumps(_COCO)
+    texts = {name: json.dumps(content) for name, content in _COCOS.items()}
+    for name, text in (texts | {"no JSON": "x", "deep": "[" * 50_000, "empty": "", "cut off": whole[:60]}).items():
+        yield on(f"COCO {name}", cause, words, partial(_coco, text))
+    for name, text in _BOXES.items():
+        boxes = line("evaluate", "-p", "bbox-knn", "bbox-knn.k=1")
+        yield on(f"boxes {name}", cause, [word for word in boxes if word != "knn.k=2"], put("photos/boxes.json", text))
     for number in range(10):
-        place = choice.random()
-        text = json.dumps(_COCO)
-        cut = text[: int(place * len(text))] + text[int(place * len(text)) + 1 :]
-        yield Case(f"COCO without byte {number}", cause, partial(_coco, cut), _EITHER, slow=number > 2)
+        at = choice.randrange(len(whole))
+        change = partial(_coco, whole[:at] + whole[at + 1 :])
+        yield on(f"COCO without byte {number}", cause, words, change, exits=_EITHER, slow=number > 2)
 
 
-def _coco(text: str, here: Path) -> Words:
-    materials.weights(here / "w.safetensors")
-    data = here / "coco"
-    (data / "annotations").mkdir(parents=True), (data / "images").mkdir()
-    (data / "annotations/instances_train.json").write_text(text)
-    (data / "annotations/instances_val.json").write_text(text)
-    Image.new("RGB", (32, 24)).save(data / "images/a.png")
-    return ["evaluate", "w.safetensors", "--data", "coco", "-p", "dense-nn", "--out", "out", "dense-nn.k=1"]
+def _coco(text: str, here: Path) -> None:
+    for part in ("train", "val"):
+        put(f"coco/annotations/instances_{part}.json", text)(here)
+    (here / "coco/images").mkdir()
+    Image.new("RGB", (32, 24)).save(here / "coco/images/a.png")
 
 
-def _boxes(text: str, here: Path) -> Words:
-    words = _evaluate(here, "-p", "bbox-knn", "bbox-knn.k=1")
-    (here / "photos/boxes.json").write_text(text)
-    return words
+# -- captions
+
+
+def _row(**changes: Any) -> str:
+    return json.dumps({"image": "red0.png", "captions": ["a red picture"]} | changes)
+
+
+_RED = {"id": 1, "file_name": "red0.png"}
+_LISTS: dict[str, dict[str, str | bytes]] = {
+    "captions.jsonl": {
+        "empty": "",
+        "no JSON": "x",
+        "a number": "5",
+        "deep": "[" * 50_000,
+        "cut off": _row()[:-9],
+        "not UTF-8": b'{"image": "\xff\xfe"}',
+        "NUL": "\0" * 99,
+        "no image": json.dumps({"captions": ["x"]}),
+        "no caption": json.dumps({"image": "red0.png"}),
+        "caption number": _row(captions=[5]),
+        "caption empty": _row(captions=[" "]),
+        "caption list empty": _row(captions=[]),
+        "caption half a character": _row(captions=["\ud800"]),
+        **{f"image {name[:12]!r}": _row(image=name) for name in (
+            "gone.png", ".", "n" * 5000, "a\0.png", "\ud800.png", "captions.jsonl", "../../../../etc/passwd",
+            "/etc/passwd", "/dev/zero")},
+        "negatives number": _row(negatives=5),
+        "negatives wrong": _row(negatives=[{"text": 5}]),
+        "one image": _row(),  # too few to train on or to hold out
+    },
+    "list.csv": {
+        "empty": "",
+        "no header": "red0.png,a red picture\n",
+        "other columns": "a,b\n1,2\n",
+        "too many cells": "image,caption\nred0.png,a,b\n",
+        "unclosed quote": 'image,caption\nred0.png,"a\n',
+        "NUL": "image,caption\nred0.png,\0\n",
+        "a field of 200 kB": f"image,caption\nred0.png,{'x' * 200_000}\n",
+        "not UTF-8": b"image,caption\n\xff,x\n",
+    },
+    "list.json": {name: json.dumps(content) for name, content in {
+        "list": [],
+        "no annotations": {"images": []},
+        "images number": {"images": 5, "annotations": []},
+        "unknown image": {"images": [], "annotations": [{"image_id": 1, "caption": "x"}]},
+        "image list": {"images": [_RED | {"id": [1]}], "annotations": [{"image_id": [1], "caption": "x"}]},
+        "caption number": {"images": [_RED], "annotations": [{"image_id": 1, "caption": 5}]},
+    }.items()},
+}  # fmt: skip
+_TAR_TEXTS: dict[str, tuple[str, bytes]] = {
+    "no caption": ("red0.cls", b"1"),
+    "empty": ("red0.txt", b""),
+    "2 MB": ("red0.txt", b"x" * (2 << 20)),
+    "no JSON": ("red0.json", b"{"),
+    "deep": ("red0.json", b"[" * 50_000),
+    "half a character": ("red0.json", b'{"caption": "\\ud800"}'),
+}
+
+
+def _captions(choice: random.Random) -> Iterator[Case]:
+    cause = "captions"
+    for file, contents in _LISTS.items():
+        words = f"align w.safetensors --data captions/{file} --out out {ALIGNING}"
+        for name, content in contents.items():
+            exits = _EITHER if name == "one image" else (2,)
+            yield on(f"{file} {name}", cause, words, put(f"captions/{file}", content), exits=exits)
+    words = f"align w.safetensors --data captions/a.tar --out out {ALIGNING}"
+    for name, (member, content) in _TAR_TEXTS.items():
+        yield on(f"tar {name}", cause, words, partial(_captioned_tar, member, content))
+    for number in range(12):
+        change = partial(_damaged_list, choice.randrange(2**32))
+        yield on(f"JSONL damage {number}", cause, line("align"), change, exits=_EITHER, slow=number > 2)
+
+
+def _captioned_tar(member: str, content: bytes, here: Path) -> None:
+    put("captions/a.tar", tar({"red0.png": (here / "captions/red0.png").read_bytes(), member: content}))(here)
+
+
+def _damaged_list(seed: int, here: Path) -> None:
+    choice, content = random.Random(seed), bytearray((here / CAPTIONS).read_bytes())
+    for _ in range(choice.randint(1, 6)):
+        content[choice.randrange(len(content))] = choice.randrange(256)
+    (here / CAPTIONS).write_bytes(content)

@@ -4,8 +4,6 @@ The processes are forked from a server that has already imported the package, so
 costs, not the seconds that the imports take.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import multiprocessing

@@ -1,7 +1,5 @@
 """The judge of the campaigns: every way in which a command can end badly is noticed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -10,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaigns.campaign import Case, few, in_turns, run_case, table
+from tests.campaigns.campaign import Case, run_case
 from tests.campaigns.disks import read_only, small_disk
 
 LIST = ["list", "modles"]  # ends with one sentence and exit code 2
@@ -99,31 +97,3 @@ def test_disks_fail_and_recover(disk: object) -> None:
 
     verdict = run_case(case(prepare=prepare, around=lambda here: disk(here / "out"), check=check))  # type: ignore[operator]
     assert verdict.passed, verdict.detail
-
-
-def test_a_choice_is_seeded_and_fair() -> None:
-    cases = [case(name=f"{cause}{number}", cause=cause) for cause in "xy" for number in range(9)]
-    cases.append(case(name="slow", cause="z", slow=True))
-    chosen = few(cases, 0, 2)
-    assert [c.cause for c in chosen] == ["x", "x", "y", "y"]
-    assert [c.name for c in chosen] == [c.name for c in few(cases, 0, 2)]
-    assert len({tuple(c.name for c in few(cases, seed, 2)) for seed in range(9)}) > 1
-
-
-def test_any_beginning_of_the_turns_is_a_fair_sample() -> None:
-    cases = [
-        case(name=f"{cause}{number}", cause=cause) for cause, count in (("x", 9), ("y", 3)) for number in range(count)
-    ]
-    turns = in_turns(cases, 0)
-    assert [c.cause for c in turns] == ["x", "y"] * 3 + ["x"] * 6
-    assert {c.name for c in turns} == {c.name for c in cases}
-    assert turns == in_turns(cases, 0) != in_turns(cases, 1)
-
-
-def test_the_table_counts_by_cause() -> None:
-    verdicts = [run_case(case(cause="x")), run_case(case(cause="x", inside=crash)), run_case(case(cause="y"))]
-    assert table(verdicts).splitlines()[2:] == [
-        "| x | 2 | 1 | 1 | 1 traceback |",
-        "| y | 1 | 1 | 0 |  |",
-        "| all | 3 | 2 | 1 | 1 traceback |",
-    ]

@@ -1,7 +1,5 @@
 """A few cases of every cause; `make campaign` runs all."""
 
-from __future__ import annotations
-
 import importlib
 
 import pytest

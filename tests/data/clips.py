@@ -1,7 +1,5 @@
 """Small videos with masks for tests: a red square and a blue one that move over a grey background."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """Test pictures with the properties of photographs: smooth areas, hard edges, texture, greys and extreme levels."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from PIL import Image

@@ -1,7 +1,5 @@
 """Small image files for tests."""
 
-from __future__ import annotations
-
 import io
 import os
 import time

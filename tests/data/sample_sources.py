@@ -1,7 +1,5 @@
 """Sources for tests, at module level so that spawned workers can import them."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Collection

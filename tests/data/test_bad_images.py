@@ -89,13 +89,6 @@ def test_the_share_is_of_the_images_seen(tmp_path: Path) -> None:
     assert stops(1, 64, 10)
 
 
-def test_keys_with_special_characters(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    BadImageLog(path, 1.0, 10).record([BadImage('ü "quoted"\n\udcff.png', "broken\nreason")])
-    assert len(BadImageLog(path, 1.0, 10)) == 1
-    assert lines(path)[0]["reason"] == "broken\nreason"
-
-
 def test_a_planted_link_is_not_written_through(tmp_path):
     precious = tmp_path / "precious"
     precious.write_text("no end of line")

@@ -1,11 +1,9 @@
 import multiprocessing
 import pickle
 import signal
-from collections.abc import Iterator
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
 from asterism.data import (
     DataConfig,
@@ -204,20 +202,6 @@ def test_signals_to_the_process_group_leave_workers_alive() -> None:
 def test_programming_errors_keep_their_traceback() -> None:
     with pytest.raises(ZeroDivisionError, match="our own bug"):
         list(loader(Faulty(16), workers=1))
-
-
-def test_workers_start_once_for_all_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-    real = DataLoader.__iter__
-
-    def counted(self: DataLoader[object]) -> Iterator[object]:
-        made.append(1)
-        return real(self)
-
-    monkeypatch.setattr(DataLoader, "__iter__", counted)
-    batches = list(loader(Numbered(8), workers=1, steps=5))
-    assert len(batches) == 5
-    assert len(made) == 1
 
 
 def test_the_global_generator_is_unchanged() -> None:

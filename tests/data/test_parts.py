@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
-from asterism.data import open_source
 from asterism.data.parts import DataChoice, class_balanced, labels_of, open_labelled
 from asterism.errors import UserError
 from tests.evals.samples import write_colours
@@ -60,14 +57,6 @@ def test_testing_on_the_training_images_is_rejected(tmp_path: Path) -> None:
         open_labelled(DataChoice(str(tmp_path), "train", "train"), 0.2, 0)
 
 
-def test_parts_whose_files_have_the_same_names_are_different(tmp_path: Path) -> None:
-    write_colours(tmp_path / "train", 2)
-    write_colours(tmp_path / "test", 2)
-    parts = open_labelled(DataChoice(str(tmp_path)), 0.2, 0)
-    assert parts.train.fingerprint == parts.test.fingerprint  # of paths inside each part
-    assert (parts.train.name, parts.test.name) == (f"{tmp_path.name}/train", f"{tmp_path.name}/test")
-
-
 def test_shares_are_class_balanced() -> None:
     labels = [0] * 100 + [1] * 10 + [2] * 3
     chosen = class_balanced(labels, 0.1, seed=0)
@@ -75,9 +64,3 @@ def test_shares_are_class_balanced() -> None:
     assert chosen == sorted(set(chosen))
     assert chosen == class_balanced(labels, 0.1, seed=0)
     assert chosen != class_balanced(labels, 0.1, seed=1)
-
-
-def test_labels_are_read_without_decoding(tmp_path: Path) -> None:
-    write_colours(tmp_path, 2)
-    (tmp_path / "red" / "000.png").write_bytes(b"broken")
-    assert labels_of(open_source(str(tmp_path))) == [0, 0, 1, 1, 2, 2]

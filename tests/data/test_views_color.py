@@ -1,9 +1,6 @@
-from __future__ import annotations
-
 import colorsys
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, no_type_check
 
 import pytest
 import torch
@@ -209,27 +206,3 @@ def test_a_compiler_that_fails_is_named_once(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.warns(UserWarning, match="slower now: no such instruction"):
         recolored(pipeline.recolor_, PICTURES[0], Colors(grayscale=True))
     recolored(pipeline.recolor_, PICTURES[0], Colors(grayscale=True))
-
-
-@pytest.mark.usefixtures("another_start")
-def test_numba_without_compilation_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pytest.importorskip("numba").config, "DISABLE_JIT", 1)
-    assert compiled_recolor() is None
-
-
-def test_without_a_place_for_compiled_code_it_is_compiled_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled_colors = pytest.importorskip("asterism.data.views.compiled_colors")
-    njit = compiled_colors.numba.njit
-
-    def nowhere(*arguments: Any, cache: bool = False, **options: Any) -> Any:
-        if cache:
-            raise RuntimeError("cannot cache function: no locator available")
-        return njit(*arguments, **options)
-
-    monkeypatch.setattr(compiled_colors.numba, "njit", nowhere)
-    assert compiled_colors.compiled_once("int64(int64)")(_next)(4) == 5
-
-
-@no_type_check
-def _next(number: int) -> int:
-    return number + 1

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import math
-import random
 from collections import Counter
 
 import pytest
@@ -79,52 +76,26 @@ def test_every_order_of_adjustments_is_equally_likely() -> None:
 
 
 def test_events_have_their_probabilities_and_are_independent() -> None:
-    spec = ViewSpec(
-        size=8,
-        flip=0.3,
-        jitter=ColorJitter(probability=0.8),
-        grayscale=0.2,
-        blur=0.5,
-        solarize=0.1,
-        blur_sigma=(0.5, 3),
-    )
+    jitter = ColorJitter(probability=0.8)
+    spec = ViewSpec(size=8, flip=0.3, jitter=jitter, grayscale=0.2, blur=0.5, solarize=0.1, blur_sigma=(0.5, 3))
     views = sampled(spec, 30, 40)
+    colors = [view.colors for view in views]
     events = torch.tensor(
         [
-            (
-                view.crop.flip,
-                bool(view.colors.adjustments),
-                view.colors.grayscale,
-                view.colors.blur_sigma is not None,
-                view.colors.solarize_threshold is not None,
-            )
-            for view in views
+            [view.crop.flip for view in views],
+            [bool(each.adjustments) for each in colors],
+            [each.grayscale for each in colors],
+            [each.blur_sigma is not None for each in colors],
+            [each.solarize_threshold is not None for each in colors],
         ]
-    ).T.float()
+    ).float()
     expected = torch.tensor([0.3, 0.8, 0.2, 0.5, 0.1])
     error = (expected * (1 - expected) / DRAWS).sqrt()
     assert ((events.mean(1) - expected).abs() < 4 * error).all()
     correlation = torch.corrcoef(events) - torch.eye(5)
     assert correlation.abs().max() < 4 / math.sqrt(DRAWS)
-    sigmas = [view.colors.blur_sigma for view in views if view.colors.blur_sigma is not None]
+    sigmas = [each.blur_sigma for each in colors if each.blur_sigma is not None]
     assert_same_distribution(sigmas, [0.5 + 2.5 * step / DRAWS for step in range(DRAWS)])
-
-
-def test_certain_and_impossible_events() -> None:
-    always = ViewSpec(size=8, flip=1, jitter=ColorJitter(probability=1), grayscale=1, blur=1, solarize=1)
-    for view in sampled(always, 9, 9, count=50):
-        assert view.crop.flip
-        assert view.colors.grayscale
-        assert len(view.colors.adjustments) == 4
-        assert view.colors.blur_sigma is not None
-        assert view.colors.solarize_threshold == 128
-    never = ViewSpec(size=8, flip=0, jitter=ColorJitter(probability=0))
-    for view in sampled(never, 9, 9, count=50):
-        assert not view.crop.flip
-        assert view.colors.adjustments == ()
-    without = ColorJitter(brightness=0.4, contrast=0, saturation=0, hue=0, probability=1)
-    for view in sampled(ViewSpec(size=8, jitter=without), 9, 9, count=50):
-        assert [name for name, _ in view.colors.adjustments] == ["brightness"]
 
 
 def test_parameters_are_a_function_of_the_key_alone() -> None:
@@ -145,22 +116,6 @@ def test_a_view_does_not_depend_on_those_after_it() -> None:
     assert Views([spec]).sample([(40, 50)], [9])[0][0] == Views([spec, spec, spec]).sample([(40, 50)], [9])[0][0]
     first, second, _ = Views([spec, spec, spec]).sample([(40, 50)], [9])[0]
     assert first != second
-
-
-def test_nested_crops_are_inside_their_parent_and_crops_inside_the_image() -> None:
-    draw = random.Random(0)
-    for key in range(150):
-        height, width = draw.choice([(1, 1), (8, 8), (5, 700), (700, 5), (draw.randint(1, 90), draw.randint(1, 90))])
-        scale = tuple(sorted((draw.uniform(0.01, 1), draw.uniform(0.01, 1))))
-        ratio = tuple(sorted((draw.uniform(0.2, 4), draw.uniform(0.2, 4))))
-        spec = ViewSpec(size=4, scale=scale, ratio=ratio)
-        nested = [spec.model_copy(update={"inside": parent}) for parent in (0, 0, 1)]
-        views = Views([spec, *nested]).sample([(height, width)], [key])[0]
-        for view, parent in zip(views, (None, 0, 0, 1), strict=True):
-            frame = (0, 0, height, width) if parent is None else _edges(views[parent])
-            top, left, bottom, right = _edges(view)
-            assert frame[0] <= top < bottom <= frame[2]
-            assert frame[1] <= left < right <= frame[3]
 
 
 def test_nested_crops_take_their_share_of_the_parent() -> None:
@@ -186,19 +141,11 @@ def test_same_place_shares_crop_and_flip_but_not_colours() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"size": 0}, "size = 0"),
-        ({"scale": (0.0, 1.0)}, "scale.0 = 0"),
         ({"scale": (0.9, 0.2)}, "scale = "),
         ({"scale": (0.5, 1.2)}, "scale.1 = 1.2"),
         ({"ratio": (0.0, 1.0)}, "ratio.0 = 0"),
-        ({"flip": 1.5}, "flip = 1.5"),
-        ({"blur": -0.1}, "blur = -0.1"),
         ({"blur_sigma": (0.0, 2.0)}, "blur_sigma.0 = 0"),
-        ({"solarize_threshold": 257}, "solarize_threshold = 257"),
         ({"jitter": {"hue": 0.6}}, "jitter.hue = 0.6"),
-        ({"jitter": {"contrast": -1}}, "jitter.contrast = -1"),
-        ({"jitter": {"probability": 2}}, "jitter.probability = 2"),
-        ({"same_place": -1}, "same_place = -1"),
     ],
 )
 def test_impossible_views_are_rejected(changes: dict[str, object], message: str) -> None:
@@ -207,19 +154,13 @@ def test_impossible_views_are_rejected(changes: dict[str, object], message: str)
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [({"inside": 1}, "inside = 1"), ({"inside": 0, "same_place": 0}, "both inside and same_place")],
+    ("place", "changes", "message"),
+    [
+        (1, {"inside": 1}, "view 1 .*inside = 1"),
+        (1, {"inside": 0, "same_place": 0}, "view 1 .*both inside and same_place"),
+        (0, {"inside": 0}, "the first view cannot refer to another"),
+    ],
 )
-def test_views_refer_to_earlier_ones(changes: dict[str, int], message: str) -> None:
-    with pytest.raises(UserError, match=f"view 1 .*{message}"):
-        Views([ViewSpec(size=8), ViewSpec(size=8, **changes)])
-
-
-def test_the_first_view_cannot_refer_to_another() -> None:
-    with pytest.raises(UserError, match="the first view cannot refer to another"):
-        Views([ViewSpec(size=8, inside=0)])
-
-
-def _edges(view: ViewParameters) -> tuple[int, int, int, int]:
-    crop = view.crop
-    return crop.top, crop.left, crop.top + crop.height, crop.left + crop.width
+def test_views_refer_to_earlier_ones(place: int, changes: dict[str, int], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Views([*[ViewSpec(size=8)] * place, ViewSpec(size=8, **changes)])

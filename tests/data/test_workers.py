@@ -1,7 +1,5 @@
 """Worker processes that cannot deliver what they made."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,15 +1,17 @@
 """Small labelled folders and a small encoder for the tests of evaluations, embeddings and the command line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch
+from jaxtyping import Float
 from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
 
 from asterism.nn.backbone import BackboneConfig, build_backbone
 from asterism.nn.encoder import Encoder
 from asterism.ops.random import fold, generator
+from asterism.types import Features
 
 COLOURS = {"blue": (30, 40, 200), "green": (30, 200, 40), "red": (200, 40, 30)}
 
@@ -32,3 +34,16 @@ def small_encoder(image_size: int = 16, seed: int = 0) -> Encoder:
             name="vit_tiny_patch16_224", image_size=image_size, patch_size=8, dim=16, depth=1, heads=2
         )
         return Encoder(build_backbone(config)).eval()
+
+
+class MeanColours(Encoder):
+    """The mean colour of every patch, which distinguishes what these pictures show."""
+
+    def __init__(self, patch: int = 8) -> None:
+        super().__init__(small_encoder().backbone)
+        self.backbone.patch_size = patch
+
+    def forward(self, pixels: Float[Tensor, "b 3 h w"]) -> Features:
+        means = F.avg_pool2d(pixels, self.backbone.patch_size)
+        patches = means.flatten(2).mT
+        return Features(patches.mean(1), patches, (means.shape[2], means.shape[3]))

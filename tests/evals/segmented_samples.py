@@ -1,7 +1,5 @@
 """Small segmented folders in published layouts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

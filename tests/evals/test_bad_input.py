@@ -1,7 +1,5 @@
 """Errors that protocols report for faulty data folders."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

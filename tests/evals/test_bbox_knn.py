@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -11,8 +9,6 @@ from torch import Tensor
 from asterism.data.parts import DataChoice
 from asterism.errors import UserError
 from asterism.evals.bbox_knn import BboxKnn, BboxKnnConfig, point_accuracy
-from asterism.features import cache
-from asterism.features import extract as extraction
 from asterism.ops.box_cells import boxes_in_square, largest_box_cells
 from tests.evals.samples import small_encoder, write_colours
 
@@ -87,20 +83,6 @@ def test_boxes_outside_the_crop_and_missing_ones_are_counted(folder: Path) -> No
     (folder / "boxes.json").write_text(json.dumps(boxes))
     values = dict(_evaluation(folder, k=(3,)).measure(small_encoder()))
     assert values["images_without_visible_box"] == 2.0
-
-
-def test_points_are_extracted_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for module in (cache, extraction):
-        monkeypatch.setattr(module, "WORTH_KEEPING", 1)
-    boxes = json.loads((folder / "boxes.json").read_text())
-    del boxes["train/red/001.png"]
-    (folder / "boxes.json").write_text(json.dumps(boxes))
-    encoder = small_encoder(32)
-    first = dict(_evaluation(folder, k=(5,), batch_size=5).measure(encoder))
-    assert first["images_without_visible_box"] == 1.0
-    monkeypatch.setattr(type(encoder), "forward", None)  # nothing can be encoded any more
-    assert dict(_evaluation(folder, k=(5,), batch_size=2).measure(encoder)) == first
 
 
 def test_few_points_are_noted(folder: Path) -> None:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -13,23 +11,9 @@ from asterism.data.sources.segmented import SegmentedSubset
 from asterism.errors import UserError
 from asterism.evals.dense_nn import DenseNn, DenseNnConfig
 from asterism.features import dense_tokens
-from asterism.nn.encoder import Encoder
 from asterism.ops.random import generator
-from asterism.types import Features
-from tests.evals.samples import small_encoder
+from tests.evals.samples import MeanColours, small_encoder
 from tests.evals.segmented_samples import write_camvid
-
-
-class MeanColours(Encoder):
-    """The mean colour of every 8×8 patch, which distinguishes the halves."""
-
-    def __init__(self) -> None:
-        super().__init__(small_encoder().backbone)
-
-    def forward(self, pixels: torch.Tensor) -> Features:
-        means = F.avg_pool2d(pixels, 8)
-        patches = means.flatten(2).mT
-        return Features(cls=patches.mean(1), patches=patches, grid=(means.shape[2], means.shape[3]))
 
 
 def _evaluation(folder: Path, **settings: object) -> DenseNn:
@@ -44,13 +28,6 @@ def test_halves_of_two_colours_are_found(tmp_path: Path) -> None:
     assert list(values) == [*means, "iou/background", "iou/1", "iou/2"]
     assert values["miou_patches"] == 100.0
     assert values["miou_pixels"] > 85  # bilinear upsampling moves borders by a pixel or so
-
-
-@pytest.mark.parametrize("rule", ["mode", "soft"])
-def test_other_kinds_of_patch_labels(tmp_path: Path, rule: str) -> None:
-    write_camvid(tmp_path, {"train": 4, "test": 2}, size=(16, 32))
-    values = dict(_evaluation(tmp_path, k=2, shares=[1], patch_labels=rule).measure(MeanColours()))
-    assert values["miou_patches"] == 100.0
 
 
 def test_more_neighbours_than_patches_and_void_are_defined(tmp_path: Path) -> None:

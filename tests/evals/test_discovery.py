@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from asterism.evals import protocol_class, protocol_names, protocol_summaries
 from asterism.evals.base import Evaluation, ProtocolConfig
 

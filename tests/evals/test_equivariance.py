@@ -1,7 +1,5 @@
 """Concepts that follow the image, and concepts that are tied to the frame, have known values."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

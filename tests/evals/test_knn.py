@@ -1,18 +1,14 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 import torch
 
 from asterism.data import open_source
-from asterism.data.parts import DataChoice, Parts
+from asterism.data.parts import Parts
 from asterism.errors import UserError
 from asterism.evals.knn import Knn, KnnConfig
-from asterism.evals.run import run_protocol
 from asterism.nn.pixel_baseline import pixel_encoder
 from asterism.ops.knn import knn_accuracy
-from asterism.types import Model
 from tests.evals.samples import small_encoder, write_colours
 
 
@@ -48,13 +44,6 @@ def test_classes_are_counted_over_both_parts(folder: Path) -> None:
     assert values == {"top1_k15": 100.0}
 
 
-def test_fewer_images_than_k_are_reported(folder: Path) -> None:
-    evaluation = Knn(KnnConfig(), parts_of(folder))
-    assert list(dict(evaluation.measure(pixel_encoder()))) == ["top1_k10", "top1_k15"]
-    assert evaluation.constants(pixel_encoder())["k"] == [10, 15]
-    assert evaluation.notes() == ["k = 20, 100, 200 was reduced to 15, the number of training images"]
-
-
 def test_constants_name_pixels(folder: Path) -> None:
     constants = Knn(KnnConfig(), parts_of(folder)).constants(small_encoder(image_size=224))
     assert (constants["resize"], constants["crop"], constants["temperature"]) == (256, 224, 0.07)
@@ -80,13 +69,3 @@ def test_unreadable_images_are_counted(folder: Path) -> None:
 def test_wrong_settings_are_explained(settings: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
         KnnConfig.parse(settings, section="knn")
-
-
-def test_baselines_are_measured_on_the_same_data(folder: Path) -> None:
-    result = run_protocol(
-        "knn", KnnConfig(k=(3,)), DataChoice(str(folder)), small_encoder(), Model("x", 3), baselines=True
-    )
-    assert result.baselines["pixels"] == {"top1_k3": 100.0}
-    assert list(result.baselines) == ["untrained", "pixels"]
-    assert (result.train.images, result.test.images, result.model.step) == (15, 6, 3)
-    assert result.train.fingerprint == open_source(str(folder), "train").fingerprint

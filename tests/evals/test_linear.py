@@ -1,12 +1,10 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 import torch
 
 from asterism.data import evaluation_batches
-from asterism.data.parts import DataChoice, labels_of
+from asterism.data.parts import DataChoice
 from asterism.errors import UserError
 from asterism.evals.linear import Linear, LinearConfig
 from asterism.evals.linear_sparse import LinearSparse, LinearSparseConfig
@@ -72,14 +70,6 @@ def test_the_sparse_form_with_other_features(tmp_path: Path) -> None:
     config = LinearSparseConfig()
     with pytest.raises(UserError, match="no concept tokens"):
         dict(LinearSparse(config, evaluation.parts).measure(small_encoder()))
-
-
-def test_labels_beyond_the_classes_are_rejected(tmp_path: Path) -> None:
-    evaluation = _linear(write_colours(tmp_path, 3))
-    source = evaluation.parts.train.source
-    source.classes = source.classes[:2]
-    with pytest.raises(UserError, match=r"2 classes, but 3 images have labels outside 0 … 1, such as 2"):
-        labels_of(source)
 
 
 def test_the_same_seed_gives_the_same_values(tmp_path: Path) -> None:

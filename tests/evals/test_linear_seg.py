@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -7,9 +5,8 @@ import pytest
 from asterism.data.parts import DataChoice
 from asterism.errors import UserError
 from asterism.evals.linear_seg import LinearSeg, LinearSegConfig
-from tests.evals.samples import small_encoder
+from tests.evals.samples import MeanColours, small_encoder
 from tests.evals.segmented_samples import write_camvid
-from tests.evals.test_dense_nn import MeanColours
 
 
 def _evaluation(folder: Path, **settings: object) -> LinearSeg:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,6 @@ from asterism.errors import UserError
 from asterism.evals import reconstruction
 from asterism.evals.reconstruction import Reconstruction, ReconstructionConfig
 from asterism.nn.concepts import ConceptEncoder
-from asterism.nn.feature_networks import RandomConvolutions
 from asterism.nn.perceptual import Lpips
 from asterism.nn.tokenizers.saved import save_tokenizer
 from asterism.nn.tokenizers.vqgan import MaskGitVqgan
@@ -57,14 +54,6 @@ def test_encoders_that_cannot_reconstruct_are_rejected(tmp_path: Path, encoder: 
     encoder.reconstruction = None
     with pytest.raises(UserError, match="came without a decoder"):
         dict(evaluation.measure(encoder))
-
-
-def test_the_random_network_never_changes() -> None:
-    images = torch.arange(3 * 16 * 16, dtype=torch.int64).remainder(256).to(torch.uint8).view(1, 3, 16, 16)
-    network = RandomConvolutions()
-    found = network(images)
-    assert found.shape == (1, network.dim)
-    assert network.weight0.flatten()[:2].equal(RandomConvolutions().weight0.flatten()[:2])
 
 
 def test_a_tokenizer_is_measured(tmp_path: Path, encoder: ConceptEncoder) -> None:

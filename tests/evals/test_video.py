@@ -1,12 +1,7 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 import torch
-from jaxtyping import Float
-from torch import Tensor
-from torch.nn import functional as F
 
 from asterism.data.parts import DataChoice
 from asterism.errors import UserError
@@ -16,23 +11,9 @@ from asterism.features.mask_tracking import Tracking, follow_masks, input_size
 from asterism.images.masks import save_mask
 from asterism.nn.encoder import Encoder
 from asterism.ops.video_metrics import boundary_similarity, region_similarity
-from asterism.types import Features, Model
+from asterism.types import Model
 from tests.data.clips import frame_and_mask, write_davis
-from tests.evals.samples import small_encoder
-
-
-class ColourEncoder(Encoder):
-    """The mean colour of each 2 × 2 patch, which is all that these videos need."""
-
-    def __init__(self) -> None:
-        super().__init__(small_encoder().backbone)
-        self.backbone.patch_size = 2
-
-    def forward(self, pixels: Float[Tensor, "b 3 h w"]) -> Features:
-        cells = F.avg_pool2d(pixels, 2)
-        patches = cells.flatten(2).mT
-        return Features(patches.mean(1), patches, (cells.shape[2], cells.shape[3]))
-
+from tests.evals.samples import MeanColours, small_encoder
 
 SETTINGS = {"short_side": 24, "multiple": 2, "radius": 3}
 
@@ -48,7 +29,7 @@ def _values(root: Path, encoder: Encoder, **settings: object) -> dict[str, float
 
 
 def test_good_features_track_moving_objects(davis: Path) -> None:
-    values = _values(davis, ColourEncoder())
+    values = _values(davis, MeanColours(2))
     assert values["j"] > 85
     assert values["j_and_f"] == pytest.approx((values["j"] + values["f"]) / 2)
     assert values["j_and_f"] > values["j_and_f_first_mask_kept"] + 5
@@ -58,21 +39,12 @@ def test_good_features_track_moving_objects(davis: Path) -> None:
 def test_the_first_and_the_last_frame_do_not_count(davis: Path) -> None:
     config = VideoConfig.model_validate(SETTINGS | {"videos": 1})
     true = [frame_and_mask(number) for number in range(5)]
-    found = list(follow_masks(ColourEncoder(), (image for image, _ in true), true[0][1], config))
+    found = list(follow_masks(MeanColours(2), (image for image, _ in true), true[0][1], config))
     j = [[region_similarity((found[t - 1] == o)[None], (true[t][1] == o)[None]) for t in (1, 2, 3)] for o in (1, 2)]
     f = [[boundary_similarity((found[t - 1] == o)[None], (true[t][1] == o)[None]) for t in (1, 2, 3)] for o in (1, 2)]
-    values = _values(davis, ColourEncoder(), videos=1)
+    values = _values(davis, MeanColours(2), videos=1)
     assert values["j"] == pytest.approx(100 * torch.tensor(j).mean().item(), abs=3)  # JPEG
     assert values["f"] == pytest.approx(100 * torch.tensor(f).mean().item(), abs=6)
-
-
-def test_object_numbers_are_kept() -> None:
-    frames = [frame_and_mask(number)[0] for number in range(3)]
-    mask = frame_and_mask(0)[1]
-    numbered = torch.where(mask == 2, 40, mask)
-    config = Tracking.model_validate(SETTINGS | {"first_mask": "shares"})
-    found = list(follow_masks(ColourEncoder(), frames, numbered, config))
-    assert [set(one.unique().tolist()) for one in found] == [{0, 1, 40}] * 2
 
 
 def test_sizes_keep_the_published_proportions() -> None:
@@ -84,7 +56,7 @@ def test_sizes_keep_the_published_proportions() -> None:
 
 
 def test_the_first_videos_alone_are_measured_and_counted(davis: Path) -> None:
-    config, encoder = VideoConfig.model_validate(SETTINGS | {"videos": 1}), ColourEncoder()
+    config, encoder = VideoConfig.model_validate(SETTINGS | {"videos": 1}), MeanColours(2)
     result = run_protocol("video", config, DataChoice(str(davis)), encoder, Model("small"))
     assert (result.train.images, result.test.images) == (1, 5)
     alone = write_davis(davis / "alone", {"a": 5})

@@ -1,7 +1,5 @@
 """Encoding by worker processes: the same results, in the same order, and only where it is safe."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle
@@ -87,24 +85,6 @@ def test_an_error_in_a_process_arrives_as_a_sentence(tmp_path: Path) -> None:
     encoder, source = small_encoder(), open_source(str(write_colours(tmp_path, 2)))
     with pytest.raises(UserError, match="no concept tokens"):
         extract_pooled(encoder, source, "sparse", resize=16, batch_size=2)
-
-
-@forks
-def test_where_processes_encode(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = small_encoder()
-    monkeypatch.setattr(encoding, "cores", lambda: 8)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    assert encoding_processes(encoder, "auto", 10_000, 64) == 4  # as many as torch would use threads
-    assert encoding_processes(encoder, "auto", 1000, 64) == 3  # each has four batches
-    assert encoding_processes(encoder, "auto", 400, 64) == 0
-    assert encoding_processes(encoder, "auto", 100, 2) == 0  # less work than starting them
-    assert encoding_processes(encoder, 2, 10_000, 64) == 0  # as configured: they only read
-    monkeypatch.setattr(encoding, "_SMALL", 10)
-    assert encoding_processes(encoder, "auto", 10_000, 64) == 0
-    monkeypatch.undo()
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    assert encoding_processes(encoder, "auto", 10_000, 64) == 0
-    assert encoding_processes(encoder.to("meta"), "auto", 10_000, 64) == 0
 
 
 @forks

@@ -1,7 +1,5 @@
 """Classification: mixing, gradients, heads, metrics."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Mapping
 from typing import Any
@@ -117,12 +115,6 @@ def _with(backbone: Any) -> Any:
     return replace(start(), backbone=backbone)
 
 
-def test_a_probe_of_a_swin_reads_its_last_four_blocks() -> None:
-    task = Probe(ProbeConfig(learning_rates=(1.0,)), start(SWIN, size=64))
-    assert task.feature == "mean4"
-    assert task.heads[0].in_features == 2 * 128 + 2 * 256
-
-
 def test_sparse_pooling_needs_concepts() -> None:
     with pytest.raises(UserError, match="sparse takes the mean concept token, but the source has none"):
         Classify(ClassifyConfig.parse({"head": {"name": "linear", "pooling": "sparse"}}), start())
@@ -131,14 +123,6 @@ def test_sparse_pooling_needs_concepts() -> None:
     pixels = torch.rand(2, 3, 16, 16)
     tokens = task.backbone(pixels)
     torch.testing.assert_close(task.named_outputs(pixels)["scores"], task.head(tokens.registers.mean(1)).softmax(1))
-
-
-def test_predictions_take_images_of_any_size() -> None:
-    task = Classify(ClassifyConfig(), start()).eval()
-    with torch.no_grad():
-        found = task.predict([torch.zeros(3, 40, 17, dtype=torch.uint8), torch.zeros(3, 16, 90, dtype=torch.uint8)])
-    assert [len(each.scores) for each in found] == [3, 3]
-    assert found[0].top(2)[0] == (found[0].label, found[0].score)
 
 
 def test_accuracies_are_those_of_a_slow_loop() -> None:

@@ -1,7 +1,5 @@
 """Memory while a set is measured: images are read, predicted and forgotten, however many there are."""
 
-from __future__ import annotations
-
 import pickle
 import weakref
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Layer decay against timm's groups, schedules as functions of the step, and averaged weights against timm's."""
 
-from __future__ import annotations
-
 import pytest
 import timm
 import torch

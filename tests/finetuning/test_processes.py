@@ -1,7 +1,5 @@
 """Two processes equal one, with DDP and FSDP2: losses, measurements, averaged weights and the model that is kept."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

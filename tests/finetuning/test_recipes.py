@@ -1,7 +1,5 @@
 """The shipped recipes of fine-tuning, and how settings of a user replace theirs."""
 
-from __future__ import annotations
-
 import pytest
 
 from asterism.errors import UserError
@@ -70,6 +68,7 @@ def test_another_head_replaces_the_settings_of_the_first() -> None:
             "give one or several learning rates",
         ),
         ({"recipe": "missing.yaml"}, "no such file"),
+        ({"task": "classify", "overrides": ["data.path=x", "source.path=b.pth"]}, "source.path cannot be set"),
     ],
 )
 def test_mistakes_are_named(words: dict[str, object], message: str) -> None:

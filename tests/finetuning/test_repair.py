@@ -1,7 +1,5 @@
 """What a kill or damage leaves of a fine-tuned run: resuming makes its model complete again, or says what is lost."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

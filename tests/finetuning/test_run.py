@@ -1,7 +1,5 @@
 """A whole run: files, exact resume, best weights on held-out images, early stop, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The smallest sensible runs of fine-tuning: one block, 24-pixel images, a few steps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path

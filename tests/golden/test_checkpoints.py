@@ -1,7 +1,5 @@
 """Published checkpoint layouts give the same features as their original code."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

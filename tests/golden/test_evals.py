@@ -1,7 +1,5 @@
 """Evaluation protocols against the reference evaluators."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """Reading golden files: arrays as tensors, parameters as a dictionary, and the error measure their tolerances use."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

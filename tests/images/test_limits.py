@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import io
 import os
 from pathlib import Path
@@ -11,7 +9,7 @@ from asterism.errors import UserError
 from asterism.images.bad_image import BadImage
 from asterism.images.decode import decode
 from asterism.images.limits import BYTES_VARIABLE, MAX_PIXELS, PIXELS_VARIABLE, check_size, max_pixels
-from tests.campaigns.inputs import png
+from tests.campaigns.faults import png
 
 
 def encoded(width: int, height: int, kind: str = "PNG") -> bytes:

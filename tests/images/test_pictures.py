@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Callable
@@ -53,16 +51,6 @@ def test_a_batch_keeps_its_size_and_precision() -> None:
     assert torch.equal(batch_of(batch.permute(0, 2, 3, 1), 8), batch)
     assert torch.equal(batch_of(batch.numpy(), 8), batch)
     assert len(as_list(batch)) == 2
-
-
-def test_a_path_is_decoded_like_the_data(tmp_path: Path) -> None:
-    image = Image.fromarray(noise(8, 8))
-    exif = Image.Exif()
-    exif[0x0112] = 6  # rotate clockwise
-    image.save(tmp_path / "turned.png", exif=exif)
-    expected = torch.from_numpy(np.rot90(np.array(image), -1).copy()).permute(2, 0, 1)
-    assert torch.equal(read_picture(tmp_path / "turned.png"), expected)
-    assert torch.equal(decode(tmp_path / "turned.png", ""), expected)
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "P", "1", "CMYK", "I;16", "F", "I"])

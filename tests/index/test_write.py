@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import builtins
 import json
 from collections.abc import Callable
@@ -70,14 +68,6 @@ def test_dense_parquet(source: Source, tmp_path: Path) -> None:
     assert facts["grid"] == [2, 2]
     assert facts["shapes"] == {"embedding": [16], "patches": [4, 16]}
     assert np.allclose(column(table, "patches", 4, 16), expected(source).patches, atol=1e-5)
-
-
-def test_row_groups_follow_the_order(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embeddings, "_ROW_GROUP_BYTES", 500)
-    path = write(source, tmp_path / "x.parquet").path
-    assert pyarrow.parquet.ParquetFile(path).num_row_groups > 1
-    table = pyarrow.parquet.read_table(path)
-    assert np.allclose(column(table, "embedding", 16), expected(source).cls, atol=1e-5)
 
 
 def test_npz_holds_the_same(source: Source, tmp_path: Path) -> None:

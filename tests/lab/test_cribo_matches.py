@@ -1,7 +1,5 @@
 """Objects whose features contain their class retrieve it; others only by chance."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Objects against true classes, and views clustered separately that are matched by their means."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Small backbones and random batches for tests of methods."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

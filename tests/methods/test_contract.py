@@ -1,7 +1,5 @@
 """The contract of every method with the training loop, tested with tiny settings."""
 
-from __future__ import annotations
-
 import copy
 import random
 from typing import Any

@@ -283,15 +283,6 @@ def _encoded(method: Cribo, batch: Batch) -> tuple[Any, Any, Tensor]:
     return seen, tokens, method.find_objects(batch, seen, PROGRESS)
 
 
-def test_there_are_two_large_views() -> None:
-    own = Cribo(CONFIG, TINY).views
-    assert [(view.size, view.scale, view.blur, view.solarize) for view in own] == [
-        (16, (0.25, 1.0), 1.0, 0.0),
-        (16, (0.25, 1.0), 0.1, 0.2),
-    ]
-    assert Cribo(CONFIG.model_copy(update={"view_size": 32}), TINY).views[0].size == 32
-
-
 def test_settings_are_checked() -> None:
     with pytest.raises(UserError, match="are all 0"):
         CriboConfig.parse({"image_weight": 0, "object_weight": 0, "neighbour_weight": 0})
@@ -368,11 +359,3 @@ def test_both_directions_can_be_divided_by_the_first_count() -> None:
     method.config = CONFIG.model_copy(update={"neighbour_counts": "first"})
     bank._pending = []
     torch.testing.assert_close(method.loss(batch, PROGRESS).terms["neighbours"], (totals[0] + totals[1]) / first)
-
-
-def test_objects_can_have_separate_temperatures() -> None:
-    changes = {"object_student_temp": 0.2, "object_warmup_teacher_temp": 0.05, "object_teacher_temp": 0.08}
-    p = _cribo(**changes).object_softmax(PROGRESS)
-    assert (p.τ_s, p.τ_t) == (0.2, pytest.approx(0.05 + 0.03 / 29))
-    shared = _cribo().object_softmax(PROGRESS)
-    assert (shared.τ_s, shared.τ_t) == (0.1, pytest.approx(TEACHER_TEMP))

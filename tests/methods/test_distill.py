@@ -148,14 +148,6 @@ def test_the_queue_takes_the_teachers_unit_vectors_after_the_step() -> None:
     assert torch.equal(method.queue.rows[4:], old[4:])
 
 
-def test_a_student_without_class_token_is_represented_by_its_mean_patch() -> None:
-    method = Distill(DistillConfig(teacher=str(TEACHER)), TINY.model_copy(update={"class_token": False}))
-    batch = random_batch(method, 2)
-    embeddings = method.loss(batch, PROGRESS).embeddings
-    torch.testing.assert_close(embeddings, method.backbone(batch.views[0].pixels).patches.mean(dim=1))
-    assert method.encoder().backbone is method.backbone
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

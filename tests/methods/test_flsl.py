@@ -170,12 +170,6 @@ def test_the_teacher_follows_and_the_last_layer_is_frozen_at_first() -> None:
     assert set(method.frozen(Progress(4, 40, steps_per_epoch=4))) == set()
 
 
-def test_a_class_token_is_refused_and_otherwise_left_out() -> None:
-    assert not _flsl().backbone.has_cls
-    with pytest.raises(UserError, match=r"class_token = true.*make it false"):
-        Flsl(CONFIG, TINY.model_copy(update={"class_token": True}))
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -130,12 +130,6 @@ def test_the_centre_of_masked_patches() -> None:
     torch.testing.assert_close(method.patch_center.value, 0.8 * old + 0.2 * logits.mean(dim=0))
 
 
-def test_images_and_patches_share_the_projection_and_usually_the_prototypes() -> None:
-    shared, own = (_ibot(patch_out_dim=patches).state_dict() for patches in (None, 12))
-    new = {name for name in own.keys() - shared.keys() if not name.startswith("teacher")}
-    assert new == {"head.last_layers.patch.weight_g", "head.last_layers.patch.weight_v"}
-
-
 def test_a_teacher_without_patch_prototypes_starts_with_the_students() -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -214,10 +208,3 @@ def test_prototypes_are_frozen_in_the_first_epochs() -> None:
 def test_impossible_settings_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         IbotConfig.parse(values)
-
-
-def test_sizes_and_networks_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(UserError, match="views of 10 pixels do not divide into patches of 4"):
-        _ = _ibot(local_size=10).views
-    with pytest.raises(UserError, match="'resnet50' is neither a plain vision transformer nor a Swin"):
-        _ibot(BackboneConfig(name="resnet50"))  # a network without tokens that a mask could replace

@@ -1,7 +1,5 @@
 """Methods in files that are not installed."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -320,12 +320,3 @@ def test_a_batch_of_one_image_is_refused() -> None:
     method = _stellar()
     with pytest.raises(UserError, match=r"trainer\.batch_size"):
         method.loss(random_batch(method, 1), PROGRESS)
-
-
-def test_codes_need_a_tokenizer_and_pixels_none() -> None:
-    with pytest.raises(UserError, match="asterism pretrain vq"):
-        StellarConfig.parse({"reconstruction": {"target": "codes"}})
-    with pytest.raises(UserError, match="target: codes"):
-        StellarConfig.parse({"reconstruction": {"target": "pixels", "tokenizer": "runs/vq"}})
-    with pytest.raises(UserError, match="image_size is that of a tokenizer"):
-        StellarConfig.parse({"reconstruction": {"image_size": 64}})

@@ -1,7 +1,5 @@
 """Colour settings reach the views of every method that has them."""
 
-from __future__ import annotations
-
 import pytest
 
 from asterism.methods import method_class, method_names

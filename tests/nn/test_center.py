@@ -3,8 +3,6 @@ import torch
 from torch import Tensor
 
 from asterism.nn.center import Center
-from asterism.ops import collectives
-from tests.distributed import run
 
 
 def _logits(rows: int) -> Tensor:
@@ -46,16 +44,6 @@ def test_only_the_centre_is_saved() -> None:
     center.accumulate(_logits(3).requires_grad_())
     assert list(center.state_dict()) == ["value"]
     assert not center._pending.requires_grad
-
-
-def _share_of_rank() -> Tensor:
-    logits = _logits(10)
-    return _center([logits[:7]] if collectives.rank() == 0 else [logits[7:9], logits[9:]])
-
-
-def test_two_processes_share_one_centre() -> None:
-    for value in run(_share_of_rank):
-        torch.testing.assert_close(value, _center([_logits(10)]))
 
 
 def test_projections_count_as_the_layers_logits() -> None:

@@ -1,6 +1,3 @@
-from __future__ import annotations
-
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from asterism.errors import UserError
-from asterism.nn.backbone import BackboneConfig, Pooling, build_backbone, rebuild_backbone
+from asterism.nn.backbone import BackboneConfig, build_backbone
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
 from asterism.nn.localization import Localization
@@ -106,15 +103,6 @@ def test_a_saved_encoder_loads_unchanged(kind: str, tmp_path: Path) -> None:
 def test_the_class_token_alone(kind: str) -> None:
     encoder, images = tiny(**KINDS[kind]).eval(), photos(size=KINDS[kind].get("image_size", 32))
     torch.testing.assert_close(encoder.encode_cls(images), encoder.encode(images).cls, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("pooling", ["class", "mean"])
-def test_the_vector_alone_follows_the_pooling(pooling: Pooling) -> None:
-    architecture = replace(tiny().backbone.architecture, pooling=pooling)
-    encoder, images = Encoder(rebuild_backbone(architecture)).eval(), photos()
-    features = encoder.encode(images)
-    expected = features.patches.mean(1) if pooling == "mean" else features.cls
-    torch.testing.assert_close(encoder.encode_cls(images), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("class_token", [True, False])

@@ -3,7 +3,7 @@ import math
 import torch
 from torch import Tensor
 
-from asterism.nn.heads import LeveledPrototypeHead, ProjectionHead, PrototypeHead, image_tokens
+from asterism.nn.heads import LeveledPrototypeHead, PrototypeHead, image_tokens
 from asterism.types import Tokens
 
 
@@ -57,22 +57,6 @@ def test_gains_are_one_and_learn_only_when_not_normalised() -> None:
         assert layer.weight_g.equal(torch.ones(6, 1))
         assert layer.weight_g.requires_grad is not norm_last_layer
         assert layer.weight_v.requires_grad
-
-
-def test_projections_have_unit_length_for_any_number_of_axes() -> None:
-    torch.manual_seed(0)
-    head = ProjectionHead(6, hidden_dim=8, bottleneck_dim=3, layers=2)
-    assert [type(layer).__name__ for layer in head.mlp] == ["Linear", "GELU", "Linear"]
-    projected = head(torch.randn(2, 5, 6))
-    torch.testing.assert_close(projected.norm(dim=-1), torch.ones(2, 5))
-
-
-def test_initial_weights_are_small_and_normal() -> None:
-    torch.manual_seed(0)
-    head = PrototypeHead(64, 128, 256, 32)
-    for number in (0, 2, 4):
-        assert abs(head.mlp[number].weight.std() - 0.02) < 0.002
-        assert head.mlp[number].bias.equal(torch.zeros_like(head.mlp[number].bias))
 
 
 def test_the_mean_patch_represents_an_image_without_class_token() -> None:

@@ -3,7 +3,6 @@ from torch import Tensor
 
 from asterism.nn.memory_bank import Memory
 from asterism.ops.random import generator
-from tests import distributed
 
 
 def rows(start: int, count: int) -> Tensor:
@@ -26,17 +25,6 @@ def test_batches_of_any_size_equal_a_bounded_list() -> None:
         assert int(memory.filled) == min(7, seen)
 
 
-def test_micro_batches_enter_together_in_the_order_of_their_keys() -> None:
-    memory = Memory(10, 2)
-    before = memory.rows.clone()
-    memory.collect(rows(0, 2), torch.tensor([30, -5]))
-    memory.collect(rows(2, 3), torch.tensor([7, 50, 1]))
-    assert torch.equal(memory.rows, before)
-    memory.store()
-    assert memory.rows[:5, 0].tolist() == [1, 4, 2, 0, 3]
-    assert int(memory.filled) == 5
-
-
 def test_samples_without_replacement_from_the_generator() -> None:
     memory = Memory(20, 2)
     first, again, other = (memory.sample(15, generator(key)) for key in (1, 1, 2))
@@ -45,21 +33,3 @@ def test_samples_without_replacement_from_the_generator() -> None:
     assert not torch.equal(first, other)
     counts = torch.stack([memory.sample(5, generator(key)) for key in range(2000)]).flatten().bincount(minlength=20)
     assert (counts - 500).abs().max() < 5 * (2000 * 0.25 * 0.75) ** 0.5
-
-
-def _store_in_parts(shares: list[list[int]]) -> Tensor:
-    torch.manual_seed(0)
-    memory = Memory(11, 2)
-    from asterism.ops.collectives import rank
-
-    for step in range(3):
-        mine = torch.tensor(shares[rank()]) + 10 * step
-        memory.collect(mine[:, None].float().expand(-1, 2), mine * 7919 % 101)
-        memory.store()
-    return torch.cat([memory.rows.flatten(), memory.pointer[None].float(), memory.filled[None].float()])
-
-
-def test_processes_with_uneven_shares_store_the_same_as_one_process() -> None:
-    first, second = distributed.run(_store_in_parts, [[3, 0, 4], [2, 1]])
-    assert torch.equal(first, second)
-    torch.testing.assert_close(first, _store_in_parts([[0, 1, 2, 3, 4]]))

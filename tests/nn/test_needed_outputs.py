@@ -1,7 +1,5 @@
 """A last block that computes only needed tokens gives the same tokens and gradients as the whole block."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections import deque
 
 import pytest
@@ -8,9 +6,7 @@ from torch import Tensor
 
 from asterism.errors import UserError
 from asterism.nn.object_bank import BankConfig, ObjectBank, StoredObjects
-from asterism.ops.collectives import rank
 from asterism.ops.cycle_consistency import closes_cycle
-from tests import distributed
 
 
 def _objects(first: int, count: int, seed: int = 0) -> StoredObjects:
@@ -69,43 +65,8 @@ def test_an_empty_bank_has_no_neighbours() -> None:
     assert bank.nearest(torch.zeros(2, 0, 5), torch.arange(0)).shape == (2, 0)
 
 
-def test_micro_batches_enter_together_in_the_order_of_their_keys() -> None:
-    bank = ObjectBank(BankConfig(images=10), 3, 5)
-    bank.collect(_objects(0, 2))
-    bank.collect(_objects(2, 3))
-    assert bank.filled_share == 0
-    bank.store()
-    order = (bank.newest + torch.arange(10)) % 10
-    assert bank.image[order][:5].tolist() == [4, 3, 2, 1, 0]
-
-
-def test_a_search_compares_rows_in_half_precision() -> None:
-    bank = ObjectBank(BankConfig(images=4), 3, 5)
-    new = _objects(0, 4)
-    bank.push(new)
-    assert bank.rows.dtype == torch.float16
-    lengths = bank.rows.float().norm(dim=-1)
-    torch.testing.assert_close(bank.reciprocal_length, 1 / lengths)
-    torch.testing.assert_close(bank.take(0, torch.arange(12)), bank.rows[0].flatten(0, 1).float())
-
-
 def test_a_bank_smaller_than_a_batch_is_refused() -> None:
     bank = ObjectBank(BankConfig(images=4), 3, 5)
     bank.collect(_objects(0, 3))
     with pytest.raises(UserError, match=r"bank.images = 4 is smaller than a batch of 6"):
         bank.collect(_objects(3, 3))
-
-
-def _store_a_share(shares: list[list[int]]) -> dict[str, Tensor]:
-    bank = ObjectBank(BankConfig(images=11), 3, 5)
-    for step in range(3):
-        for number in shares[rank()]:
-            bank.collect(_objects(10 * step + number, 1))
-        bank.store()
-    return dict(bank.state_dict())
-
-
-def test_processes_store_the_same_as_one_process() -> None:
-    alone = _store_a_share([[0, 1, 2, 3]])
-    for state in distributed.run(_store_a_share, [[3, 0], [2, 1]]):
-        assert all(state[name].equal(value) for name, value in alone.items())

@@ -1,7 +1,5 @@
 """Flipped bits in one of our files are noticed; files of others need no checksum."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

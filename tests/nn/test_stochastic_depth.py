@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import torch
 from torch import nn
 
@@ -42,20 +40,6 @@ def test_branches_blocks_and_keys_are_drawn_independently() -> None:
     assert correlation.abs().max() < 0.06  # 1/√4000 = .016
     halves = torch.stack([dropped[:, :2000].flatten(), dropped[:, 2000:].flatten()])
     assert torch.corrcoef(halves)[0, 1].abs() < 0.06
-
-
-def test_a_draw_depends_on_its_key_alone() -> None:
-    together = branch_factors(KEYS[:8], depth=3, last_rate=0.5)
-    alone = branch_factors(KEYS[5:6], depth=3, last_rate=0.5)
-    for all_of_them, one in zip(together, alone, strict=True):
-        assert all_of_them is not None
-        assert one is not None
-        assert torch.equal(all_of_them[:, 5:6], one)
-
-
-def test_nothing_is_dropped_without_keys_or_rate() -> None:
-    assert branch_factors(None, 3, 0.5) == [None] * 3
-    assert branch_factors(KEYS, 3, 0.0) == [None] * 3
 
 
 def test_factors_scale_the_branches_of_their_samples_and_are_cleared_afterwards() -> None:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -52,13 +50,6 @@ def test_a_masked_token_masks_its_pixels() -> None:
     torch.testing.assert_close(backbone(pixels, mask=nowhere).patches, backbone(pixels).patches)
 
 
-def test_windows_of_another_size() -> None:
-    wide = build_backbone(BackboneConfig(name="swin_tiny_patch4_window7_224", window=14))
-    sizes = [stage.blocks[0].window_size[0] for stage in wide.network.layers]
-    assert sizes == [14, 14, 14, 7]  # the last stage of 224 pixels has 7 × 7 tokens
-    assert wide(torch.randn(1, 3, 96, 96)).grid == (3, 3)
-
-
 @torch.no_grad()
 def test_layers_of_the_final_stage() -> None:
     backbone, pixels = tiny(), torch.randn(1, 3, 64, 64)
@@ -77,16 +68,6 @@ def test_layers_of_an_earlier_stage_have_their_own_grid_and_no_norm() -> None:
     hook.remove()
     assert earlier.grid == tuple(outputs[0].shape[1:3]) == tuple(2 * side for side in backbone.grid_of(pixels))
     assert earlier.patches.equal(outputs[0].flatten(1, 2))
-
-
-@torch.no_grad()
-def test_the_embedding_of_patches() -> None:
-    backbone, pixels = tiny(), torch.randn(1, 3, 64, 64)
-    embedded = backbone.embedded(pixels)
-    assert embedded.grid == (64, 64), "three halvings before patches of 8 pixels"
-    torch.testing.assert_close(embedded.patches, backbone.network.patch_embed(pixels).flatten(1, 2))
-    with pytest.raises(UserError, match="attends within windows"):
-        backbone.attention(pixels)
 
 
 @torch.no_grad()

@@ -3,7 +3,7 @@ import math
 import torch
 from torch import Tensor
 
-from asterism.ops.mean_shift import mean_shift, mode_distance, take
+from asterism.ops.mean_shift import mean_shift, mode_distance
 
 G = torch.Generator().manual_seed(0)
 
@@ -31,15 +31,6 @@ def test_steps_and_their_gradients_are_those_of_the_slow_loop() -> None:
         expected = torch.autograd.grad(slow, (queries, keys), cotangent)
         for mine, theirs in zip(own, expected, strict=True):
             torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
-
-
-def test_take_indexes_each_image_separately() -> None:
-    tokens = torch.arange(2 * 4 * 3).float().view(2, 4, 3)
-    places = torch.tensor([[3, 0], [1, 1]])
-    picked = take(tokens, places)
-    for image in range(2):
-        for number in range(2):
-            assert picked[image, number].equal(tokens[image, places[image, number]])
 
 
 def test_mode_distance_is_between_unit_vectors() -> None:

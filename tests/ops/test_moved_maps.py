@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import torch
 
 from asterism.ops.moved_maps import MIRROR, moved, overlap, shift, zoom

@@ -1,12 +1,10 @@
-from __future__ import annotations
-
 import math
 
 import pytest
 import torch
 from torch import Tensor
 
-from asterism.ops import collectives, soft_clusters
+from asterism.ops import soft_clusters
 from asterism.ops.soft_clusters import (
     Assignments,
     PowerLaw,
@@ -15,7 +13,6 @@ from asterism.ops.soft_clusters import (
     divergence,
     prior_shares,
 )
-from tests.distributed import run
 
 G = torch.Generator().manual_seed(0)
 N, K, P = 11, 6, 4
@@ -99,29 +96,6 @@ def test_balanced_targets_are_a_renormalised_softmax_over_the_batch(
     over_batch = logits.softmax(dim=0)
     expected = over_batch / over_batch.sum(dim=1, keepdim=True)
     torch.testing.assert_close((logits - balancing_offset(teacher)).softmax(dim=1), expected)
-
-
-def _share_of_the_work(h: Tensor, c: Tensor, q: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Offset, loss and (averaged as data-parallel training does) gradient from this process's rows."""
-    rank, world = collectives.rank(), collectives.world_size()
-    rows = slice(rank * len(h) // world, (rank + 1) * len(h) // world)
-    c = c.clone().requires_grad_()
-    offset = balancing_offset(Assignments(q[rows], d, 0.2))
-    found = agreement(Assignments(h[rows], c, 0.4), Assignments(q[rows], d, 0.2, offset))
-    mean = collectives.all_reduce_mean_with_grad(found.mean_probability)
-    loss = found.cross_entropy + 3 * divergence(mean, torch.full((K,), -math.log(K)))
-    (gradient,) = torch.autograd.grad(loss, c)
-    return offset, loss.detach(), collectives.all_reduce_sum(gradient) / world
-
-
-def test_two_processes_give_the_result_of_one() -> None:
-    tensors = [torch.randn(rows, P, generator=G) for rows in (10, K, 10, K)]
-    offset, loss, gradient = _share_of_the_work(*tensors)
-    results = run(_share_of_the_work, *tensors)
-    torch.testing.assert_close(torch.stack([part for _, part, _ in results]).mean(), loss)
-    for own_offset, _, own_gradient in results:
-        torch.testing.assert_close(own_offset, offset)
-        torch.testing.assert_close(own_gradient, gradient)
 
 
 def test_priors_are_shares() -> None:

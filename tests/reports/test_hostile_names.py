@@ -1,7 +1,5 @@
 """Pages about things whose names are attacks: nothing runs, neither with the page's policy nor without it."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The tools as commands, as in their help texts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """How exports are compared: numbers exactly, ties of labels and detections with a little tolerance."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Exports open in the programs they are for, with the features of the encoder."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -177,13 +175,6 @@ def test_timms_transform_is_ours(tmp_path: Path) -> None:
     torch.testing.assert_close(transform(photo)[None], ours, atol=1.01 * one_level, rtol=0)
 
 
-def test_timm_folders_state_an_unusual_epsilon(tmp_path: Path) -> None:
-    exported = asterism.export(small_vit(layer_norm_eps=1e-3), "timm", tmp_path / "timm")
-    assert exported.difference < 1e-5
-    assert "0.001" in exported.notes[0]
-    assert "module.eps = 0.001" in (exported.folder / "README.md").read_text()
-
-
 def picture(height: int, width: int) -> Image.Image:
     levels = torch.randint(0, 256, (height, width, 3), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     return Image.fromarray(levels.numpy()).resize((width * 2, height * 2), Image.Resampling.BILINEAR)
@@ -258,19 +249,6 @@ def run_card(folder: Path) -> dict[str, Any]:
     return names
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_our_own_file_in_half_precision(dtype: str, tmp_path: Path) -> None:
-    encoder = concept_encoder()
-    exported = asterism.export(encoder, "safetensors", tmp_path / "half", dtype=dtype)
-    assert 0 < exported.difference < 0.1
-    back = asterism.load(exported.folder)
-    assert {parameter.dtype for parameter in back.parameters()} == {torch.float32}
-    images = torch.rand(1, 3, 16, 16)
-    assert_equal(outputs(back, images), encoder, images, atol=0.1)
-    encoder.save(tmp_path / "full.safetensors")
-    assert exported.files["encoder.safetensors"] < (tmp_path / "full.safetensors").stat().st_size
-
-
 @pytest.mark.parametrize("target", ["torchscript", "timm", "hf"])
 def test_other_targets_in_half_precision(target: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
@@ -312,15 +290,6 @@ def test_the_card_of_a_run_has_data_method_and_scores(tmp_path: Path) -> None:
     ):
         assert f"{line}\n" in card
     assert "/home/someone" not in card
-
-
-def test_the_card_of_a_file_says_what_is_not_known(tmp_path: Path) -> None:
-    small_vit().save(tmp_path / "weights.safetensors")
-    folder = asterism.export(tmp_path / "weights.safetensors", "safetensors", tmp_path / "out").folder
-    card = (folder / "README.md").read_text(encoding="utf-8")
-    assert "license: unknown\n" in card
-    assert "| training data | not known |" in card
-    assert "None were recorded" in card
 
 
 def call(*words: str) -> Any:

@@ -1,7 +1,5 @@
 """Exports of fine-tuned classifiers: the other library's own code gives the probabilities that `predict` gives."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Exported segmentation and detection models, with every head, opened with the library they are for."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,6 @@ from torch import Tensor, nn
 import asterism
 from asterism.errors import UserError
 from asterism.extras.detection.detect import Detect
-from asterism.finetuning.classification.probe import Probe, ProbeConfig
 from asterism.finetuning.model import FinetunedModel
 from asterism.finetuning.segmentation.segment import Segment
 from asterism.finetuning.task import Task
@@ -23,7 +20,7 @@ from tests.extras.detection.drawn import HEADS as DETECTORS
 from tests.extras.detection.drawn import detector
 from tests.finetuning.segmentation.tiny_heads import SMALL as SEGMENTERS
 from tests.finetuning.segmentation.tiny_heads import segment
-from tests.finetuning.tiny import BACKBONE, SWIN, start
+from tests.finetuning.tiny import SWIN, start
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.load:FutureWarning")
 SHAPES = [(1, 16, 16), (3, 24, 40), (2, 8, 16)]  # images, height, width
@@ -87,12 +84,6 @@ def test_segmentation_as_torchscript_at_any_size(head: str, tmp_path: Path) -> N
     assert set(described["outputs"]) == {"logits", "labels"}
 
 
-def test_a_linear_head_on_several_blocks(tmp_path: Path) -> None:
-    model = trained(segment("linear", head={"layers": 2, "norm": True}))
-    asterism.export(model, "torchscript", tmp_path / "out")
-    check_segmentation(torch.jit.load(tmp_path / "out" / "model.pt")(images(2, 24, 40)), model, images(2, 24, 40))
-
-
 def test_segmentation_with_a_swin_has_one_size(tmp_path: Path) -> None:
     model = trained(segment("upernet", start(SWIN, 3, 64)))
     exported = asterism.export(model, "torchscript", tmp_path / "out")
@@ -124,16 +115,6 @@ def test_labels_of_a_graph_are_those_of_predict() -> None:
     model = trained(segment("fpn"))
     found = Graph(model)(picture(16, 16)[None].float() / 255)
     assert torch.equal(found["labels"][0], model.predict(picture(16, 16)).mask.long())
-
-
-def test_a_probe_on_four_blocks(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    task = Probe(ProbeConfig(learning_rates=(1.0,), feature="cls4"), start(BACKBONE, classes=3))
-    nn.init.normal_(task.heads[0].weight, std=0.3)  # type: ignore[arg-type]
-    model = FinetunedModel(task).eval()
-    asterism.export(model, "torchscript", tmp_path / "out")
-    found = torch.jit.load(tmp_path / "out" / "model.pt")(images(1, 16, 16))["scores"][0]
-    torch.testing.assert_close(found, model.predict(picture(16, 16)).scores, atol=1e-5, rtol=0)
 
 
 DETECTION: dict[str, dict[str, Any]] = {

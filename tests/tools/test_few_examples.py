@@ -1,7 +1,5 @@
 """Segmentation from few examples: heads, balance of classes, and what is expected from examples that are left out."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -19,7 +17,8 @@ from asterism.tools.labelled_patches import Example, LabelledPatches
 from asterism.tools.leave_one_out import BALANCES, _spread, chosen, estimate, helpers, unseen
 from asterism.tools.patch_labellers import Vote, balanced, frequencies, labeller, trained_head
 from tests.data.clips import frame_and_mask, write_frames
-from tests.tools.test_segment import SETTINGS, ColourEncoder
+from tests.evals.samples import MeanColours
+from tests.tools.test_segment import SETTINGS
 
 GRID = (4, 4)
 
@@ -222,7 +221,7 @@ def _labelled(folder: Path, count: int) -> Path:
 
 def test_a_folder_gets_masks_confidences_and_what_to_expect(tmp_path: Path) -> None:
     new = write_frames(tmp_path / "new", 2)
-    found = api.segment(ColourEncoder(), _labelled(tmp_path / "labelled", 4), new, tmp_path / "out", **SETTINGS)
+    found = api.segment(MeanColours(2), _labelled(tmp_path / "labelled", 4), new, tmp_path / "out", **SETTINGS)
     assert found.estimate is not None
     assert min(value for value in found.estimate.iou.values() if value is not None) > 0.8
     with Image.open(tmp_path / "out/confidence/00001.png") as levels:
@@ -237,7 +236,7 @@ def test_a_folder_gets_masks_confidences_and_what_to_expect(tmp_path: Path) -> N
 
 def test_one_example_works_and_says_that_nothing_is_known(tmp_path: Path) -> None:
     new = write_frames(tmp_path / "new", 2)
-    found = api.segment(ColourEncoder(), _labelled(tmp_path / "labelled", 1), new, tmp_path / "out", **SETTINGS)
+    found = api.segment(MeanColours(2), _labelled(tmp_path / "labelled", 1), new, tmp_path / "out", **SETTINGS)
     assert found.estimate is None
     assert found.warnings() == [
         "nothing can be said about the quality, because there is one example; label another image to get an estimate"
@@ -250,5 +249,5 @@ def test_a_poor_class_is_warned_of(tmp_path: Path) -> None:
     for number in range(3):
         draw = torch.Generator().manual_seed(number)
         save_mask((torch.rand(24, 32, generator=draw) < 0.1).long(), examples / f"{number:05d}.png")
-    found = api.segment(ColourEncoder(), examples, write_frames(tmp_path / "new", 1), tmp_path / "out", **SETTINGS)
+    found = api.segment(MeanColours(2), examples, write_frames(tmp_path / "new", 1), tmp_path / "out", **SETTINGS)
     assert any("an IoU below 25% is expected for class 1" in warning for warning in found.warnings())

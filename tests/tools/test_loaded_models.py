@@ -1,7 +1,5 @@
 """Evaluations, tools and pictures work with rotary positions, registers and attention pooling of loaded networks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

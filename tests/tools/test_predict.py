@@ -1,7 +1,5 @@
 """Predictions for images, folders and videos: tables, drawings, and what is refused."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path
@@ -17,7 +15,6 @@ from asterism.cli import app
 from asterism.errors import UserError
 from asterism.finetuning.run import FinetunedRun
 from asterism.tools import predict
-from asterism.tools.predict import drawing_names
 from tests.finetuning.tiny import COLOURS, coloured_folder, finetune, tiny
 
 
@@ -114,11 +111,6 @@ def test_mistakes_are_named_and_nothing_is_written(run: FinetunedRun, tmp_path: 
         with pytest.raises(UserError, match=message):
             asterism.predict(model, images, tmp_path / "out")
         assert not (tmp_path / "out").exists()
-
-
-def test_names_of_drawings_are_unique() -> None:
-    keys = ["a/b.png", "a-b.png", "c.jpg", "c.png", "d/c.png"]
-    assert drawing_names(keys) == ["a/b", "a-b", "c.jpg", "c.png", "d/c"]
 
 
 def test_large_images_make_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,36 +1,16 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 import torch
-from jaxtyping import Float
-from torch import Tensor
-from torch.nn import functional as F
 
 from asterism import api
 from asterism.errors import UserError
 from asterism.images.masks import read_mask, save_mask
 from asterism.images.pictures import read_picture
-from asterism.nn.encoder import Encoder
-from asterism.types import Features
 from tests.data.clips import frame_and_mask, write_frames
-from tests.evals.samples import small_encoder
+from tests.evals.samples import MeanColours, small_encoder
 
 SETTINGS = {"short_side": 24, "multiple": 2, "k": 3}
-
-
-class ColourEncoder(Encoder):
-    """The mean colour of each 2 × 2 patch."""
-
-    def __init__(self) -> None:
-        super().__init__(small_encoder().backbone)
-        self.backbone.patch_size = 2
-
-    def forward(self, pixels: Float[Tensor, "b 3 h w"]) -> Features:
-        cells = F.avg_pool2d(pixels, 2)
-        patches = cells.flatten(2).mT
-        return Features(patches.mean(1), patches, (cells.shape[2], cells.shape[3]))
 
 
 @pytest.fixture
@@ -46,7 +26,7 @@ def examples(tmp_path: Path) -> Path:
 def test_new_images_get_the_labels_of_the_examples(examples: Path, tmp_path: Path) -> None:
     new = write_frames(tmp_path / "new", 4)
     (new / "00001.jpg").write_bytes(b"no image")
-    found = api.segment(ColourEncoder(), examples, new, tmp_path / "out", **SETTINGS)
+    found = api.segment(MeanColours(2), examples, new, tmp_path / "out", **SETTINGS)
     assert (found.images, found.examples, found.classes) == (3, 1, [0, 1, 7])
     assert [bad.reason for bad in found.skipped] == ["the file is not an image of a known format"]
     true = frame_and_mask(3)[1]
@@ -59,7 +39,7 @@ def test_overlays_of_large_images_are_smaller(examples: Path, tmp_path: Path, mo
     image = write_frames(tmp_path / "new", 1) / "00000.jpg"
     size = read_picture(image).shape
     monkeypatch.setattr("asterism.tools.segment._MOST_DRAWN", size[1] * size[2] // 3)
-    api.segment(ColourEncoder(), examples, image, tmp_path / "out", **SETTINGS)
+    api.segment(MeanColours(2), examples, image, tmp_path / "out", **SETTINGS)
     assert read_picture(tmp_path / "out/overlays/00000.jpg").shape == (3, -(-size[1] // 2), -(-size[2] // 2))
     assert read_mask(tmp_path / "out/masks/00000.png").shape == size[1:]
 
@@ -68,7 +48,7 @@ def test_masks_next_to_images_and_white_masks(tmp_path: Path) -> None:
     folder = write_frames(tmp_path / "labelled", 1)
     save_mask((frame_and_mask(0)[1] > 0).long() * 255, folder / "00000.png")
     image = write_frames(tmp_path / "new", 2) / "00001.jpg"
-    assert api.segment(ColourEncoder(), folder, image, tmp_path / "out", **SETTINGS).classes == [0, 1]
+    assert api.segment(MeanColours(2), folder, image, tmp_path / "out", **SETTINGS).classes == [0, 1]
 
 
 def test_mistakes_are_named(examples: Path, tmp_path: Path) -> None:

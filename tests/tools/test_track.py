@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -11,10 +9,8 @@ from asterism import api
 from asterism.errors import UserError
 from asterism.features.mask_tracking import Tracking, mutual_agreement
 from asterism.images.masks import read_mask, save_mask
-from asterism.tools.track import Loss, losses
 from tests.data.clips import frame_and_mask, write_frames
-from tests.evals.samples import small_encoder
-from tests.tools.test_segment import ColourEncoder
+from tests.evals.samples import MeanColours, small_encoder
 
 SETTINGS = {"short_side": 16, "multiple": 8}
 
@@ -79,7 +75,7 @@ def test_an_object_that_disappears_is_lost_and_one_that_returns_is_found(tmp_pat
         Image.fromarray(pixels).save(video / f"{number:05d}.png")
     save_mask(frame_and_mask(0)[1], tmp_path / "first.png")
     settings = {"short_side": 24, "multiple": 2, "radius": 3}
-    tracked = api.track(ColourEncoder(), video, tmp_path / "first.png", tmp_path / "out", **settings)
+    tracked = api.track(MeanColours(2), video, tmp_path / "first.png", tmp_path / "out", **settings)
     assert [(loss.object, loss.first, loss.last) for loss in tracked.lost] == [
         (1, "00002", None),
         (2, "00002", "00002"),
@@ -108,10 +104,3 @@ def test_agreement_is_that_of_a_slow_loop_and_falls_when_the_mask_drifts() -> No
     assert agreement(0, 1, 3) == pytest.approx((2 / 3 * 1) ** 0.5)  # one patch of three is not the object's
     assert agreement(0) == pytest.approx((1 * 1 / 2) ** 0.5)  # half of the object is missed
     assert agreement() == 0
-
-
-def test_stretches_of_frames_without_confidence() -> None:
-    names = list("abcdef")
-    found = losses(4, names, [1, 0.2, 0.3, 0.9, 0.4, 0.1], 0.5)
-    assert found == [Loss(4, "b", "c", 0.2), Loss(4, "e", None, 0.4)]
-    assert losses(4, names, [1.0] * 6, 0.5) == []

@@ -1,7 +1,5 @@
 """Videos from strangers: read by the reader of their suffix, never by what their content asks for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

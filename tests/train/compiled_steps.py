@@ -1,7 +1,5 @@
 """Compares compiled with eager steps. Run by itself: shape checks at run time, which tests use, cannot be compiled."""
 
-from __future__ import annotations
-
 import sys
 
 import torch

@@ -99,11 +99,6 @@ def saved(folder, *steps):
     return [folder / f"step-{step:08d}" for step in steps]
 
 
-def test_without_checkpoint(tmp_path):
-    with pytest.raises(UserError, match=r"no checkpoint in .*with --overwrite"):
-        checkpoint.read(tmp_path)
-
-
 def test_checksums_are_those_of_sha256sum(tmp_path):
     (path,) = saved(tmp_path, 1)
     subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "checksums.txt"], cwd=path, check=True)

@@ -104,14 +104,6 @@ def test_a_window_of_small_batches_measures_what_one_batch_cannot():
     assert window.measure()["effective_rank"] > 20 > float(effective_rank(rows[:8]))
 
 
-def test_a_large_batch_is_cut_to_the_window():
-    rows = torch.randn(64, 32, generator=torch.Generator().manual_seed(0))
-    window = SpreadWindow(16)
-    assert window.measure() == {}
-    window.add(rows)
-    assert window.measure()["effective_rank"] == pytest.approx(float(effective_rank(rows[-16:])), rel=1e-5)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("lr", "momentum", "warns"), [(5e-4, 0.99, False), (1e-2, 0.9, True)])
 def test_a_real_run_of_sixty_steps_warns_only_when_it_collapses(

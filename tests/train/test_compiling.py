@@ -1,7 +1,5 @@
 """Compiled parts are single graphs and compute what eager code computes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """The effect of the first steps on the features, on photographs. `lab/benchmarks/first_steps.py` has all methods."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

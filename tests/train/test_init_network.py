@@ -1,7 +1,5 @@
 """Runs that continue from other people's networks: the network, its heads and its pixels come from the weights."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The estimate on fake tensors equals what autograd keeps when a step is really made."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

@@ -1,18 +1,12 @@
-from __future__ import annotations
-
-import itertools
-import time
 from pathlib import Path
-from typing import Any, Literal
 
 import pytest
 import torch
 
 from asterism.train import building
 from asterism.train.cost import step_cost
-from asterism.train.loop import Pace
 from asterism.train.online_quality import verdict
-from asterism.train.optim import OptimConfig, build_optimizer, moment_bytes
+from asterism.train.optim import OptimConfig
 from asterism.train.plan import plan as plan_of
 from asterism.train.recipe import Recipe, load_recipe
 from asterism.types import Batch, Losses, Progress
@@ -45,36 +39,6 @@ def test_flops_are_those_of_the_matrices() -> None:
     least = sum(3 * 2 * p.numel() * rows[name] for name, p in matrices.items()) * images
     flops = step_cost(method, recipe.optim, images).flops
     assert 0.8 * least < flops < 1.5 * least  # attention adds a little, pixels need no gradient
-
-
-def test_an_interruption_does_not_spoil_the_estimated_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    method, calls, pause = building.build_method(tiny_recipe("mae")), itertools.count(), 0.5
-    loss = method.loss
-
-    def interrupted(*given: Any) -> Losses:
-        if next(calls) % 4 == 1:  # the first timing of both trials, and some later ones
-            time.sleep(pause)
-        return loss(*given)
-
-    monkeypatch.setattr(method, "loss", interrupted)
-    assert step_cost(method, OptimConfig(), 8).seconds < pause
-
-
-@pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_moments_have_the_bytes_of_the_optimizers_state(name: Literal["adamw", "muon"]) -> None:
-    method, config = building.build_method(tiny_recipe("dino")), OptimConfig(name=name)
-    optimizer = build_optimizer(method, config)
-    for parameter in method.parameters():
-        parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
-    optimizer.step()
-    moments = (value for state in optimizer.state.values() for key, value in state.items() if key != "step")
-    assert sum(value.nbytes for value in moments) == moment_bytes(method, config)
-
-
-def test_the_optimizers_time_is_part_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    method, pause = building.build_method(tiny_recipe("mae")), 0.5
-    monkeypatch.setattr(torch.optim.AdamW, "step", lambda optimizer: time.sleep(pause))
-    assert step_cost(method, OptimConfig(), 8).seconds > pause
 
 
 def test_a_plan_is_made_even_if_the_batch_and_the_moments_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,13 +110,6 @@ def test_every_method_has_a_small_version(name: str, monkeypatch: pytest.MonkeyP
     method = building.build_method(recipe)
     assert sum(p.numel() for p in method.parameters() if p.requires_grad) < 4e6
     assert max(view.size for view in method.views) <= 64
-
-
-def test_the_pace_is_known_after_four_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([100.0, 160.0])
-    monkeypatch.setattr("asterism.train.loop.time.monotonic", lambda: next(clock))
-    pace = Pace(0, 180)
-    assert [pace.hours(step) for step in range(1, 6)] == [None, None, None, 1.0, None]
 
 
 def test_the_verdict_compares_with_the_start_and_with_pixels() -> None:

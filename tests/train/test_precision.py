@@ -1,7 +1,5 @@
 """Half precision: close to float32, and a float16 run leaves out steps that overflow and resumes exactly."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Two processes give the same losses as one, for every method, with DDP and FSDP."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The log of a run that was interrupted anywhere equals that of an undisturbed one, except for times."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

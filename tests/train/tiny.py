@@ -1,7 +1,5 @@
 """The smallest sensible run of every method: two blocks, 16-pixel scenes, batches of 8."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

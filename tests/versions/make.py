@@ -1,7 +1,5 @@
 """Writes the files that later versions must read: `python -m tests.versions.make FOLDER`, once per released version."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -14,53 +12,20 @@ from PIL import Image
 
 import asterism
 
+_FOUR_STEPS = [
+    *["trainer.steps=4", "trainer.batch_size=4", "trainer.accelerator=cpu", "data.workers=0"],
+    *["checkpoint.every_steps=2", "monitor.log_every=1", "monitor.tensorboard=false"],
+]
 SETTINGS = [
-    "trainer.steps=4",
-    "trainer.batch_size=4",
-    "trainer.accelerator=cpu",
-    "backbone.image_size=16",
-    "backbone.patch_size=4",
-    "backbone.dim=8",
-    "backbone.depth=1",
-    "backbone.heads=2",
-    "method.decoder_dim=8",
-    "method.decoder_depth=1",
-    "method.decoder_heads=2",
-    "data.workers=0",
-    "checkpoint.every_steps=2",
-    "monitor.log_every=1",
-    "monitor.knn=null",
-    "monitor.tensorboard=false",
+    *[*_FOUR_STEPS, "monitor.knn=null", "backbone.image_size=16", "backbone.patch_size=4", "backbone.dim=8"],
+    *["backbone.depth=1", "backbone.heads=2"],
+    *["method.decoder_dim=8", "method.decoder_depth=1", "method.decoder_heads=2"],
 ]
-
 TASK_SETTINGS = [
-    "trainer.steps=4",
-    "trainer.batch_size=4",
-    "trainer.accelerator=cpu",
-    "data.workers=0",
-    "checkpoint.every_steps=2",
-    "monitor.log_every=1",
-    "monitor.tensorboard=false",
-    "validation.share=0.25",
-    "validation.every_epochs=1",
-    "optim.lr=0.5",
-    "optim.warmup_steps=0",
+    *[*_FOUR_STEPS, "validation.share=0.25", "validation.every_epochs=1", "optim.lr=0.5", "optim.warmup_steps=0"],
 ]
-
-
 WORD_SETTINGS = [
-    "trainer.steps=4",
-    "trainer.batch_size=4",
-    "trainer.accelerator=cpu",
-    "data.workers=0",
-    "data.held_out=0.25",
-    "text.dim=8",
-    "text.depth=1",
-    "text.heads=2",
-    "text.context=8",
-    "checkpoint.every_steps=2",
-    "monitor.log_every=1",
-    "monitor.tensorboard=false",
+    *[*_FOUR_STEPS, "data.held_out=0.25", "text.dim=8", "text.depth=1", "text.heads=2", "text.context=8"],
 ]
 
 

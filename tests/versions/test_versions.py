@@ -1,7 +1,5 @@
 """Runs, exports, results and indices of every released version are read, or refused by name."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -28,12 +28,6 @@ def test_constant_missing_and_broken_values():
     assert len(points(line_chart("x", {"a": [(0, 1.0), (1, float("inf")), (2, 2.0)]}))[0]) == 2
 
 
-def test_long_curves_are_thinned_to_means():
-    (line,) = points(line_chart("x", {"a": [(i, float(i % 2)) for i in range(4000)]}))
-    assert len(line) == 400
-    assert len({round(y, 3) for _, y in line}) == 1
-
-
 def test_dots_keep_their_colours_and_proportions():
     colors = torch.tensor([[255, 0, 0], [0, 0, 255], [1, 2, 3]], dtype=torch.uint8)
     cloud = dot_cloud("a < b", torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 5.0]]), colors)

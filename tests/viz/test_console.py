@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from asterism.viz.console import plain_console, visible

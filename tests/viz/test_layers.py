@@ -1,9 +1,6 @@
-import sys
-
 import pytest
 import torch
 
-from asterism.errors import MissingExtra, UserError
 from asterism.nn.backbone import BackboneConfig, build_backbone
 from asterism.nn.encoder import Encoder
 from asterism.viz.layers import layers_of, tokens_of_layers, tsne
@@ -41,11 +38,3 @@ def test_clusters_stay_together_and_seeds_repeat() -> None:
     distance = torch.cdist(plane, plane).fill_diagonal_(torch.inf)
     assert label[distance.argmin(dim=1)].equal(label)
     assert plane.equal(tsne(tokens, perplexity=8))
-
-
-def test_too_few_tokens_and_a_missing_package_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="t-SNE of 3 tokens"):
-        tsne(torch.randn(3, 4, generator=G))
-    monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
-    with pytest.raises(MissingExtra, match=r"asterism\[tsne\]"):
-        tsne(torch.randn(9, 4, generator=G))

@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 import pytest
 import torch
 
 from asterism.viz import pictures
-from asterism.viz.pictures import captioned
 
 
 def test_equal_tokens_get_equal_colours_and_different_ones_do_not():
@@ -34,24 +31,3 @@ def test_a_patch_is_most_similar_to_itself():
     assert maps.shape == (3, 2, 3)
     assert maps.flatten(1).argmax(dim=1).tolist() == [0, 4, 5]
     assert maps.flatten(1).max(dim=1).values.tolist() == pytest.approx([1, 1, 1])
-
-
-def test_heat_is_brightest_where_the_map_is_largest():
-    maps = torch.zeros(1, 4, 4)
-    maps[0, 1, 2] = 1
-    drawn = pictures.heat(maps, torch.full((1, 3, 16, 16), 128, dtype=torch.uint8)).float().sum(dim=1)[0]
-    row, column = divmod(int(drawn.argmax()), 16)
-    assert 4 <= row < 8
-    assert 8 <= column < 12
-
-
-@pytest.mark.parametrize(
-    ("size", "picture"), [((3000, 6000), (1024, 2048)), ((40, 20), (400, 200)), ((500, 400), (500, 400))]
-)
-def test_captioned_pictures_are_neither_too_small_nor_too_large(
-    size: tuple[int, int], picture: tuple[int, int]
-) -> None:
-    found = captioned(torch.full((3, *size), 90, dtype=torch.uint8), "blue 33%")
-    assert found.shape[2] == picture[1]
-    assert picture[0] < found.shape[1] <= picture[0] + 2 * max(16, min(picture) // 12)
-    assert (found[:, : picture[0] - 1] == 90).all()

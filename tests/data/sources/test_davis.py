@@ -1,11 +1,8 @@
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 
 from asterism.data.sources.videos import SceneFrames, VideoSource, open_videos
 from asterism.errors import UserError
@@ -24,15 +21,6 @@ def test_frames_and_masks_in_order(tmp_path: Path) -> None:
     assert sample.instances is not None
     assert sample.instances.unique().tolist() == [0, 1, 2]
     assert source.name == f"{tmp_path.name}/val"
-
-
-def test_white_objects_of_davis_2016(tmp_path: Path) -> None:
-    write_davis(tmp_path, {"a": 2})
-    for path in (tmp_path / "Annotations/480p/a").iterdir():
-        Image.fromarray((torch.eye(24, 32) * 255).byte().numpy()).save(path)
-    sample = open_videos(str(tmp_path))[1]
-    assert sample.instances is not None
-    assert sample.instances.unique().tolist() == [0, 1]
 
 
 def test_errors_are_reported(tmp_path: Path) -> None:

@@ -39,15 +39,6 @@ def test_class_folders(tmp_path: Path) -> None:
         assert folder[index].label == folder.label(index)
 
 
-def test_subfolders_that_are_not_classes(tmp_path: Path) -> None:
-    write_classes(tmp_path / "one", {"images": 3})
-    write_classes(tmp_path / "mixed", {"a": 1, "b": 1})
-    write(tmp_path / "mixed" / "c.png")
-    write_classes(tmp_path / "empty", {"a": 1, "b": 1, "c": 0})
-    for name in ("one", "mixed", "empty"):
-        assert open_folder(tmp_path / name).classes is None
-
-
 def test_labels_can_be_required_or_ignored(tmp_path: Path) -> None:
     write_classes(tmp_path / "one", {"images": 3})
     assert open_folder(tmp_path / "one", labels=True).classes == ["images"]
@@ -95,21 +86,11 @@ def test_all_splits_together(tmp_path: Path) -> None:
         open_folder(tmp_path, "all", labels=True)
 
 
-def test_all_of_an_undivided_folder_keeps_its_classes(tmp_path: Path) -> None:
-    write_classes(tmp_path, {"cat": 1, "dog": 1})
-    assert open_folder(tmp_path, "all").classes == ["cat", "dog"]
-
-
 def test_a_subfolder_called_test_alone_is_not_a_split(tmp_path: Path) -> None:
     write_classes(tmp_path, {"2019": 1, "2020": 2, "test": 1})
     assert len(open_folder(tmp_path)) == 4
     with pytest.raises(UnknownSplit):
         open_folder(tmp_path, "train")
-
-
-def test_any_subfolder_can_be_requested_as_a_split(tmp_path: Path) -> None:
-    write_classes(tmp_path, {"2019": 1, "2020": 2})
-    assert keys(open_folder(tmp_path, "2020")) == ["2020/0.png", "2020/1.png"]
 
 
 def test_keys_are_unicode_even_if_names_are_not(tmp_path: Path) -> None:

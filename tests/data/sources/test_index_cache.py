@@ -1,11 +1,10 @@
-import os
 import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from asterism.data.sources.index_cache import Names, read_index, settled, user_cache, user_cache_file, write_index
+from asterism.data.sources.index_cache import Names, read_index, settled, write_index
 
 SECOND = 1_000_000_000
 
@@ -38,16 +37,6 @@ def test_pickles_are_not_loaded(tmp_path: Path) -> None:
 def test_an_unwritable_folder_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     write_index(tmp_path / "file" / "index.npz", {"a": np.arange(3)})
-
-
-def test_location_of_the_user_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert user_cache() == tmp_path / "asterism"
-    assert user_cache_file("kind", b"a") != user_cache_file("kind", b"b")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert user_cache() == tmp_path / "home" / ".cache" / "asterism"
-    assert os.fspath(user_cache_file("kind", b"a")).endswith(".npz")
 
 
 def test_only_old_stamps_are_settled() -> None:

@@ -36,15 +36,6 @@ def test_hidden_names_are_skipped(tmp_path: Path) -> None:
     assert paths(list_images(tmp_path)) == ["a.png"]
 
 
-def test_names_that_are_not_unicode(tmp_path: Path) -> None:
-    try:
-        (tmp_path / os.fsdecode(b"\xff\xfe.png")).touch()
-    except OSError:
-        pytest.skip("this file system requires Unicode names")
-    listing = list_images(tmp_path)
-    assert listing.path(0) == b"\xff\xfe.png"
-
-
 def test_links_are_followed_without_loops_or_duplicates(tmp_path: Path) -> None:
     root, outside = tmp_path / "root", tmp_path / "outside"
     touch(root, "real/a.png", "real/deep/b.png")

@@ -9,7 +9,7 @@ import torchvision
 from PIL import Image
 
 from asterism.data.sources.catalog import NAMED, dataset_names
-from asterism.data.sources.named import datasets_folder, open_named
+from asterism.data.sources.named import open_named
 from asterism.data.sources.source import Source
 from asterism.data.sources.splits import UnknownSplit
 from asterism.errors import UserError
@@ -110,13 +110,6 @@ def test_labels_are_found_under_every_attribute_name(
     assert source.classes == classes
 
 
-def test_data_sets_without_splits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torchvision.datasets, "EuroSAT", lambda **arguments: type("E", (), {"targets": [0]})())
-    assert open_named("eurosat").name == "eurosat"
-    with pytest.raises(UnknownSplit):
-        open_named("eurosat", "test")
-
-
 def test_imagenet_is_a_folder_that_the_user_provides(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ASTERISM_DATASETS", str(tmp_path))
     with pytest.raises(UserError, match=r"image-net\.org"):
@@ -124,13 +117,6 @@ def test_imagenet_is_a_folder_that_the_user_provides(monkeypatch: pytest.MonkeyP
     write_classes(tmp_path / "imagenet" / "train", {"n01": 1, "n02": 1})
     write_classes(tmp_path / "imagenet" / "val", {"n01": 1, "n02": 1})
     assert open_named("imagenet", "val").classes == ["n01", "n02"]
-
-
-def test_location_of_the_data_sets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert datasets_folder() == tmp_path / "asterism" / "datasets"
-    monkeypatch.setenv("ASTERISM_DATASETS", "~/sets")
-    assert datasets_folder() == Path.home() / "sets"
 
 
 def test_torchvision_has_every_named_data_set() -> None:

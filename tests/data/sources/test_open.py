@@ -7,7 +7,7 @@ from asterism.data.sources.folder import Folder
 from asterism.data.sources.scenes import Scenes
 from asterism.data.sources.shards import Shards
 from asterism.errors import UserError
-from tests.data.pictures import encoded, write, write_classes
+from tests.data.pictures import encoded, write
 from tests.data.sources.test_shards import samples, write_tar
 
 
@@ -28,12 +28,6 @@ def test_shards_by_file_and_by_folder(tmp_path: Path) -> None:
     assert isinstance(open_source(tmp_path / "test.tar"), Shards)
     assert len(open_source(tmp_path)) == 2
     assert len(open_source(tmp_path, "val")) == 1
-
-
-def test_images_take_precedence_over_a_stray_archive(tmp_path: Path) -> None:
-    write_classes(tmp_path, {"a": 1, "b": 1})
-    write_tar(tmp_path / "original.tar", samples(1, 2, 3))
-    assert isinstance(open_source(tmp_path), Folder)
 
 
 def test_scenes() -> None:

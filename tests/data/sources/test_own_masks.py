@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 
@@ -7,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from asterism.data.parts import DataChoice, open_segmented_parts
+from asterism.data.parts import DataChoice
 from asterism.data.sources.own_masks import own_classes
 from asterism.data.sources.segmented_layouts import open_segmented
 from asterism.errors import UserError
@@ -16,8 +14,8 @@ from asterism.evals.linear_seg import LinearSegConfig
 from asterism.evals.run import run_protocol
 from asterism.images.masks import VOID
 from asterism.types import Model
+from tests.evals.samples import MeanColours
 from tests.evals.segmented_samples import halves, write_camvid
-from tests.evals.test_dense_nn import MeanColours
 
 COLOURS = np.array([[0, 0, 0], [255, 0, 0], [0, 128, 0]], dtype=np.uint8)
 
@@ -90,13 +88,6 @@ def test_two_classes_are_not_those_of_camvid(tmp_path: Path) -> None:
     assert open_segmented(tmp_path).pixel_classes == ["background", "1"]
     (tmp_path / "classes.txt").write_text("street\nother\n")
     assert open_segmented(tmp_path).pixel_classes == ["street", "other"]
-
-
-def test_masks_next_to_images_and_held_out_images(tmp_path: Path) -> None:
-    write_pairs(tmp_path, tmp_path, [0, 1, 2], 5)
-    parts = open_segmented_parts(DataChoice(str(tmp_path)), 0.2, 0)
-    assert (len(parts.train), len(parts.test)) == (4, 1)
-    assert parts.classes == ["background", "1", "2"]
 
 
 def test_smoothed_masks_are_rejected(tmp_path: Path) -> None:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import pickle
 from pathlib import Path
@@ -159,13 +157,6 @@ def test_missing_and_coloured_masks_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "trainannot" / "001.png").unlink()
     with pytest.raises(UserError, match=r"1 images of .* have no mask.*001\.png"):
         open_segmented(tmp_path)
-
-
-def test_folders_without_masks_are_rejected(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no masks in a known layout"):
-        open_segmented(tmp_path)
-    with pytest.raises(UserError, match="no such folder"):
-        open_segmented(tmp_path / "nowhere")
 
 
 def test_batches_have_one_size_and_leave_out_bad_images(tmp_path: Path) -> None:

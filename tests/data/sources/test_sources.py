@@ -1,7 +1,5 @@
 """Requirements for every source: it lists its keys, and its files, so that changes are detected."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import io

@@ -63,16 +63,6 @@ def test_old_headers_and_large_numbers(tmp_path: Path) -> None:
     assert read(tmp_path / "a.tar") == [Member("old.jpg", 512, 3)]
 
 
-def test_files_that_are_not_tar_files(tmp_path: Path) -> None:
-    path = tmp_path / "a.tar"
-    path.write_bytes(b"\x1f\x8b compressed" * 100)
-    with pytest.raises(UserError, match="not an uncompressed tar file"):
-        read(path)
-    path.write_bytes(b"short")
-    with pytest.raises(UserError, match="not an uncompressed tar file"):
-        read(path)
-
-
 def test_a_truncated_tar_file(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     build(path, tarfile.GNU_FORMAT)

@@ -1,7 +1,5 @@
 """Images with drawn rectangles, whose boxes and masks are known, and the smallest sensible detectors."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

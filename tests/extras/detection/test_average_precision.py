@@ -1,7 +1,5 @@
 """COCO's average precision: its rules, values that pycocotools gave, and over processes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Boxes and masks follow the pixels through flips, crops and sizes, and draws depend on an image's key alone."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

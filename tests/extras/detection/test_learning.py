@@ -1,7 +1,5 @@
 """A detector learns: after a hundred steps on four drawn images it finds the rectangles in them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """R-CNNs: losses and detections of torchvision's own models, gradients, keyed choices, cascade stages."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The shipped recipes of detection have the papers' numbers."""
 
-from __future__ import annotations
-
 from asterism.finetuning.recipe import finetune_recipe_names, load_finetune_recipe
 
 RECIPES = [name for name in finetune_recipe_names() if name.startswith("detect-")]

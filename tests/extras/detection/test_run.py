@@ -1,7 +1,5 @@
 """Whole runs of detection: exact resume, processes, predictions, evaluation, report and export."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

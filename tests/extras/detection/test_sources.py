@@ -1,7 +1,5 @@
 """Sources with objects: every layout, and one sentence for each kind of mistake."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The AP of UAVDT: its rules one by one, a slow version from its definition, and two processes."""
 
-from __future__ import annotations
-
 import torch
 
 from asterism.extras.detection.objects import Detections, TrueObjects

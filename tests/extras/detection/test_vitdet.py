@@ -1,7 +1,5 @@
 """ViTDet's backbone: windows, and the simple pyramid."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

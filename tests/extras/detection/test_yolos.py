@@ -1,7 +1,5 @@
 """YOLOS: matching against every permutation, GIoU and losses against slow loops."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import torch

@@ -1,7 +1,5 @@
 """Twelve small pictures of three colours, explored with two untrained encoders; one folder may be written to."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path
@@ -50,12 +48,6 @@ def sample(folder: Path, *, writes: bool = True, text: bool = False) -> Explored
     return open_explored(models, open_source(photos, "all"), None, None, folder / "written" if writes else None)
 
 
-def client_of(explored: Explored) -> Client:
-    return Client(
-        TestClient(build_app(explored, TOKEN, PORT), base_url=f"http://127.0.0.1:{PORT}", raise_server_exceptions=False)
-    )
-
-
 class Client:
     """Asks the application without a network, and again while it computes."""
 
@@ -73,3 +65,9 @@ class Client:
     def post(self, path: str, body: Any, **parameters: Any) -> Any:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         return self.http.post(f"/{TOKEN}/api/{path}", content=content, params=parameters)
+
+
+def client_of(explored: Explored) -> Client:
+    return Client(
+        TestClient(build_app(explored, TOKEN, PORT), base_url=f"http://127.0.0.1:{PORT}", raise_server_exceptions=False)
+    )

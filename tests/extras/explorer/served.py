@@ -1,7 +1,5 @@
 """The explorer behind a real server in this process, and Chromium looking at it."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -1,7 +1,5 @@
 """Approximate search against the exact one, and the columns that the explorer reads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Connections that send nothing, half a head or half a body end; one whose answer takes long does not."""
 
-from __future__ import annotations
-
 import socket
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the page asks for, against slow computations with the same encoder."""
 
-from __future__ import annotations
-
 import base64
 import time
 from io import BytesIO

@@ -1,7 +1,5 @@
 """Who may ask, and what nobody may ask: fuzzed endpoints answer 4xx with one sentence."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

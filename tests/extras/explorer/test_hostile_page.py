@@ -1,7 +1,5 @@
 """The explorer on images whose names are attacks: they are shown as text, and nothing runs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """An answered label is found later: in the log and in the table, with parallel clients, after kills and restarts."""
 
-from __future__ import annotations
-
 import csv
 import http.client
 import json

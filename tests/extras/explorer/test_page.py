@@ -1,7 +1,5 @@
 """The page in Chromium: every part used with the mouse, then with the keyboard only; phone width and dark mode."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,20 +1,14 @@
 """Layouts, neighbourhoods, labels and jobs against slow loops."""
 
-from __future__ import annotations
-
-import time
 from pathlib import Path
 
 import pytest
 import torch
 from torch.nn.functional import normalize, one_hot
 
-from asterism.errors import UserError
 from asterism.extras.explorer import layouts
-from asterism.extras.explorer.answers import Pending, Refused
 from asterism.extras.explorer.approximate import ExactSearch
 from asterism.extras.explorer.collection import collection_of_index
-from asterism.extras.explorer.jobs import Jobs
 from asterism.extras.explorer.labelling import class_scores, leave_one_out
 from asterism.extras.explorer.neighbourhood import Neighbourhood, clusters, neighbourhood
 from tests.concept_samples import concept_encoder, write_photos
@@ -90,28 +84,6 @@ def test_points_outside_the_sample_are_placed_among_their_neighbours(monkeypatch
     first, second = placed[0::2], placed[1::2]
     within = max(torch.cdist(first, first).max(), torch.cdist(second, second).max())
     assert torch.cdist(first, second).min() > 0.1 * within
-
-
-def test_jobs_run_once_and_report_mistakes() -> None:
-    jobs, calls = Jobs(), []
-
-    def slow() -> int:
-        calls.append(1)
-        time.sleep(0.6)
-        return 5
-
-    with pytest.raises(Pending):
-        jobs.result("slow", slow)
-    assert jobs.state("slow") == "computing"
-    time.sleep(0.6)
-    assert (jobs.result("slow", slow), jobs.state("slow"), len(calls)) == (5, "ready", 1)
-
-    def mistaken() -> int:
-        raise UserError("no such thing")
-
-    with pytest.raises(Refused, match="no such thing"):
-        jobs.result("bad", mistaken)
-    assert (jobs.state("bad"), jobs.state("never")) == ("failed", "idle")
 
 
 def test_an_index_gives_the_same_collection(tmp_path: Path) -> None:

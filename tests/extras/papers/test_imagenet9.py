@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ from asterism.extras.papers.imagenet9 import (
     SceneVariation,
     from_imagenet,
     open_imagenet9,
-    scene_variations,
 )
 
 
@@ -35,14 +32,6 @@ def test_variations_of_scenes() -> None:
         assert images[name][:, shown].equal(sample.image[:, shown])
     same = SceneVariation(scenes, "mixed_same")
     assert all(scenes.label(same._other(place)) == scenes.label(place) for place in range(12))
-
-
-def test_variations_follow_each_other() -> None:
-    found = scene_variations(Scenes(size=32, count=3, split="test"))
-    assert len(found) == 3 * len(OF_SCENES)
-    assert found.label(4) == found.label(1) == found[4].label
-    with pytest.raises(IndexError):
-        found[15]
 
 
 def test_other_folders_are_rejected(tmp_path: Path) -> None:

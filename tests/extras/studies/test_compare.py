@@ -1,7 +1,5 @@
 """A whole study, run in real processes: finished work is not repeated, interrupted work is resumed."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """From the files of a study to its table, its CSV file and its curves."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

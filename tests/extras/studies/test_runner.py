@@ -1,7 +1,5 @@
 """Which trial runs when, and what is written meanwhile; the trials themselves do nothing here."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -56,13 +54,6 @@ def test_a_trial_that_waits_for_another_takes_no_core(planned: Planned, monkeypa
     run_study(planned, 2, lambda _: None)
     assert set(started[:2]) == {"long", "short"}  # at the same time
     assert started[2:] == ["after-short", "after-long"]
-
-
-def test_the_table_is_there_from_the_first_result(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
-    replace_trials(monkeypatch, lambda _: None)
-    seen: dict[str, bool] = {}
-    run_study(planned, 1, lambda words: seen.update({words: (planned.place.folder / "table.md").is_file()}))
-    assert seen == {f"{name}-0: done": True for name in ("long", "short", "after-long", "after-short")}
 
 
 def test_a_table_that_cannot_be_written_stops_no_trial(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:

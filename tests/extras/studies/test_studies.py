@@ -1,7 +1,5 @@
 """The shipped studies."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

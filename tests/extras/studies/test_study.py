@@ -1,7 +1,5 @@
 """Reading studies: what is allowed, and errors that name the value and the fix before anything is trained."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

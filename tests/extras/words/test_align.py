@@ -1,7 +1,5 @@
 """Alignment from captions to search: it learns, resumes exactly, and two processes equal one."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

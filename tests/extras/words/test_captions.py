@@ -1,7 +1,5 @@
 """Captioned images in every format, and what is wrong with those that are refused."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Pair losses against slow loops, the losses of open_clip and transformers, and themselves in two processes."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

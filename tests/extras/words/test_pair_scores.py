@@ -1,7 +1,5 @@
 """Scores of pairs against cases made by hand, with ties."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

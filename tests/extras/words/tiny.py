@@ -1,7 +1,5 @@
 """The smallest sensible alignment: an untrained encoder of coloured pictures, and sentences that name their colours."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

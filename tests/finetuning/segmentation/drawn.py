@@ -1,7 +1,5 @@
 """Drawn shapes with masks, as a folder and as samples: a red rectangle and a blue disc on grey."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

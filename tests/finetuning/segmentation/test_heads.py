@@ -1,7 +1,5 @@
 """Heads against slow or library references; gradients; heads that do not fit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

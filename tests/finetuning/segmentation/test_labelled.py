@@ -1,7 +1,5 @@
 """Labelled images: what is refused before anything is written, and classes in the model's numbering."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

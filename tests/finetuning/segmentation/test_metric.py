@@ -1,7 +1,5 @@
 """The metric against a slow loop; the loss against its definition; what is drawn and remembered."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn import functional as F
@@ -92,16 +90,6 @@ def test_the_loss_is_the_mean_over_pixels_or_patches_and_void_counts_as_zero(los
                     label = int(torch.bincount(known).argmax())
                     total -= float(logits[image, :, row, column].log_softmax(0)[label])
     assert float(task.loss(batch, Progress(0, 9, 3)).total.detach()) == pytest.approx(total / (3 * side**2), rel=1e-5)
-
-
-def test_the_error_of_an_image_is_its_missing_overlap() -> None:
-    task = segment("linear")
-    truth = Labels(torch.tensor([[0, 1], [1, VOID]], dtype=torch.uint8), task.classes)
-    right = Segmentation(torch.tensor([[0, 1], [1, 2]], dtype=torch.uint8), task.classes)
-    half = Segmentation(torch.tensor([[0, 0], [1, 2]], dtype=torch.uint8), task.classes)
-    assert task.error(right, truth) == 0
-    assert task.error(half, truth) == pytest.approx(1 - (1 / 2 + 1 / 2) / 2)
-    assert task.error(half, Labels(torch.full((2, 2), VOID, dtype=torch.uint8), task.classes)) == 0
 
 
 def test_the_report_adds_up_what_is_remembered() -> None:

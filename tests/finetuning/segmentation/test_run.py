@@ -1,7 +1,5 @@
 """Whole runs: resume, processes, prediction, evaluation, report and export, through the public interface."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

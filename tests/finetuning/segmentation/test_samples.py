@@ -1,7 +1,5 @@
 """Training samples: masks follow the pixels, every draw comes from the key, images of any size."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sliding windows: against a slow loop, against the whole image, for any size."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

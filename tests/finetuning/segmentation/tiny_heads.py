@@ -1,7 +1,5 @@
 """Every head at its smallest."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from asterism.finetuning.segmentation.segment import Segment, SegmentConfig

@@ -4,8 +4,6 @@ An adapter has `FILES`, a glob of file names, and `replay(path)`, which takes th
 comparisons. `python -m tests.golden.trajectories` prints a table of errors and tolerances.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Print the largest error of every group of quantities of every file, and its tolerance."""
 
-from __future__ import annotations
-
 import sys
 from itertools import groupby
 from pathlib import Path

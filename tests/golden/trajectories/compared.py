@@ -1,7 +1,5 @@
 """One quantity of a replayed training run next to the official one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Training steps of tileb1/CrIBo."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ten steps of facebookresearch/dino."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

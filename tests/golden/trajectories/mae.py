@@ -1,7 +1,5 @@
 """Ten steps of facebookresearch/mae."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

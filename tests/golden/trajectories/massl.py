@@ -1,7 +1,5 @@
 """Training steps of sthalles/MaSSL."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

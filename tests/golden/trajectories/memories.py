@@ -1,7 +1,5 @@
 """Shared by the replays of MaSSL and SOP: absolute tolerances, and memories whose columns are our rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The comparison for DINO's and iBOT's files: errors of tensors are relative to their movement in training."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

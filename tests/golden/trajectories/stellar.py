@@ -1,7 +1,5 @@
 """Ten steps of microsoft/STELLAR: constant rate, cosine, and with a teacher."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Training steps as `asterism.train.loop` takes them, with the quantities that the files record."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Shared by the replays of DINO, iBOT, MaSSL and SOP: networks with official names, and both kinds of tolerance."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -7,8 +7,6 @@ another one too). `options` are the words that make it load exactly; `unsure` ar
 them. An empty `unsure` means that the file states everything.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io

@@ -1,7 +1,5 @@
 """Every family with unusual values loads exactly, or says what is missing."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Names that have to be downloaded fail at once when no server answers."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any
@@ -30,13 +28,6 @@ def test_an_unreachable_server(name: str) -> None:
         load_encoder(name)
     assert time.process_time() - start < 5
     assert not huggingface_hub.constants.HF_HUB_OFFLINE
-
-
-def test_names_of_the_hub() -> None:
-    with pytest.raises(UserError, match="write hf:ORGANISATION/MODEL"):
-        load_encoder("hf:dinov2-small")
-    with pytest.raises(UserError, match="a model of the Hugging Face hub is named hf:facebook/dinov2-small"):
-        load_encoder("facebook/dinov2-small")
 
 
 def test_a_cached_model_needs_no_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """A weights file from anywhere cannot make the loader open an address, run code or reserve memory it does not fill."""
 
-from __future__ import annotations
-
 import json
 import struct
 from pathlib import Path

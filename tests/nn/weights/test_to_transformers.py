@@ -1,7 +1,5 @@
 """Native models of transformers compute what our networks compute."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Small networks of the transformers library with unusual values, and their own features."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -8,7 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from asterism.errors import UserError
 from asterism.train.trackers import chosen
 from asterism.train.trackers.base import Tracker
-from asterism.train.trackers.chosen import Trackers, TrackersConfig, tiled
+from asterism.train.trackers.chosen import Trackers, TrackersConfig
 from tests.train.tiny import pretrain, tiny_recipe
 
 GALLERY = {"image": torch.zeros(2, 3, 8, 8, dtype=torch.uint8), "map": torch.full((2, 3, 200, 200), 9).to(torch.uint8)}
@@ -92,11 +92,3 @@ def test_a_missing_package_is_named_before_anything_is_written(tmp_path, monkeyp
     with pytest.raises(UserError, match=rf"needs the package '{package}': pip install 'asterism\[{package}\]'"):
         pretrain(tiny_recipe(monitor={package: True}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_a_gallery_becomes_one_picture_with_columns_from_left_to_right():
-    sheet = tiled(GALLERY)
-    assert sheet.shape == (3, 196, 196)
-    assert sheet[:, :96, :96].max() == 0
-    assert (sheet[:, 100:, 100:] == 9).all()
-    assert (sheet[:, 96:100] == 255).all()

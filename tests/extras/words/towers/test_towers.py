@@ -1,7 +1,5 @@
 """Text towers: our own, and those of transformers and open_clip from folders."""
 
-from __future__ import annotations
-
 import json
 import time
 import warnings
