@@ -201,15 +201,27 @@ def test_transformers_opens_its_folder(tmp_path: Path) -> None:
         assert_equal(TARGETS["hf"].open(folder)(images), encoder, images)
 
 
-def test_transformers_folders_state_their_pooling(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
-    encoder = small_vit()
-    encoder.backbone.pooling = "mean"
+@pytest.mark.parametrize(
+    "make",
+    [
+        *SAMPLES.values(),
+        lambda: small_vit(registers=2, class_position=True),
+        lambda: small_vit(class_token=False, registers=2, resampling="offset"),
+        lambda: timm_vit("vit_base_patch16_224", qk_norm=True),
+    ],
+)
+def test_transformers_opens_every_network_of_timm(make: Callable[[], Encoder], tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    encoder = make()
     exported = asterism.export(encoder, "hf", tmp_path / "hf")
-    assert exported.difference < 1e-5
-    assert exported.notes == ("an image's vector is the mean of its patches, not pooler_output",)
-    with pytest.raises(UserError, match="a pooling with weights of its own"):
-        asterism.export(SAMPLES["attention pooling"](), "hf", tmp_path / "other")
+    images = torch.rand(2, 3, encoder.image_size, encoder.image_size)
+    with torch.no_grad():
+        output = transformers.AutoModel.from_pretrained(exported.folder).eval()(encoder.normalise(images))
+    torch.testing.assert_close(output.pooler_output, outputs(encoder, images)["cls"], atol=1e-5, rtol=0)
+    assert_equal(TARGETS["hf"].open(exported.folder)(images), encoder, images)
+    assert any("other sizes" in note for note in exported.notes) == (
+        encoder.backbone.architecture.resampling == "offset"
+    )
 
 
 @pytest.mark.parametrize("target", ["hf", "timm"])
@@ -313,7 +325,6 @@ def call(*words: str) -> Any:
             "run is a run; choose another --out, for example run-export",
         ),
         (("w/a.safetensors", "--to", "hf", "--out", "w", "--overwrite"), "w holds the weights that are exported"),
-        (("qk.safetensors", "--to", "hf"), "has norms of queries and keys"),
     ],
 )
 def test_mistakes(words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,7 +336,6 @@ def test_mistakes(words: tuple[str, ...], message: str, tmp_path: Path, monkeypa
     (tmp_path / "full" / "photo.jpg").touch()
     (tmp_path / "file").touch()
     small_vit().save("w/a.safetensors")
-    timm_vit("vit_base_patch16_224", qk_norm=True).save("qk.safetensors")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     failed = call(*words)
     assert failed.exit_code == 2, failed.output

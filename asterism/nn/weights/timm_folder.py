@@ -43,15 +43,21 @@ def write_timm_folder(
     backbone = encoder.backbone
     config = timm_config(encoder, classifier)
     (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    tensors = dict(backbone.network.state_dict())
-    if classifier is not None:
-        place = _SWIN_CLASSIFIER if isinstance(backbone, Swin) else "head"
-        tensors |= {f"{place}.weight": classifier.weight, f"{place}.bias": classifier.bias}
-    elif isinstance(backbone, Swin):
+    tensors = timm_tensors(encoder, classifier)
+    if classifier is None and isinstance(backbone, Swin):
         tensors[f"{_SWIN_CLASSIFIER}.weight"] = torch.zeros(_SWIN_CLASSES, backbone.dim)
         tensors[f"{_SWIN_CLASSIFIER}.bias"] = torch.zeros(_SWIN_CLASSES)
     tensors = {name: tensor.detach().to(dtype).contiguous() for name, tensor in tensors.items()}
     save_file(tensors, folder / WEIGHTS_FILE, {"format": "pt"})
+
+
+def timm_tensors(encoder: Encoder, classifier: TimmClassifier | None) -> dict[str, Tensor]:
+    """The network and its classifier under timm's names."""
+    tensors = dict(encoder.backbone.network.state_dict())
+    if classifier is not None:
+        place = _SWIN_CLASSIFIER if isinstance(encoder.backbone, Swin) else "head"
+        tensors |= {f"{place}.weight": classifier.weight, f"{place}.bias": classifier.bias}
+    return tensors
 
 
 def open_timm_folder(folder: Path) -> Any:

@@ -24,23 +24,9 @@ from asterism.tools.export.target import Model, Target, Written, feature_sizes
 
 
 def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
-    linear = encoder.task.linear_classifier() if isinstance(encoder, FinetunedModel) else None
-    classifier = None if linear is None else TimmClassifier(**vars(linear))
+    classifier = classifier_of(encoder)
     write_timm_folder(encoder, folder, dtype, classifier)
-    backbone, notes = encoder.backbone, []
-    if isinstance(encoder, FinetunedModel) and classifier is None:
-        notes.append(
-            "the head is left out: timm has a place for one linear layer on the pooled tokens only; "
-            "--to onnx, torchscript and safetensors keep it"
-        )
-    resampling = backbone.architecture.resampling
-    any_size = resampling == "antialiased" or getattr(backbone.network, "pos_embed", None) is None
-    if not any_size:
-        notes.append(
-            f"equal at {backbone.image_size} pixels only: for other sizes timm resamples positions by the form "
-            f"'antialiased', and this model's is {resampling!r}"
-        )
-    eps = unusual_eps(backbone)
+    eps, notes = unusual_eps(encoder.backbone), list(notes_of(encoder, classifier))
     if eps is not None:
         notes.append(
             f"timm has no setting for the epsilon of layer norms, {eps:g}: set it after loading, see README.md"
@@ -50,10 +36,39 @@ def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
             "concept tokens are the registers of forward_features; maps and reconstruction are left out, timm has no "
             "place for them"
         )
+    usage = _usage(eps, "scores" if classifier is not None else "vector")
+    return Written(sizes_of(encoder), tuple(notes), usage, has_head=classifier is not None)
+
+
+def classifier_of(encoder: Encoder) -> TimmClassifier | None:
+    """The classifier of a fine-tuned model, if it is one that timm has a place for."""
+    linear = encoder.task.linear_classifier() if isinstance(encoder, FinetunedModel) else None
+    return None if linear is None else TimmClassifier(**vars(linear))
+
+
+def sizes_of(encoder: Encoder) -> tuple[tuple[int, int], ...]:
+    """The sizes of images at which timm computes the same: it resamples positions in one form."""
+    backbone = encoder.backbone
+    positions = getattr(backbone.network, "pos_embed", None)
+    return feature_sizes(encoder, backbone.architecture.resampling == "antialiased" or positions is None)
+
+
+def notes_of(encoder: Encoder, classifier: TimmClassifier | None) -> tuple[str, ...]:
+    """What a network of timm lacks."""
+    backbone, notes = encoder.backbone, []
+    if isinstance(encoder, FinetunedModel) and classifier is None:
+        notes.append(
+            "the head is left out: timm has a place for one linear layer on the pooled tokens only; "
+            "--to onnx, torchscript and safetensors keep it"
+        )
+    if len(sizes_of(encoder)) == 1:
+        notes.append(
+            f"equal at {backbone.image_size} pixels only: for other sizes timm resamples positions by the form "
+            f"'antialiased', and this model's is {backbone.architecture.resampling!r}"
+        )
     if isinstance(encoder, TextEncoder):
         notes.append("the probe that aligns it with text is left out; --to safetensors, onnx and torchscript keep it")
-    usage = _usage(eps, "scores" if classifier is not None else "vector")
-    return Written(feature_sizes(encoder, any_size), tuple(notes), usage, has_head=classifier is not None)
+    return tuple(notes)
 
 
 def open_model(folder: Path) -> Model:
