@@ -1,4 +1,4 @@
-"""What a model is: a run, a weights file, a folder, a name, `pixels`, or an encoder in memory.
+"""What a model is: a run, a weights file, a folder, a name such as `nano`, `pixels`, or an encoder in memory.
 
 A satellite adds a kind of model by an entry point of the group `asterism.models`. Its name is that of the file that
 holds the model, NAME.safetensors, and its function `(place, **options)` returns the model in this file or folder, or
@@ -23,6 +23,7 @@ from asterism.nn.encoder import Encoder
 from asterism.nn.pixel_baseline import pixel_encoder
 from asterism.nn.weights.description import weights_options
 from asterism.nn.weights.load import load_encoder
+from asterism.nn.weights.packaged import as_place, is_packaged
 from asterism.plugins import plugins
 from asterism.train.run import Run, is_pretrained, open_run
 from asterism.types import Model
@@ -47,11 +48,13 @@ def weights(model: PathLike, **options: Any) -> Weights:
     Unlike `load`, it keeps the name of the file for results, and also fits `pretrain(init=…)`.
     """
     weights_options(**options)  # refuses impossible values at once
-    return Weights(os.fspath(model), options)
+    return Weights(_place(model), options)
 
 
 def load(model: PathLike | Run | Weights, **options: Any) -> Encoder:
-    """Load the encoder of a run, a weights file, a folder of transformers or timm, a timm name, or hf:OWNER/MODEL.
+    r"""Load the encoder of a run, a weights file, a folder of transformers or timm, a timm name, or hf:OWNER/MODEL.
+
+    `nano` and `nano-stellar` are in the package (`asterism list models`); a file or folder of this name is `./nano`.
 
     That of a fine-tuned run also predicts: `load(run).predict("photo.jpg")`. That of an aligned run also reads:
     `load(run).encode_text("two dogs")` is in the same space as `load(run).encode("photo.jpg").aligned`.
@@ -60,7 +63,8 @@ def load(model: PathLike | Run | Weights, **options: Any) -> Encoder:
     mean and std of its pixels in [0, 1], image_size in pixels, eps of its LayerNorms, activation of its MLPs, and
     pooling (class, mean or attention), which makes an image's vector. They take precedence over settings next to the
     file. name is the timm model that the weights belong to and gives all of them. What nothing states is guessed, and
-    one warning names every guess.
+    one warning names every guess. keys rename tensors of a file with other names than a known family's, as regular
+    expressions: `load("theirs.pth", keys={r"layers\.(\d+)": r"blocks.\1"})`.
 
     family: read the file as this family instead of detecting it. which: teacher (the default) or student, if it
     contains both. tokenizer: the file or `vq` run whose codes a STELLAR decoder predicts; decoder_heads: of that
@@ -68,6 +72,8 @@ def load(model: PathLike | Run | Weights, **options: Any) -> Encoder:
     """
     source = place_of(model)
     given = {**source.options, **{word: value for word, value in options.items() if value is not None}}
+    if is_packaged(source.place):
+        return load_encoder(source.place, **given)
     place = Path(source.place)
     if not given and _may_hold(place, MODEL_NAME) and model_file(place) is not None:
         return load_model(place)
@@ -92,7 +98,12 @@ def _may_hold(place: Path, name: str) -> bool:
 def place_of(model: PathLike | Run | Weights) -> Weights:
     if isinstance(model, Weights):
         return model
-    return Weights(os.fspath(model.path if isinstance(model, Run) else model), {})
+    return Weights(_place(model.path if isinstance(model, Run) else model), {})
+
+
+def _place(model: PathLike) -> str:
+    """Text is a path or a name; anything else is a path."""
+    return model if isinstance(model, str) else as_place(model)
 
 
 def path_of(run: PathLike | Run) -> Path:
@@ -131,9 +142,8 @@ def open_model(model: AnyModel, device: str = "auto", tokenizer: PathLike | None
     else:
         encoder = load(source, tokenizer=None if tokenizer is None else os.fspath(tokenizer))
     run = Path(source.place)
-    return Subject(
-        encoder.to(where), Model(source.place, encoder.step), run if (run / "config.yaml").is_file() else None
-    )
+    trained = not is_packaged(source.place) and (run / "config.yaml").is_file()
+    return Subject(encoder.to(where), Model(source.place, encoder.step), run if trained else None)
 
 
 def open_concept_model(
@@ -158,7 +168,7 @@ def open_concept_model(
     else:
         kind = subject.encoder.backbone.architecture.name
     raise UserError(
-        f"{subject.model.name} ({kind}) has no concepts; train a model that has them with "
+        f"{subject.model.name} ({kind}) has no concepts; take nano-stellar, train a model that has them with "
         "`asterism pretrain stellar --data DATA`, or give a STELLAR checkpoint"
     )
 

@@ -19,6 +19,7 @@ from asterism.evals import protocol_names
 from asterism.evals.result import DataUsed, Scores
 from asterism.evals.result import Result as EvaluationResult
 from asterism.methods import method_names
+from asterism.nn.weights.packaged import packaged_models
 from asterism.plugins import plugins
 from asterism.tools.choices import entries, kinds
 from asterism.train.run import Run
@@ -114,7 +115,7 @@ def test_lists_are_complete() -> None:
 def test_listed_models_exist_in_timm() -> None:
     import timm
 
-    assert set(entries("models")) <= set(timm.list_models())
+    assert set(entries("models")) <= {*timm.list_models(), *packaged_models()}
     assert {"vit_small_patch16_224", "swin_tiny_patch4_window7_224"} <= set(entries("models"))
 
 
@@ -379,10 +380,17 @@ def test_options_of_weights(labelled: Path, tmp_path: Path) -> None:
     assert call(*search, *options).exit_code == 0
     assert "another model" in refused(call(*search, "-w", "heads=1", "--overwrite"))
     assert "did you mean 'heads'" in refused(call("embed", "bare.pth", "--data", labelled, "-w", "head=2"))
-    assert "describes the weights of --init" in refused(call("pretrain", "dino", "--data", labelled, "-w", "heads=2"))
+    assert "describe the weights of --init" in refused(call("pretrain", "dino", "--data", labelled, "-w", "heads=2"))
     commands = ("evaluate", "embed", "concepts", "reconstruct", "track", "segment", "search", "explore", "export")
     for command in (*commands, "pretrain"):
-        assert "--weights-option" in call(command, "--help").output
+        assert {"--weights-option", "--keys"} <= set(call(command, "--help").output.split())
+
+
+def test_tensors_with_other_names_are_renamed(labelled: Path) -> None:
+    plain = small_encoder().backbone.network.state_dict()
+    torch.save({name.replace("blocks.", "layers."): tensor for name, tensor in plain.items()}, "theirs.pth")
+    options = ["--keys", r"layers\.(\d+)=blocks.\1", "-w", "heads=2", "-w", "mean=0", "-w", "std=1"]
+    assert call("embed", "theirs.pth", "--data", labelled, "--out", "e.npz", *options).exit_code == 0
 
 
 def test_warnings_are_shown_without_the_line_of_code() -> None:

@@ -28,12 +28,15 @@ if TYPE_CHECKING:
     from asterism.train import kind
     from asterism.train.plan import Plan
     from asterism.train.profiling import Profile
+    from asterism.train.recipe import Recipe
     from asterism.train.run import Run
     from asterism.viz.page import Gallery
 
 Init = Annotated[
     "PathLike | Run | Weights | None",
-    typer.Option(metavar="WEIGHTS", help="Start from these weights: a run, a file, a folder, a timm name."),
+    typer.Option(
+        metavar="WEIGHTS", help="Start from these weights: a run, a file, a folder, a name; none: from scratch."
+    ),
 ]
 
 
@@ -48,10 +51,9 @@ def plan(
 ) -> Plan:
     """Estimate what `pretrain` with the same arguments needs on this machine: FLOPs, memory, time and disk."""
     from asterism.train import plan
-    from asterism.train.recipe import load_recipe
 
-    name, changes = _recipe_and_changes(method, data, recipe, overrides, settings)
-    return plan.plan(load_recipe(name, changes), _init(init))
+    _, loaded, weights = _recipe_and_weights(method, data, recipe, init, overrides, settings)
+    return plan.plan(loaded, weights)
 
 
 @instead("--dry-run", plan, "Only show the time, memory and disk that the run needs.")
@@ -72,6 +74,9 @@ def pretrain(
     --data is a folder of images (any nesting), a folder of tar shards, or a data set's name. Settings are changed with
     section.key=value, by the names used in the YAML recipes.
 
+    Without a GPU, a method's small form adapts the model nano of the package, unless --init or a network (backbone.dim
+    and so on) is given. The run exports what measures better on held-out images, nano or the trained encoder.
+
     In Python, method is a method's name; or recipe is a shipped recipe's name or a YAML file. out: by default
     runs/<name>. Settings are changed by section (`optim={"lr": 3e-4}`), by dotted key (`**{"optim.lr": 3e-4}`) or as on
     the command line (`overrides=["optim.lr=3e-4"]`). Returns the run.
@@ -84,10 +89,8 @@ def pretrain(
         asterism pretrain adapt --init dinov2_vits14_pretrain.pth --data photos/
         asterism pretrain --resume runs/first
     """
-    from asterism.ops.collectives import rank
     from asterism.train import engine  # imports Lightning Fabric, which nothing else here needs
     from asterism.train.pretraining import PRETRAINING
-    from asterism.train.recipe import load_recipe, takes_small_form
 
     if resume is not None:
         if any(value is not None for value in (recipe, out, init)) or isinstance(method, str) or overwrite:
@@ -96,11 +99,8 @@ def pretrain(
             )
         changes = changes_of(_sections(method, data, settings), overrides)
         return engine.resume(PRETRAINING, Path(resume), changes, _examples)
-    name, changes = _recipe_and_changes(method, data, recipe, overrides, settings)
+    name, loaded, weights = _recipe_and_weights(method, data, recipe, init, overrides, settings, announce=True)
     folder = Path(out) if out is not None else Path("runs") / Path(name).stem
-    if takes_small_form(name, changes) and rank() == 0:
-        print(f"No GPU found: training the small CPU version of {name!r}; --dry-run shows time, memory and disk")
-    loaded, weights = load_recipe(name, changes), _init(init)
     return engine.start(PRETRAINING, loaded, folder, init=weights, overwrite=overwrite, examples=_examples)
 
 
@@ -128,16 +128,15 @@ def profile(
         asterism profile ibot --data scenes backbone.depth=6 trainer.batch_size=32 --steps 5
     """
     from asterism.train import profiling
-    from asterism.train.recipe import load_recipe
 
-    name, changes = _recipe_and_changes(method, data, recipe, overrides, settings)
-    return profiling.profile(load_recipe(name, changes), steps)
+    _, loaded, weights = _recipe_and_weights(method, data, recipe, None, overrides, settings)
+    return profiling.profile(loaded, steps, weights)
 
 
 def finetune(
     source: Annotated[
         PathLike | Run | Weights | None,
-        typer.Argument(metavar="[SOURCE]", help="What to start from: a run folder, a weights file or a timm name."),
+        typer.Argument(metavar="[SOURCE]", help="What to start from: a run, a weights file, a name.  [default: nano]"),
     ] = None,
     task: Annotated[
         str | None, typer.Option("--task", "-t", metavar="NAME", help="What to learn: see `asterism list tasks`.")
@@ -174,7 +173,9 @@ def finetune(
     from asterism.finetuning.opening import FINETUNING
     from asterism.finetuning.recipe import load_finetune_recipe
     from asterism.models import place_of
+    from asterism.nn.weights.packaged import NANO
     from asterism.train import engine
+    from asterism.viz.console import say
 
     changes = changes_of(_sections(None, data, settings), overrides)
     if resume is not None:
@@ -184,8 +185,8 @@ def finetune(
             )
         return engine.resume(FINETUNING, Path(resume), changes)
     if source is None:
-        raise UserError("give what to start from: a run folder, a weights file or a timm name")
-    weights, named = place_of(source), None if recipe is None else str(recipe)
+        say(f"Starting from {NANO}, the model in the package")
+    weights, named = place_of(NANO if source is None else source), None if recipe is None else str(recipe)
     loaded = load_finetune_recipe(weights.place, task=task, recipe=named, options=weights.options, overrides=changes)
     folder = Path(out) if out is not None else Path("runs") / (loaded.task.name if named is None else Path(named).stem)
     return engine.start(FINETUNING, loaded, folder, overwrite=overwrite)
@@ -243,14 +244,36 @@ def _sections(
     return {**settings, **given}
 
 
-def _init(init: PathLike | Run | Weights | None) -> kind.Init | None:
+def _recipe_and_weights(
+    method: str | Mapping[str, Any] | None,
+    data: PathLike | Mapping[str, Any] | None,
+    recipe: PathLike | None,
+    init: PathLike | Run | Weights | None,
+    overrides: Sequence[str],
+    settings: Mapping[str, Any],
+    *,
+    announce: bool = False,
+) -> tuple[str, Recipe, kind.Init | None]:
+    """The name of the recipe, the recipe, and the weights that the run starts from."""
     from asterism.models import place_of
+    from asterism.nn.weights.packaged import is_present
+    from asterism.ops.collectives import rank
     from asterism.train.kind import Init
+    from asterism.train.recipe import load_recipe, model_to_adapt, takes_small_form
 
-    if init is None:
-        return None
-    weights = place_of(init)
-    return Init(weights.place, weights.options)
+    name, changes = _recipe_and_changes(method, data, recipe, overrides, settings)
+    usual = model_to_adapt(name, changes) if init is None else None
+    adapts = usual is not None and is_present(usual)
+    if announce and takes_small_form(name, changes) and rank() == 0:
+        start = f", starting from {usual} (--init none: from scratch)" if adapts else ""
+        if usual is not None and not adapts:
+            start = f" from scratch, because {usual} is not part of this installation"
+        print(f"No GPU found: training the small CPU version of {name!r}{start}; --dry-run shows time, memory and disk")
+    loaded, source = load_recipe(name, changes, adapts=adapts), usual if adapts else init
+    if source is None or source == "none":
+        return name, loaded, None
+    weights = place_of(source)
+    return name, loaded, Init(weights.place, weights.options)
 
 
 def _examples(run: Run) -> Mapping[str, Gallery]:

@@ -27,7 +27,9 @@ def _names(text: str) -> list[str]:
 def evaluate(
     model: Annotated[
         PathLike | Run | Weights | Encoder,
-        typer.Argument(metavar="MODEL", help="A run folder, a weights file, a timm name, or `pixels` (no network)."),
+        typer.Argument(
+            metavar="MODEL", help="`nano`, a run folder, a weights file, a timm name, or `pixels` (no network)."
+        ),
     ],
     data: Data = None,
     protocols: Annotated[

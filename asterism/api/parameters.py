@@ -57,11 +57,11 @@ def instead(
 
 ModelWithConcepts = Annotated[
     "PathLike | Run | Weights | Encoder",
-    typer.Argument(metavar="MODEL", help="A run folder or weights of a model with concepts."),
+    typer.Argument(metavar="MODEL", help="A run folder or weights of a model with concepts, or `nano-stellar`."),
 ]
 AnyModel = Annotated[
     "PathLike | Run | Weights | Encoder",
-    typer.Argument(metavar="MODEL", help="A run folder, a weights file or a timm name."),
+    typer.Argument(metavar="MODEL", help="`nano`, a run folder, a weights file or a timm name."),
 ]
 Method = Annotated[
     str | Mapping[str, Any] | None,

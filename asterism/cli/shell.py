@@ -3,7 +3,7 @@
 - Parameters annotated with typer's `Argument` or `Option` are shown; the rest are for Python alone.
 - A number or a truth value is one; a sequence is an option or argument that may be repeated; all else is text.
 - `Read` converts text, and `Instead` adds an option that calls another function: see `asterism.api.parameters`.
-- A function of a model's weights also has --weights-option, which describes them.
+- A function of a model's weights also has --weights-option, which describes them, and --keys, one of its words.
 - `overrides` takes KEY=VALUE, also in the place of a first argument that may be left out.
 - In a docstring, paragraphs that begin with "In Python" are left out, and indented lines are kept as they are.
 """
@@ -24,7 +24,7 @@ from typer.models import ArgumentInfo, OptionInfo, ParameterInfo
 from asterism.api.parameters import Instead, Read
 from asterism.errors import UserError
 
-_WEIGHTS = "weights_option"
+_WEIGHTS, _KEYS = "weights_option", "keys"
 _WeightsOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -32,6 +32,14 @@ _WeightsOption = Annotated[
         "-w",
         metavar="WORD=VALUE",
         help="What a weights file does not say: heads=4, mean=0.5,0.5,0.5, name=TIMM_MODEL, …; may be repeated.",
+    ),
+]
+_Keys = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--keys",
+        metavar="PATTERN=REPLACEMENT",
+        help=r"Rename tensors of a weights file, by regular expressions: 'layers\.(\d+)=blocks.\1'; may be repeated.",
     ),
 ]
 
@@ -56,7 +64,7 @@ def shell_command(name: str, function: Callable[..., Any], show: Callable[[Any],
     every = {parameter.name: parameter for parameter in parameters} | every
     shown = [parameter.in_the_shell() for parameter in every.values()] + [_flag(each) for each in others]
     if any(parameter.describes_weights for parameter in parameters):
-        shown.append(_keyword(_WEIGHTS, _WeightsOption, None))
+        shown += [_keyword(_WEIGHTS, _WeightsOption, None), _keyword(_KEYS, _Keys, None)]
     run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     single.command(name, help=_marked(help_text(function)))(run)
@@ -103,14 +111,16 @@ class _Parameter:
 
 
 def _call(function: Callable[..., Any], parameters: Sequence[_Parameter], given: dict[str, Any]) -> Any:
-    weights = given.pop(_WEIGHTS, [])
+    weights = [*given.pop(_WEIGHTS, []), *(f"keys={each}" for each in given.pop(_KEYS, []))]
     first = parameters[0]
     takes_settings = first.may_be_missing and "overrides" in {parameter.name for parameter in parameters}
     if takes_settings and "=" in given.get(first.name, ""):  # the first argument was left out
         given["overrides"] = [given.pop(first.name), *given.get("overrides", [])]
     for parameter in parameters:
         if weights and parameter.describes_weights and parameter.name not in given:
-            raise UserError(f"--weights-option describes the weights of {parameter.title}, which is not given")
+            raise UserError(
+                f"--weights-option and --keys describe the weights of {parameter.title}, which is not given"
+            )
     values = {
         parameter.name: parameter.value(given[parameter.name], weights)
         for parameter in parameters

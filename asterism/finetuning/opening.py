@@ -22,6 +22,7 @@ from asterism.nn.weights.checkpoint_file import read_projection
 from asterism.nn.weights.description import warn_of_guesses, weights_options
 from asterism.nn.weights.load import LoadReport, load_weights_into, read_weights
 from asterism.nn.weights.metadata import ArchitectureDescription
+from asterism.nn.weights.packaged import is_packaged
 from asterism.train import checkpoint
 from asterism.train.kind import Init, Kind, Opened
 from asterism.train.recipe import TrainerConfig
@@ -130,6 +131,8 @@ def _fresh_network(config: SourceConfig, seed: int) -> Backbone:
 def _pretrained_projection(path: str) -> Mapping[str, Tensor]:
     """The layers of the projection head that the source was pretrained with: `0.weight`, `0.bias`, `2.weight`, …"""
     place = Path(path)
+    if is_packaged(path):
+        return {}
     if (place / "checkpoints").is_dir():
         found, _ = checkpoint.newest_intact(place / "checkpoints")
         return read_projection(found / "method.safetensors")

@@ -14,6 +14,7 @@ from asterism.errors import UserError, unknown
 from asterism.evals import protocol_summaries
 from asterism.finetuning.registry import task_summaries
 from asterism.methods import method_summaries
+from asterism.nn.weights.packaged import packaged_models
 from asterism.plugins import plugins
 
 _PACKAGE = Path(__file__).parents[1]
@@ -48,12 +49,12 @@ def recipes() -> dict[str, str]:
 
 
 def models() -> dict[str, str]:
-    """Models of timm that can be a backbone, as timm describes them."""
+    """Models of the package, then models of timm that can be a backbone, as timm describes them."""
     timm = importlib.util.find_spec("timm")
     if timm is None or not timm.submodule_search_locations:
         raise UserError("the package 'timm' is not installed: pip install timm")
     folder = Path(timm.submodule_search_locations[0]) / "models"
-    found: dict[str, str] = {}
+    found = packaged_models()
     for family in _FAMILIES:
         for definition in (folder / family).read_text(encoding="utf-8").split("@register_model\n")[1:]:
             if match := re.match(r'def (\w+)\([^)]*\).*?:\n\s*(?:"""(.*?)""")?', definition, re.DOTALL):

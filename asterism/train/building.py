@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -11,6 +13,8 @@ from safetensors import SafetensorError
 from asterism.errors import UserError, reason_of
 from asterism.methods import method_class
 from asterism.methods.base import Method, UnopenedConfig
+from asterism.nn.concepts import ConceptEncoder, concepts_file
+from asterism.nn.encoder import Encoder
 from asterism.nn.weights.load import load_encoder
 from asterism.train import checkpoint
 from asterism.train.recipe import Recipe
@@ -44,8 +48,22 @@ def export(recipe: Recipe, state: checkpoint.State, path: Path) -> None:
     """Write `encoder.safetensors` from the full state, which works for sharded parameters too."""
     method = build_method(recipe)
     method.load_state_dict(state.method)
-    try:
+    with _complete_without(path, state):
         method.encoder().save(path, step=state.step)
+
+
+def export_start(start: Encoder, state: checkpoint.State, path: Path) -> None:
+    """Write the encoder that the run started from instead. If it has no concepts, those of the run do not stay."""
+    with _complete_without(path, state):
+        if not isinstance(start, ConceptEncoder):
+            concepts_file(path).unlink(missing_ok=True)
+        start.save(path)
+
+
+@contextlib.contextmanager
+def _complete_without(path: Path, state: checkpoint.State) -> Iterator[None]:
+    try:
+        yield
     except (OSError, SafetensorError) as error:
         raise UserError(
             f"cannot write {path}: {reason_of(error)}; the checkpoint of step {state.step} is complete"

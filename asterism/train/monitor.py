@@ -39,6 +39,7 @@ class MonitorConfig(LoggingConfig):
     """Also what is measured besides the loss while pretraining."""
 
     knn: OnlineKnnConfig | None = OnlineKnnConfig()  # None: no online k-NN
+    keep_better: bool = False  # export the weights that the run starts from as long as they measure better
 
 
 class Monitor:

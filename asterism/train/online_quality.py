@@ -31,6 +31,7 @@ _NAMES = {
     "knn": "k-NN accuracy on held-out training images",
     "view_retrieval": "the share of images recognised in another view",
 }
+START = "start"  # after a name: the value of the encoder that a run started from and may keep
 _NOISE = 2.0  # percentage points by which two measurements of the same features may differ
 _TRY = (
     "Try more steps (trainer.steps), optim.name=muon if the network is small and has AdamW, half or twice the "
@@ -57,13 +58,14 @@ class OnlineKnn:
     def __init__(self, config: OnlineKnnConfig, bank: Source, queries: Source) -> None:
         self._config = config
         self._subsets = (bank, queries)
-        self._images: list[tuple[UInt8[Tensor, "n 3 s s"], Int[Tensor, " n"]]] = []
+        self._images: dict[int, list[tuple[UInt8[Tensor, "n 3 s s"], Int[Tensor, " n"]]]] = {}  # by size
 
-    def accuracy(self, encoder: Encoder) -> float:
-        """Top-1 in percent."""
-        if not self._images:  # decoded once, since that takes longer than the rest; 3000 images of 224 px are 450 MB
-            self._images = [_read(subset, encoder.image_size) for subset in self._subsets]
-        bank, queries = ((_embed(encoder, images), labels) for images, labels in self._images)
+    def accuracy(self, encoder: Encoder, size: int | None = None) -> float:
+        """Top-1 in percent, on images of this size; by default the encoder's."""
+        size = size or encoder.image_size
+        if size not in self._images:  # decoded once, which takes longer than the rest; 3000 of 224 px are 450 MB
+            self._images[size] = [_read(subset, size) for subset in self._subsets]
+        bank, queries = ((_embed(encoder, images), labels) for images, labels in self._images[size])
         classes = int(torch.cat([bank[1], queries[1]]).max()) + 1
         result = knn_accuracy(*bank, *queries, self._config.k, self._config.temperature, classes)
         return next(iter(result.values()))
@@ -81,8 +83,8 @@ class ViewRetrieval:
         self._views = Views((_alone(spec),))
         self._pairs: list[UInt8[Tensor, "n 3 s s"]] = []
 
-    def accuracy(self, encoder: Encoder) -> float:
-        """How often the nearest second view is of the same image, in percent."""
+    def accuracy(self, encoder: Encoder, size: int | None = None) -> float:
+        """How often the nearest second view is of the same image, in percent. Views have one size for all encoders."""
         if not self._pairs:
             self._pairs = self._read()
         queries, bank = (F.normalize(_embed(encoder, views), dim=1) for views in self._pairs)
@@ -138,8 +140,30 @@ def verdict(records: Sequence[Mapping[str, Any]]) -> str | None:
         values = [record[name] for record in records if name in record]
         started = next((record for record in records if record["step"] == 0 and name in record), None)
         if started is not None and len(values) > 1:
+            if f"{name}_{START}" in started:
+                return _sentence_on_adaptation(meaning, started[name], values[-1])
             return _sentence(meaning, started[name], values[-1], started.get(f"{name}_pixels"))
     return None
+
+
+def is_behind_start(records: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the newest measurement is below that of the encoder that the run started from."""
+    for name in _NAMES:
+        start = next((record[key] for record in records if (key := f"{name}_{START}") in record), None)
+        newest = next((record[name] for record in reversed(records) if name in record), None)
+        if start is not None and newest is not None:
+            return bool(newest < start)
+    return False
+
+
+def _sentence_on_adaptation(meaning: str, start: float, end: float) -> str:
+    if end < start:
+        return (
+            f"Kept the model that the run started from: {meaning} is {start:.1f} % with it and {end:.1f} % after "
+            "training. Try a lower optim.lr, more images or more steps; the trained weights are in checkpoints/"
+        )
+    change = f"{meaning} went from {start:.1f} % with the model that the run started from to {end:.1f} %"
+    return f"Kept the trained encoder: {change}" + ("" if end > start + _NOISE else ", which is no clear gain")
 
 
 def _sentence(meaning: str, start: float, end: float, pixels: float | None) -> str:

@@ -11,15 +11,17 @@ from rich.console import RenderableType
 
 from asterism.data import BadImageLog, Source, Views, open_source, to_batch, view_loader
 from asterism.data.sources.segmented_layouts import open_segmented
+from asterism.nn.encoder import Encoder
 from asterism.nn.learner import trained_parameters
 from asterism.nn.pixel_baseline import pixel_encoder
-from asterism.nn.weights.load import load_weights_into
+from asterism.nn.weights.description import weights_options
+from asterism.nn.weights.load import encoder_of, load_encoder, load_weights_into, read_weights
 from asterism.ops import collectives
-from asterism.train.building import build_method, export, exported_step
+from asterism.train.building import build_method, export, export_start, exported_step
 from asterism.train.checkpoint import Facts, State
 from asterism.train.job import Job, all_cores, timed
 from asterism.train.kind import Init, Kind, Opened
-from asterism.train.online_quality import Quality, open_quality, verdict
+from asterism.train.online_quality import START, Quality, is_behind_start, open_quality, verdict
 from asterism.train.optim import build_optimizer, set_schedules
 from asterism.train.recipe import Recipe
 from asterism.train.resolve import advice, describe, resolve, with_network_of
@@ -62,6 +64,14 @@ class OpenedPretraining(Opened[Recipe, Run]):
             lines.append(f"Its pixels had mean and std {pixels}; set data.mean and data.std to these, if unsure")
         return lines
 
+    def start(self, run: Run) -> Encoder | None:
+        """The encoder that the run started from, if it keeps the better one."""
+        if not self.recipe.monitor.keep_better:
+            return None
+        if self._init is not None:
+            return encoder_of(read_weights(self._init.source, weights_options(**self._init.options)), self._init.source)
+        return load_encoder(run.start) if run.start.is_file() else None
+
     @property
     def images_with_labels(self) -> Source:
         """The images with the labels that their folders give them."""
@@ -81,12 +91,14 @@ class Pretraining(Job[Batch]):
         self.trainer, self.checkpoint, self.logging = recipe.trainer, recipe.checkpoint, recipe.monitor
         self.clipping = recipe.optim
         self.images, self.workers = len(opened.source), recipe.data.workers
+        self.start: Encoder | None = None  # on the first process, if the run may keep it
         collectives.on_first_process(lambda: self._open_quality(opened, device))
 
     def _open_quality(self, opened: OpenedPretraining, device: torch.device) -> None:
         """Prepare what the first process measures while it trains."""
         config = self.recipe.monitor.knn
         if config is not None:
+            self.start = opened.start(self.run)
             quality = open_quality(config, opened.images_with_labels, self.method.views[0])
             every = config.every_epochs
             interval = self.steps // 10 if every is None else round(every * self.steps_per_epoch)
@@ -128,11 +140,25 @@ class Pretraining(Job[Batch]):
         )
 
     def saved(self, state: State) -> None:
-        export(self.recipe, state, self.run.weights)
+        """Export the trained encoder, or the one that the run started from while that measures better."""
+        if self.start is None:
+            export(self.recipe, state, self.run.weights)
+            return
+        if not self.run.start.is_file():
+            self.run.start.parent.mkdir(exist_ok=True)
+            self.start.save(self.run.start)
+        if self._keeps_start():
+            export_start(self.start, state, self.run.weights)
+        else:
+            export(self.recipe, state, self.run.weights)
+
+    def _keeps_start(self) -> bool:
+        return self.start is not None and is_behind_start(self.run.metrics())
 
     def repair(self, state: State, report: Callable[[str], None]) -> None:
         def exported() -> bool:
-            stale = exported_step(self.run) != state.step
+            kept = self.start.step if self.start is not None and self._keeps_start() else state.step
+            stale = exported_step(self.run) != kept
             if stale:
                 self.saved(state)
             return stale
@@ -164,11 +190,14 @@ class _Measuring:
         name = self._quality.name
         with all_cores(self._device):
             encoder = self._job.method.encoder().eval()
-            # The encoder comes first, because the images are read once, at the size of the first.
-            record = {name: self._quality.accuracy(encoder)}
+            if step == 0 and self._job.start is not None:
+                start = self._quality.accuracy(self._job.start.to(self._device))
+                record = {name: start, f"{name}_{START}": start}
+            else:
+                record = {name: self._quality.accuracy(encoder)}
             if step == 0:
-                pixels = pixel_encoder().to(next(encoder.parameters()).device)
-                record[f"{name}_pixels"] = self._quality.accuracy(pixels)
+                pixels = pixel_encoder().to(self._device)
+                record[f"{name}_pixels"] = self._quality.accuracy(pixels, encoder.image_size)
         self._job.method.train()
         return record
 

@@ -111,16 +111,24 @@ def _loaded(method: Mapping[str, Any]) -> dict[str, Any]:
     return {**method, "name": loaded.name, "file": {"path": file.path, "sha256": loaded.sha256}}
 
 
-def load_recipe(name: str, overrides: Sequence[str] = (), values: Mapping[str, Any] | None = None) -> Recipe:
+def load_recipe(
+    name: str, overrides: Sequence[str] = (), values: Mapping[str, Any] | None = None, *, adapts: bool = False
+) -> Recipe:
     """The recipe `name` (a YAML file, a shipped recipe, a method or its file), changed by `values`, then `overrides`.
 
     A recipe may have a section `on_cpu` with changes for machines without a GPU, so that a run takes minutes there. A
     length that the user gives replaces the recipe's. So does `backbone.name=init` with the sizes of its network.
+
+    adapts: whether the run starts from the recipe's `model_to_adapt`, whose network it then takes.
     """
     written = _written(name)
-    small = _section(written.pop("on_cpu", {}), "on_cpu")
+    small, adapt = (_section(written.pop(part, {}), part) for part in ("on_cpu", "adapt"))
     if takes_small_form(name, overrides, values):
         written = _merge(written, small)
+    if adapts:
+        start = {"backbone": {"name": NAME_OF_INIT}, "monitor": {"keep_better": True}}
+        written = _merge(_without_replaced(written, start), start)
+        written = _merge(written, {key: value for key, value in adapt.items() if key != "init"})
     written = _without_replaced(written, with_overrides(values or {}, overrides))
     merged = with_overrides(_merge(written, values or {}), overrides)
     if "path" not in _section(merged.get("data"), "data"):
@@ -157,6 +165,22 @@ def takes_small_form(name: str, overrides: Sequence[str] = (), values: Mapping[s
     chosen = trainer.get("accelerator", "auto") if isinstance(trainer, Mapping) else "auto"
     has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
     return chosen == "cpu" or (chosen == "auto" and not has_gpu)
+
+
+def model_to_adapt(name: str, overrides: Sequence[str] = (), values: Mapping[str, Any] | None = None) -> str | None:
+    """The model that a run of this recipe starts from if no other is given; None: from fresh weights.
+
+    A recipe names it in a section `adapt`, with the settings that differ from those of a run from scratch. It needs
+    the small form, whose network and what the section says about the method are left to the recipe.
+    """
+    given, adapt = with_overrides(values or {}, overrides), _section(_written(name).get("adapt"), "adapt")
+    backbone, method = (_section(given.get(part), part) for part in ("backbone", "method"))
+    own_network = any(key in backbone for key in ("name", *FROM_WEIGHTS))
+    own_method = any(key in method for key in _section(adapt.get("method"), "adapt.method"))
+    if own_network or own_method or not takes_small_form(name, overrides, values):
+        return None
+    model: str | None = adapt.get("init")
+    return model
 
 
 def _written(name: str) -> dict[str, Any]:

@@ -62,6 +62,11 @@ class Run:
         return self.path / "encoder.safetensors"
 
     @property
+    def start(self) -> Path:
+        """The encoder that the run started from, if it may be kept."""
+        return self.path / "start" / "encoder.safetensors"
+
+    @property
     def config(self) -> dict[str, Any]:
         """The resolved recipe, as a mapping whose values are valid."""
         return self.recipe.model_dump(mode="json")

@@ -97,7 +97,8 @@ def plan_trials(study: StudyConfig, place: Place, only: Iterable[str] = (), data
 def pretrain_command(trial: Trial, place: Place, length: Sequence[str], more: Sequence[str] = ()) -> Command:
     assert trial.recipe is not None
     options = ["--data", trial.data] if trial.data else []
-    options += ["--init", trial.init, *_described(trial)] if trial.init else []
+    # A study compares what it names: no run starts from a model of the package on its own.
+    options += ["--init", trial.init or "none", *_described(trial)]
     changes = [*trial.settings, *length, *more]
     return ["pretrain", trial.recipe, "--out", str(place.run(trial.name)), *options, *changes]
 

@@ -37,14 +37,17 @@ class CheckpointFile:
     preprocessor: Mapping[str, Any] = field(default_factory=dict)  # preprocessor_config.json next to it (transformers)
 
 
-def read_checkpoint(path: Path, which: str = "teacher") -> CheckpointFile:
-    """A weight file, or the one in a run's or a transformers folder. `which` chooses between student and teacher."""
+def read_checkpoint(path: Path, which: str = "teacher", keys: Mapping[str, str] | None = None) -> CheckpointFile:
+    """A weight file, or the one in a run's or a transformers folder.
+
+    which: chooses between student and teacher. keys: regular expressions, and what replaces them in tensors' names.
+    """
     path = _file_in(path)
     values, metadata = _read_values(path)
     processor = _json_next_to(path, "processor_config.json").get("image_processor")
     return CheckpointFile(
         path=path,
-        tensors=_network(path, values, which),
+        tensors=_renamed(path, _network(path, values, which), keys or {}),
         metadata=metadata,
         trained_pair=len(_pair(values)) == 2,
         config=_json_next_to(path, f"{path.stem}_config.json", "config.json"),
@@ -146,6 +149,23 @@ def _network(path: Path, values: Mapping[str, Any], which: str) -> dict[str, Ten
         raise UserError(
             f"{path} contains no tensors where a state dict is expected; its entries are {list(values)[:5]}"
         )
+    return tensors
+
+
+def _renamed(path: Path, tensors: dict[str, Tensor], keys: Mapping[str, str]) -> dict[str, Tensor]:
+    for pattern, replacement in keys.items():
+        try:
+            names = {name: re.sub(pattern, replacement, name) for name in tensors}
+        except (re.error, IndexError) as error:
+            raise UserError(f"keys: {replacement!r} cannot replace {pattern!r}: {error}") from None
+        if all(re.search(pattern, name) is None for name in tensors):
+            raise UserError(
+                f"keys: no tensor of {path} matches {pattern!r}; its names are {', '.join(list(tensors)[:4])} … "
+                "(a pattern is for names in the file, and its replacement makes those of a known family of them)"
+            )
+        if len(set(names.values())) < len(names):
+            raise UserError(f"keys: {pattern}={replacement} gives two tensors of {path} the same name")
+        tensors = {names[name]: tensor for name, tensor in tensors.items()}
     return tensors
 
 

@@ -8,6 +8,7 @@ guesses of a file are in one warning, each with the option that corrects it.
 from __future__ import annotations
 
 import dataclasses
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -63,6 +64,7 @@ class WeightsOptions(Description):
     which: Literal["teacher", "student"] = "teacher"  # if the file contains both
     decoder_heads: int | None = None  # of STELLAR's decoder
     tokenizer: str | Path | None = None  # whose codes STELLAR's decoder predicts, if the file lacks it
+    keys: Mapping[str, str] | None = None  # regular expression → replacement, for the names of the file's tensors
 
 
 def weights_options(**words: Any) -> WeightsOptions:
@@ -79,6 +81,11 @@ def weights_options(**words: Any) -> WeightsOptions:
     words |= {word: _triple(word, words.get(word)) for word in ("mean", "std")}
     if words["std"] is not None and min(words["std"]) <= 0:
         raise UserError(f"std = {words['std']}: expected positive numbers")
+    for pattern in words.get("keys") or {}:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise UserError(f"keys: {pattern!r} is not a regular expression: {error}") from None
     return WeightsOptions(**words)
 
 
@@ -93,12 +100,20 @@ def parse_options(texts: Sequence[str]) -> dict[str, Any]:
             raise UserError(f"cannot read the weights option {text!r}; write WORD=VALUE, for example heads=4")
         if word not in words:
             raise unknown("weights option", word, words)
-        options[word] = _parsed(word, value.strip())
+        parsed = _parsed(word, value.strip())
+        options[word] = options.get(word, {}) | parsed if word == "keys" else parsed
     weights_options(**options)  # refuses impossible values before anything is read
     return options
 
 
 def _parsed(word: str, value: str) -> Any:
+    if word == "keys":
+        pattern, equals, replacement = value.rpartition("=")  # a pattern may contain (?=…)
+        if not equals or not pattern:
+            raise UserError(
+                rf"cannot read keys={value}; write PATTERN=REPLACEMENT, for example layers\.(\d+)=blocks.\1"
+            )
+        return {pattern: replacement}
     try:
         if word in ("heads", "decoder_heads", "image_size"):
             return int(value)

@@ -72,7 +72,7 @@ def _chosen(file: CheckpointFile, family: str | None) -> Family:
         names = ", ".join(list(file.tensors)[:4])
         raise UserError(
             f"{file.path} is not a checkpoint of a known family ({', '.join(f.name for f in FAMILIES)}); "
-            f"its tensors are named {names} …"
+            f"its tensors are named {names} …; if only the names differ from timm's, rename them with keys="
         )
     return found
 

@@ -21,6 +21,7 @@ from asterism.nn.weights.encoder_weights import EncoderWeights, described
 from asterism.nn.weights.families import convert
 from asterism.nn.weights.hub import PREFIX, hub_folder
 from asterism.nn.weights.metadata import check_fits
+from asterism.nn.weights.packaged import is_packaged, packaged_file
 from asterism.nn.weights.stellar import no_tokenizer_needed
 from asterism.ops.normalise import Triple
 
@@ -34,14 +35,19 @@ def load_encoder(source: str | Path, **words: Any) -> Encoder:
     The words are those of `WeightsOptions`. A value that neither they nor the file state is guessed, with a warning.
     """
     weights = read_weights(source, weights_options(**words))
+    encoder = encoder_of(weights, source)
+    warn_of_guesses(str(source), weights.guesses)
+    return encoder
+
+
+def encoder_of(weights: EncoderWeights, source: str | Path) -> Encoder:
+    """The encoder with these weights, without a warning of what was guessed."""
     if weights.asked is not None:
         raise UserError(weights.asked)
     check_fits(lambda: bare_network(weights.architecture), weights.tensors, source)
     backbone = rebuild_backbone(weights.architecture)
     _load(backbone, weights, str(source), _DAMAGED, complete=True)
-    encoder = weights.encoder(backbone).eval()
-    warn_of_guesses(str(source), weights.guesses)
-    return encoder
+    return weights.encoder(backbone).eval()
 
 
 @dataclass(frozen=True)
@@ -81,17 +87,29 @@ def load_weights_into(backbone: Backbone, source: str | Path, **words: Any) -> L
 
 
 def read_weights(source: str | Path, options: WeightsOptions) -> EncoderWeights:
-    """Tensors and architecture of a file, a folder, a timm name or hf:ORG/NAME."""
-    if str(source).startswith(PREFIX):
-        return convert(read_checkpoint(hub_folder(str(source).removeprefix(PREFIX)), options.which), options)
-    path = Path(source)
-    if path.exists() or path.suffix in SUFFIXES or len(path.parts) > 1:
-        if not path.exists() and len(path.parts) == 2 and path.suffix not in SUFFIXES and not path.is_absolute():
-            raise UserError(f"no such file or folder: {path}; a model of the Hugging Face hub is named {PREFIX}{path}")
-        return convert(read_checkpoint(path, options.which), options)
+    """Tensors and architecture of a model in the package, a file, a folder, a timm name or hf:ORG/NAME."""
+    place = _place_of(source)
+    if place is not None:
+        return convert(read_checkpoint(place, options.which, options.keys), options)
     if options.tokenizer is not None:
         raise no_tokenizer_needed(source)
+    if options.keys is not None:
+        raise UserError(f"keys rename the tensors of a file, and {source} is the name of a timm model; leave them out")
     return described(_published_weights(str(source)), options)
+
+
+def _place_of(source: str | Path) -> Path | None:
+    """The file or folder of weights; None for a name of timm."""
+    if is_packaged(source):
+        return packaged_file(str(source))
+    if str(source).startswith(PREFIX):
+        return hub_folder(str(source).removeprefix(PREFIX))
+    path = Path(source)
+    if not path.exists() and path.suffix not in SUFFIXES and str(source) == path.name:
+        return None
+    if not path.exists() and len(path.parts) == 2 and path.suffix not in SUFFIXES and not path.is_absolute():
+        raise UserError(f"no such file or folder: {path}; a model of the Hugging Face hub is named {PREFIX}{path}")
+    return path
 
 
 def _published_weights(name: str) -> EncoderWeights:

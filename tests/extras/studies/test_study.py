@@ -137,7 +137,8 @@ def test_commands_are_as_a_user_would_type_them(tmp_path: Path) -> None:
     (trial,) = plan_trials(study, place, data="my photos/")
     command = as_text(pretrain_command(trial, place, ["trainer.steps=5"]))
     assert command == (
-        "asterism pretrain dino-scenes --out studies/x/runs/dino-0 --data 'my photos/' trainer.seed=0 trainer.steps=5"
+        "asterism pretrain dino-scenes --out studies/x/runs/dino-0 --data 'my photos/' "
+        "--init none trainer.seed=0 trainer.steps=5"
     )
     evaluation = as_text(evaluate_command(trial, place, study.evaluations[0]))
     assert evaluation.startswith("asterism evaluate studies/x/runs/dino-0 --protocols knn --out studies/x/evaluations/")
