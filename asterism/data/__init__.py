@@ -9,16 +9,30 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from asterism.data.bad_images import BadImageLog
-    from asterism.data.crops import EvaluationBatch, evaluation_batches
-    from asterism.data.loader import Loaded, Loader
-    from asterism.data.sources.catalog import dataset_names
-    from asterism.data.sources.derived import Subset
-    from asterism.data.sources.open import open_source
-    from asterism.data.sources.scenes import Scenes
-    from asterism.data.sources.source import Sample, Source
-    from asterism.data.view_batches import DataConfig, make_batch, to_batch, view_loader
-    from asterism.data.views import Views
+    from asterism.data.bad_images import BadImageLog as BadImageLog
+    from asterism.data.crops import EvaluationBatch as EvaluationBatch
+    from asterism.data.crops import evaluation_batches as evaluation_batches
+    from asterism.data.loader import Loaded as Loaded
+    from asterism.data.loader import Loader as Loader
+    from asterism.data.sources.catalog import dataset_names as dataset_names
+    from asterism.data.sources.derived import Subset as Subset
+    from asterism.data.sources.open import open_source as open_source
+    from asterism.data.sources.scenes import Scenes as Scenes
+    from asterism.data.sources.source import Sample as Sample
+    from asterism.data.sources.source import Source as Source
+    from asterism.data.view_batches import (
+        DataConfig as DataConfig,
+    )
+    from asterism.data.view_batches import (
+        make_batch as make_batch,
+    )
+    from asterism.data.view_batches import (
+        to_batch as to_batch,
+    )
+    from asterism.data.view_batches import (
+        view_loader as view_loader,
+    )
+    from asterism.data.views import Views as Views
 
 _HOMES = {
     "BadImageLog": "bad_images",
@@ -38,25 +52,6 @@ _HOMES = {
     "to_batch": "view_batches",
     "view_loader": "view_batches",
 }
-
-__all__ = [
-    "BadImageLog",
-    "DataConfig",
-    "EvaluationBatch",
-    "Loaded",
-    "Loader",
-    "Sample",
-    "Scenes",
-    "Source",
-    "Subset",
-    "Views",
-    "dataset_names",
-    "evaluation_batches",
-    "make_batch",
-    "open_source",
-    "to_batch",
-    "view_loader",
-]
 
 
 def __getattr__(name: str) -> Any:

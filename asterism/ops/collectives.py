@@ -8,9 +8,7 @@ from __future__ import annotations
 import math
 import os
 import socket
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -23,31 +21,10 @@ from asterism.errors import UserError, explain_system_error
 
 T = TypeVar("T")
 
-_counts: Counter[str] | None = None  # bytes by collective, while `counted_bytes` is open
-
 _INTERFACE = "GLOO_SOCKET_IFNAME"  # the network interface that gloo listens on
 _MEETING = timedelta(seconds=60)  # for processes that have already started
 _EXPLAINED = (UserError, OSError, MemoryError)  # errors that reach all processes as one sentence
 _LOST = ("gloo", "Gloo", "Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL")
-
-
-@contextmanager
-def counted_bytes() -> Iterator[Counter[str]]:
-    """Counts the bytes that this process contributes to collectives of tensors, by kind, while the context is open.
-
-    Also in a single process, which communicates nothing: the count is what each of several would contribute.
-    """
-    global _counts
-    before, _counts = _counts, Counter()
-    try:
-        yield _counts
-    finally:
-        _counts = before
-
-
-def _count(kind: str, tensor: Tensor) -> None:
-    if _counts is not None:
-        _counts[kind] += tensor.numel() * tensor.element_size()
 
 
 def world_size() -> int:
@@ -81,14 +58,12 @@ def all_reduce_mean_with_grad(tensor: Float[Tensor, "*shape"]) -> Float[Tensor, 
     """
     if world_size() > 1:
         return _Mean.apply(tensor)
-    _count("all-reduce", tensor)  # and as many again in the backward pass, where there is one
     return tensor
 
 
 @torch.no_grad()
 def all_gather_rows(tensor: Shaped[Tensor, "rows ..."]) -> Shaped[Tensor, "all_rows ..."]:
     """Rows of all processes in the order of ranks, without gradient. Every process contributes the same number."""
-    _count("all-gather", tensor)
     if world_size() == 1:
         return tensor.detach()
     sent = tensor.contiguous().to(_reachable(tensor))
@@ -110,7 +85,6 @@ def all_gather_rows_with_grad(tensor: Float[Tensor, rows * shape]) -> Float[Tens
 def all_gather_ragged_rows(tensor: Shaped[Tensor, "rows ..."]) -> Shaped[Tensor, "all_rows ..."]:
     """Like `all_gather_rows`, but the number of rows (possibly 0) may differ between processes."""
     if world_size() == 1:
-        _count("all-gather", tensor)
         return tensor.detach()
     counts = all_gather_rows(torch.tensor([len(tensor)], device=tensor.device)).tolist()
     padded = tensor.new_zeros((max(counts), *tensor.shape[1:]))
@@ -241,7 +215,6 @@ def _device() -> torch.device:
 
 
 def _reduced(tensor: Tensor, operation: str) -> Tensor:
-    _count("all-reduce", tensor)
     result = tensor.detach().clone(memory_format=torch.contiguous_format)
     if world_size() > 1:
         sent = result.to(_reachable(tensor))

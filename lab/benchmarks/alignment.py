@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 from asterism.extras.words.aligned import Alignment
 from asterism.extras.words.attention_pooling import AttentionPooling, usual_heads
-from asterism.extras.words.learner import Aligning
+from asterism.extras.words.job import Aligning
 from asterism.extras.words.pair_losses import sigmoid_pair_loss
 from asterism.extras.words.pairs import Pairs, batches, text_rows
 from asterism.extras.words.recipe import PairLossConfig

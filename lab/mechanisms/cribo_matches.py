@@ -21,10 +21,10 @@ from asterism.nn.backbone import encode_views
 from asterism.nn.object_bank import BankConfig, ObjectBank, StoredObjects
 from asterism.ops.clustering import mean_tokens, present_in_all
 from asterism.ops.cycle_consistency import closes_cycle
-from asterism.ops.purity import chance_of_equals, same_share
 from asterism.train.building import load_method
 from asterism.train.run import Run
 from asterism.types import Batch, Progress
+from lab.mechanisms.agreement import chance_of_equals, same_share
 from lab.mechanisms.labelled_views import labelled_batches
 
 VIEWS = 2

@@ -21,10 +21,10 @@ from asterism.methods.parts.labelled_objects import patch_labels
 from asterism.nn.backbone import encode_views
 from asterism.ops.assignment import hungarian
 from asterism.ops.clustering import ClusteringConfig, cluster, membership, present_in_all
-from asterism.ops.purity import same_share
 from asterism.train.building import load_method
 from asterism.train.run import Run
 from asterism.types import Batch, Progress, Tokens
+from lab.mechanisms.agreement import same_share
 from lab.mechanisms.cribo_matches import object_classes
 from lab.mechanisms.labelled_views import labelled_batches
 

@@ -19,11 +19,12 @@ from asterism.nn.heads import LeveledPrototypeHead, ProjectionHead, PrototypeHea
 from asterism.nn.teacher import Teacher
 from asterism.ops import streams
 from asterism.ops.prototypes import log_probabilities
-from asterism.ops.purity import effective_count, group_counts, largest_share, purity
+from asterism.ops.purity import effective_count, largest_share, purity
 from asterism.train import checkpoint
 from asterism.train.building import build_method, load_method
 from asterism.train.run import Run
 from asterism.types import Progress
+from lab.mechanisms.agreement import group_counts
 
 
 @dataclass(frozen=True)

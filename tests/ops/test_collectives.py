@@ -106,13 +106,3 @@ def _mistake_on_rank_1() -> tuple[int, str]:
 def test_a_user_error_in_one_process_is_raised_in_all() -> None:
     assert run(_mistake_on_rank_1) == [(5, "the mask of 7.png is missing"), (6, "the mask of 7.png is missing")]
     assert collectives.on_every_process(lambda: 4) == 4
-
-
-def test_bytes_of_collectives_are_counted_while_the_context_is_open() -> None:
-    with collectives.counted_bytes() as counts:
-        collectives.all_reduce_sum(torch.zeros(3, 4))
-        collectives.all_gather_rows(torch.zeros(5, dtype=torch.int64))
-        collectives.all_gather_ragged_rows(torch.zeros(2, 2))
-        collectives.all_reduce_mean_with_grad(torch.zeros(7))
-    collectives.all_reduce_sum(torch.zeros(100))
-    assert counts == {"all-reduce": 4 * (12 + 7), "all-gather": 8 * 5 + 4 * 4}

@@ -1,6 +1,6 @@
 import torch
 
-from asterism.ops.moved_maps import MIRROR, moved, overlap, shift, zoom
+from asterism.evals.equivariance import MIRROR, moved, overlap, shift, zoom
 
 
 def test_a_shift_by_whole_cells_is_exact() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from asterism.extras.words.learner import Aligning
+from asterism.extras.words.job import Aligning
 from asterism.extras.words.opening import ALIGNMENT
 from asterism.extras.words.recipe import load_align_recipe
 from asterism.finetuning.learner import FineTuned

@@ -7,28 +7,31 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from jaxtyping import Float
 from lightning_fabric import Fabric
 from rich.console import RenderableType
 from rich.table import Table
 from safetensors import SafetensorError
+from torch import Tensor
 
 from asterism.errors import UserError, reason_of
 from asterism.extras.words.aligned import Alignment, backbone_fingerprint, save_alignment
-from asterism.extras.words.learner import Aligning
+from asterism.extras.words.pair_losses import sigmoid_pair_loss, softmax_pair_loss
 from asterism.extras.words.pair_scores import recall
 from asterism.extras.words.pairs import PairBatch, Pairs, batches
-from asterism.extras.words.recipe import AlignRecipe
+from asterism.extras.words.recipe import AlignRecipe, PairLossConfig
 from asterism.extras.words.run import AlignedRun
 from asterism.extras.words.sources.captioned import Captioned
 from asterism.files import write_text
 from asterism.images.bad_image import BadImage
 from asterism.nn.encoder import Encoder
-from asterism.nn.learner import trained_parameters
+from asterism.nn.learner import Learner, trained_parameters
 from asterism.ops.collectives import on_first_process, rank
 from asterism.train.checkpoint import Facts, State
 from asterism.train.job import Job, timed
 from asterism.train.optim import build_optimizer, set_schedules
-from asterism.types import Progress
+from asterism.types import Losses, Progress
 
 _KS = (1, 5, 10)
 _MOST_MEASUREMENTS = 20  # in a run
@@ -184,3 +187,44 @@ class _HeldOut:
             **{f"held_out/text_to_image_r{k}": value for k, value in to_image.items()},
             **{f"held_out/image_to_text_r{k}": value for k, value in to_text.items()},
         }
+
+
+_AT_ONCE = 256  # images or texts
+
+
+class Aligning(Learner[PairBatch]):
+    """An alignment with its loss. Checkpoints contain the probe, scale and bias, and our own text tower."""
+
+    def __init__(self, alignment: Alignment, loss: PairLossConfig) -> None:
+        super().__init__()
+        self.alignment = alignment
+        self._loss = loss
+        alignment.bias.requires_grad_(loss.name == "sigmoid")  # softmax has no use for it
+
+    def loss(self, batch: PairBatch, progress: Progress) -> Losses:
+        images = self.alignment.images_of_tokens(batch.tokens).float()
+        texts = self._texts(batch.text).float()
+        scale, bias = self.alignment.log_scale.exp(), self.alignment.bias
+        if self._loss.name == "sigmoid":
+            pair = sigmoid_pair_loss(images, texts, scale, bias, self._loss.chunk)
+        else:
+            pair = softmax_pair_loss(images, texts, scale, self._loss.chunk)
+        metrics = {"scale": scale.detach(), "bias": bias.detach()}
+        return Losses({"pair": pair}, metrics=metrics, embeddings=images.detach())
+
+    @torch.no_grad()
+    def vectors(self, pairs: Pairs, device: torch.device) -> tuple[Float[Tensor, "n e"], Float[Tensor, "s e"]]:
+        """Unit vectors of all images and of all their sentences."""
+        images = [
+            self.alignment.images_of_tokens(pairs.tokens[rows].float().to(device))
+            for rows in torch.split(pairs.rows, _AT_ONCE)
+        ]
+        texts = []
+        for rows in torch.split(torch.arange(len(pairs.sentences.sentences)), _AT_ONCE):
+            own = pairs.sentences.of(rows)
+            moved = own.to(device) if isinstance(own, Tensor) else (own[0].to(device), own[1].to(device))
+            texts.append(self._texts(moved))
+        return torch.cat(images).float(), torch.cat(texts).float()
+
+    def _texts(self, text: tuple[Tensor, Tensor] | Tensor) -> Float[Tensor, "b e"]:
+        return text if isinstance(text, Tensor) else F.normalize(self.alignment.text(*text), dim=1)
