@@ -23,6 +23,7 @@ from asterism.nn.encoder import Encoder
 from asterism.nn.pixel_baseline import pixel_encoder
 from asterism.nn.weights.description import weights_options
 from asterism.nn.weights.load import load_encoder
+from asterism.nn.weights.metadata import check_finite
 from asterism.nn.weights.packaged import as_place, is_packaged
 from asterism.plugins import plugins
 from asterism.train.run import Run, is_pretrained, open_run
@@ -133,6 +134,7 @@ def open_model(model: AnyModel, device: str = "auto", tokenizer: PathLike | None
         if tokenizer is not None:
             raise UserError("a loaded encoder already has its tokenizer; pass tokenizer to asterism.load instead")
         encoder = model if device == "auto" else model.to(device_named(device))
+        check_finite(encoder.state_dict(), "this encoder")
         return Subject(encoder, Model(type(model).__name__, encoder.step), None)
     where, source = device_named(device), place_of(model)
     if source.place == "pixels":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import pickle
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,7 +116,7 @@ def _read_pickled(path: Path) -> Mapping[str, Any]:
         raise UserError(f"{path} is not a regular file; give the file of the weights")
     try:
         # Public DINO and MAE files store their command line with the weights; a Namespace only holds values.
-        with torch.serialization.safe_globals([argparse.Namespace]):
+        with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings(action="ignore"):
             values = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise UserError(
@@ -149,6 +150,10 @@ def _network(path: Path, values: Mapping[str, Any], which: str) -> dict[str, Ten
         raise UserError(
             f"{path} contains no tensors where a state dict is expected; its entries are {list(values)[:5]}"
         )
+    for name, tensor in tensors.items():
+        problem = _problem(tensor)
+        if problem is not None:
+            raise UserError(f"{name} of {path} {problem}")
     return tensors
 
 
@@ -167,6 +172,19 @@ def _renamed(path: Path, tensors: dict[str, Tensor], keys: Mapping[str, str]) ->
             raise UserError(f"keys: {pattern}={replacement} gives two tensors of {path} the same name")
         tensors = {names[name]: tensor for name, tensor in tensors.items()}
     return tensors
+
+
+def _problem(tensor: Tensor) -> str | None:
+    """Why no network can hold a tensor, and the fix; None for a usual one."""
+    if tensor.is_meta:
+        return "has no values, only a shape (device meta); save the weights from a network that has loaded them"
+    if tensor.is_quantized:
+        return "is quantised; save the weights before quantisation, or what `dequantize()` returns"
+    if tensor.layout != torch.strided:
+        return f"is sparse ({str(tensor.layout).removeprefix('torch.')}); save what `to_dense()` returns"
+    if tensor.shape[:1] == (0,):  # no register tokens are [1, 0, d]
+        return "is empty, as the shards of a distributed run are; save the weights gathered from all processes"
+    return None
 
 
 def _pair(values: Mapping[str, Any]) -> list[str]:

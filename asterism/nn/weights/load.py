@@ -20,7 +20,7 @@ from asterism.nn.weights.description import Description, WeightsOptions, warn_of
 from asterism.nn.weights.encoder_weights import EncoderWeights, described
 from asterism.nn.weights.families import convert
 from asterism.nn.weights.hub import PREFIX, hub_folder
-from asterism.nn.weights.metadata import check_fits
+from asterism.nn.weights.metadata import check_finite, check_fits
 from asterism.nn.weights.packaged import is_packaged, packaged_file
 from asterism.nn.weights.stellar import no_tokenizer_needed
 from asterism.ops.normalise import Triple
@@ -80,6 +80,7 @@ def load_weights_into(backbone: Backbone, source: str | Path, **words: Any) -> L
     options = weights_options(**words)
     name = options.name or backbone.architecture.name
     weights = read_weights(source, dataclasses.replace(options, name=name))
+    check_finite(weights.tensors, source)
     report = _load(backbone, weights, str(source), _other_backbone(weights.tensors))
     mean, std = weights.said.mean, weights.said.std
     pixels = None if mean is None or std is None else (mean, std)
@@ -231,6 +232,9 @@ def _check(source: str, own: dict[str, Tensor], tensors: dict[str, Tensor], fix:
         theirs, ours = list(tensors[name].shape), list(own[name].shape)
         if theirs != ours:
             raise UserError(f"{name} has the shape {theirs} in {source} and {ours} in {place}; {fix}")
+        if own[name].is_floating_point() and not tensors[name].is_floating_point():
+            kind = str(tensors[name].dtype).removeprefix("torch.")
+            raise UserError(f"{name} of {source} is {kind}; save the weights as floating-point numbers")
     lacking = [name for name in own if name not in tensors and name not in may_differ]
     if lacking:
         raise UserError(f"{source} lacks the tensor {_first_of(lacking)} of {place}; {fix}")

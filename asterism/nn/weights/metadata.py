@@ -145,10 +145,12 @@ def checked(kind: type[Config], values: dict[str, Any], path: Path) -> dict[str,
 
 
 def check_fits(build: Callable[[], nn.Module | None], tensors: Mapping[str, Tensor], path: str | Path) -> None:
-    """Refuse a module that is much larger than its tensors, before memory is reserved for it.
+    """Refuse tensors that are not finite, and a module that is much larger than its tensors, before memory is reserved
+    for it.
 
     The exact shapes are compared when the tensors are loaded, with messages that name the first difference.
     """
+    check_finite(tensors, path)
     try:
         with torch.device("meta"):
             module = build()
@@ -158,3 +160,13 @@ def check_fits(build: Callable[[], nn.Module | None], tensors: Mapping[str, Tens
     held = sum(tensor.numel() for tensor in tensors.values())
     if needed > 2 * held + _SLACK:
         raise UserError(f"{path} describes a network of {needed:,} numbers, but holds only {held:,}")
+
+
+def check_finite(tensors: Mapping[str, Tensor], source: str | Path) -> None:
+    """Refuse weights that are NaN or infinite: features would be, too, and scores of them are still numbers."""
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(tensor.float().isfinite().all()):
+            raise UserError(
+                f"{name} of {source} has values that are not finite (NaN or infinity), so its features would be "
+                "useless; take an earlier checkpoint, or the original file"
+            )

@@ -1,3 +1,4 @@
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from asterism.errors import UserError
+from asterism.models import open_model
 from asterism.nn import timm_models
 from asterism.nn.backbone import BackboneConfig, build_backbone
 from asterism.nn.encoder import Encoder
@@ -191,3 +193,42 @@ def test_weights_of_a_different_shape_are_refused_and_change_nothing(
     with pytest.raises(UserError, match=message):
         load_weights_into(target, path)
     assert all(torch.equal(tensor, before[name]) for name, tensor in target.state_dict().items())
+
+
+def quantised(tensor: Tensor) -> Tensor:
+    with warnings.catch_warnings(action="ignore"):  # torch is about to remove it; files with it remain
+        return torch.quantize_per_tensor(tensor, 0.1, 0, torch.qint8)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t * torch.nan, "has values that are not finite .* take an earlier checkpoint"),
+        (lambda t: t.clone().flatten().index_fill(0, torch.tensor([3]), torch.inf).view_as(t), "are not finite"),
+        (lambda t: t[:0], "is empty, as the shards of a distributed run"),
+        (lambda t: t.to_sparse(), r"is sparse \(sparse_coo\); .*to_dense"),
+        (quantised, "is quantised; .*dequantize"),
+        (lambda t: t.to("meta"), "has no values, only a shape"),
+        (lambda t: t.to(torch.int8), "is int8; save the weights as floating-point"),
+        (lambda t: t.to(torch.complex64), "is complex64"),
+    ],
+    ids=["nan", "infinite", "empty", "sparse", "quantised", "meta", "integer", "complex"],
+)
+def test_tensors_that_no_network_can_use_are_named(tmp_path: Path, change: Any, message: str) -> None:
+    path, name = tmp_path / "w.pth", "blocks.1.attn.proj.weight"
+    tensors = network(num_classes=0).state_dict()
+    torch.save({**tensors, name: change(tensors[name])}, path)
+    target = backbone()
+    before = {name: tensor.clone() for name, tensor in target.state_dict().items()}
+    for load in (load_encoder, lambda path: load_weights_into(target, path)):
+        with pytest.raises(UserError, match=rf"blocks\.1\.attn\.proj\.weight of .*w\.pth .*{message}"):
+            load(path)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in target.state_dict().items())
+
+
+def test_an_encoder_in_memory_that_is_not_finite_is_refused() -> None:
+    encoder = Encoder(backbone())
+    with torch.no_grad():
+        next(encoder.parameters()).fill_(torch.nan)
+    with pytest.raises(UserError, match=r"backbone\..* of this encoder has values that are not finite"):
+        open_model(encoder)
