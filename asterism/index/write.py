@@ -101,7 +101,8 @@ def write_embeddings(
 class _Chosen:
     """The features that are written, and the grid of the patches.
 
-    They are arrays, because a tensor that another process has computed keeps a file open.
+    They are arrays, because a tensor that another process has computed keeps a file open; and copies, because a class
+    token is a view that keeps the tokens of all patches in memory while it waits for its row group.
     """
 
     arrays: Table
@@ -116,7 +117,7 @@ def _chosen(features: Features, dense: bool) -> _Chosen:
         tensors["aligned"] = features.aligned
     if dense:
         tensors["patches"] = features.patches
-    return _Chosen({name: value.float().cpu().numpy() for name, value in tensors.items()}, features.grid)
+    return _Chosen({name: value.float().cpu().numpy().copy() for name, value in tensors.items()}, features.grid)
 
 
 def _columns(batch: Encoded[_Chosen]) -> Table:

@@ -1,5 +1,6 @@
 import builtins
 import json
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asterism.data import Source, open_source
+from asterism.data import Source, Subset, open_source
 from asterism.errors import MissingExtra, UserError
 from asterism.index import write as embeddings
 from asterism.index.write import Written, check_target, write_embeddings
@@ -68,6 +69,30 @@ def test_dense_parquet(source: Source, tmp_path: Path) -> None:
     assert facts["grid"] == [2, 2]
     assert facts["shapes"] == {"embedding": [16], "patches": [4, 16]}
     assert np.allclose(column(table, "patches", 4, 16), expected(source).patches, atol=1e-5)
+
+
+class Wide(Encoder):
+    """Half a megabyte of tokens per image, of which an index has the class token."""
+
+    def encode(self, images: Any) -> Features:
+        tokens = torch.ones(len(images), 1025, 128)
+        return Features(cls=tokens[:, 0], patches=tokens[:, 1:], grid=(32, 32))
+
+
+def test_memory_does_not_grow_with_the_images(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    statm = Path("/proc/self/statm")
+    if not statm.exists():
+        pytest.skip("the system does not say how much memory a process holds")
+    encoder, write, resident = Wide(small_encoder().backbone), embeddings._Rows.add, list[float]()
+
+    def measured(rows: Any, *words: Any) -> None:
+        write(rows, *words)
+        resident.append(int(statm.read_text().split()[1]) * resource.getpagesize() / 1e6)
+
+    monkeypatch.setattr(embeddings._Rows, "add", measured)
+    many = Subset(source, [0] * 400)
+    write_embeddings(encoder, many, tmp_path / "out.parquet", Model("m"), dense=False, batch_size=4)
+    assert max(resident) - max(resident[:25]) < 40, "megabytes between 100 and 400 images; all of their tokens have 157"
 
 
 def test_npz_holds_the_same(source: Source, tmp_path: Path) -> None:
