@@ -34,7 +34,7 @@ from asterism.train.recipe import TrainerConfig
 from asterism.train.resolve import limited_to
 from asterism.train.resuming import check_data, check_frozen_encoders, check_overrides, check_recipe, check_unedited
 from asterism.train.run import Run, check_free, create_run, empty
-from asterism.train.trackers.chosen import check_packages
+from asterism.train.trackers.of_run import check_packages
 
 _TRIAL_STEPS = 8  # timed before a run whose length is given in minutes
 

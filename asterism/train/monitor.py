@@ -21,7 +21,7 @@ from asterism.train.metrics import MetricsLog
 from asterism.train.online_quality import OnlineKnnConfig
 from asterism.train.progress import ProgressDisplay
 from asterism.train.trackers.base import Ending
-from asterism.train.trackers.chosen import Trackers, TrackersConfig
+from asterism.train.trackers.of_run import Trackers, TrackersConfig
 from asterism.types import Losses
 from asterism.viz.page import Gallery
 

@@ -20,6 +20,7 @@ from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
 from asterism.nn.localization import Localization
 from asterism.nn.weights.timm_folder import CONFIG_FILE, WEIGHTS_FILE, timm_config, timm_tensors
+from asterism.ops.normalise import normalise
 from asterism.tools.export.target import Model, Target, Written, needed
 from asterism.tools.export.timm_folder import classifier_of, notes_of, sizes_of
 
@@ -50,7 +51,6 @@ def open_model(folder: Path) -> Model:
     config, details = (json.loads((folder / name).read_text(encoding="utf-8")) for name in (CONFIG_FILE, _PREPROCESSOR))
     own = config["asterism"]
     network = _network(folder, labelled="label_names" in config)
-    mean, std = (torch.tensor(details[name])[:, None, None] for name in ("image_mean", "image_std"))
     first, localization = own["first_concept"], None
     if own["temperature"] is not None:
         localization = Localization(config["num_features"], own["temperature"]).to(network.dtype)
@@ -58,7 +58,7 @@ def open_model(folder: Path) -> Model:
 
     @torch.no_grad()
     def run(images: Float[Tensor, "b 3 h w"]) -> dict[str, Tensor]:
-        output = network(((images - mean) / std).to(network.dtype))
+        output = network(normalise(images, details["image_mean"], details["image_std"]).to(network.dtype))
         if "label_names" in config:
             return {"scores": output.logits.float().softmax(dim=1)}
         tokens = output.last_hidden_state

@@ -20,6 +20,7 @@ from asterism.nn.weights.timm_folder import (
     unusual_eps,
     write_timm_folder,
 )
+from asterism.ops.normalise import normalise
 from asterism.tools.export.target import Model, Target, Written, feature_sizes
 
 
@@ -74,12 +75,11 @@ def notes_of(encoder: Encoder, classifier: TimmClassifier | None) -> tuple[str, 
 def open_model(folder: Path) -> Model:
     network = open_timm_folder(folder)
     details = network.pretrained_cfg
-    mean, std = (torch.tensor(details[name])[:, None, None] for name in ("mean", "std"))
     classes = network.num_classes
 
     @torch.no_grad()
     def run(images: Float[Tensor, "b 3 h w"]) -> dict[str, Tensor]:
-        tokens = network.forward_features((images - mean) / std)
+        tokens = network.forward_features(normalise(images, details["mean"], details["std"]))
         patches = tokens.flatten(1, 2) if tokens.ndim == 4 else tokens[:, getattr(network, "num_prefix_tokens", 0) :]
         found = {"patches": patches}
         if classes:

@@ -3,8 +3,8 @@ import json
 import pytest
 import torch
 
-from asterism.train.trackers.chosen import Trackers, TrackersConfig
 from asterism.train.trackers.mlflow_runs import MlflowConfig
+from asterism.train.trackers.of_run import Trackers, TrackersConfig
 
 pytest.importorskip("mlflow", reason="needs the extra: pip install 'asterism[mlflow]'")
 

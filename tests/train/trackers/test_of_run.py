@@ -6,9 +6,8 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from asterism.errors import UserError
-from asterism.train.trackers import chosen
 from asterism.train.trackers.base import Tracker
-from asterism.train.trackers.chosen import Trackers, TrackersConfig
+from asterism.train.trackers.of_run import Trackers, TrackersConfig
 from tests.train.tiny import pretrain, tiny_recipe
 
 GALLERY = {"image": torch.zeros(2, 3, 8, 8, dtype=torch.uint8), "map": torch.full((2, 3, 200, 200), 9).to(torch.uint8)}
@@ -36,7 +35,7 @@ class Broken(Tracker):
 
 
 def _with(tracker: Tracker, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Trackers, list[str]]:
-    monkeypatch.setattr(chosen, "TensorBoard", lambda run, step: tracker)
+    monkeypatch.setattr(of_run, "TensorBoard", lambda run, step: tracker)
     warnings: list[str] = []
     return Trackers(TrackersConfig(tensorboard=True), folder, 0, warnings.append), warnings
 
@@ -65,7 +64,7 @@ def test_training_goes_on_without_a_tracker_that_cannot_start(tmp_path, monkeypa
     def unreachable(run, step):
         raise ConnectionError("no route to host")
 
-    monkeypatch.setattr(chosen, "TensorBoard", unreachable)
+    monkeypatch.setattr(of_run, "TensorBoard", unreachable)
     recipe = tiny_recipe(monitor={"tensorboard": True}, trainer={"steps": 1})
     run = pretrain(recipe, tmp_path / "run", examples=lambda run: 1 / 0)
     assert len(run.metrics()) == 1
