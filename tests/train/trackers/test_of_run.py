@@ -6,6 +6,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from asterism.errors import UserError
+from asterism.train.trackers import of_run
 from asterism.train.trackers.base import Tracker
 from asterism.train.trackers.of_run import Trackers, TrackersConfig
 from tests.train.tiny import pretrain, tiny_recipe
