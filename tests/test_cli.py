@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from asterism.train.run import Run
 from asterism.types import Model
 from tests.campaigns import materials
 from tests.evals.samples import small_encoder, write_colours
+from tests.packaged_samples import ship
 
 HEAVY = "torch timm torchvision lightning_fabric lightning pandas pyarrow numpy"  # typer brings pydantic
 DINO = materials.DINO.split()
@@ -166,22 +167,35 @@ def test_a_run_is_evaluated_on_its_own_data(labelled: Path) -> None:
     assert json.loads(Path("run/eval/knn.json").read_text())["test"]["images"] == 3
 
 
-def test_the_demo_trains_evaluates_and_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_trains_evaluates_and_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, calls = Run(Path("shown")), []
+    ship(tmp_path / "shipped", monkeypatch)
 
-    def evaluate(run: Run, data: str, protocol: str, **words: object) -> Scores:
-        calls.append(protocol)
+    def evaluate(model: Run | str, data: str, protocol: str, *, against: Sequence[str] = (), **words: object) -> Scores:
+        calls.append(" against ".join([f"{model} {protocol}" if model == "nano" else protocol, *against]))
         used = DataUsed(data, 10, "")
-        return Scores({protocol: EvaluationResult(protocol, {"value": 1.0}, {}, Model("shown"), used, used, 0.0)})
+        return Scores({protocol: EvaluationResult(protocol, {"top1_k20": 31.4}, {}, Model("shown"), used, used, 0.0)})
 
     monkeypatch.setattr(api, "pretrain", lambda **words: calls.append(words["recipe"]) or run)
     monkeypatch.setattr(api, "evaluate", evaluate)
     monkeypatch.setattr(api, "report", lambda run: run.path / "report.html")
     result = call("demo", "--out", "shown")
     assert result.exit_code == 0, result.output
-    assert calls == ["demo", "knn", "reconstruction", "dense-nn"]
+    assert calls == ["nano knn", "demo", "knn against nano", "reconstruction", "dense-nn against nano"]
+    assert "With no training, nano names 31.4 %" in result.stdout
     assert result.stdout.count("shown ") == 1, "one table"
     assert result.stdout.endswith(f"Report: {Path('shown').resolve() / 'report.html'}\n")
+
+
+def test_other_models_are_measured_beside(
+    labelled: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ship(tmp_path / "shipped", monkeypatch)
+    call("evaluate", weights, "--data", labelled, "knn.k=3", "--out", "results", "--against", "nano", "--baselines")
+    beside = json.loads(Path("results/knn.json").read_text())["baselines"]
+    assert list(beside) == ["untrained", "pixels", "nano"]
+    alone = api.evaluate("nano", labelled, knn={"k": 3})["knn"].values
+    assert beside["nano"] == alone
 
 
 def test_weights_without_a_run_are_only_shown(labelled: Path, weights: Path) -> None:

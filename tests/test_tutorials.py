@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from asterism.cli import app
 from asterism.data import open_source
 from docs.notebooks import TUTORIALS
+from tests.packaged_samples import ship
 
 DOCS = Path(__file__).parents[1] / "docs"
 _BLOCK = re.compile(r"^```(\w*)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -93,6 +94,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     write_data(tmp_path)
+    ship(tmp_path / "shipped", monkeypatch)
     with torch.random.fork_rng(devices=[]):
         yield tmp_path
 

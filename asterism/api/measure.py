@@ -52,6 +52,10 @@ def evaluate(
         bool,
         typer.Option("--baselines", help="Also evaluate raw pixels and an untrained network of the same architecture."),
     ] = False,
+    against: Annotated[
+        PathLike | Sequence[PathLike],
+        typer.Option("--against", metavar="MODEL", help="Also evaluate this model, such as nano; may be repeated."),
+    ] = (),
     out: Annotated[
         PathLike | None, typer.Option("--out", "-o", metavar="DIR", help="Write the results here instead of RUN/eval.")
     ] = None,
@@ -72,7 +76,7 @@ def evaluate(
     Examples:
 
         asterism evaluate runs/first --data labelled/ --protocols knn
-        asterism evaluate runs/first --data labelled/ --baselines knn.k=20 knn.label_share=0.1
+        asterism evaluate runs/first --data labelled/ --baselines --against nano knn.k=20 knn.label_share=0.1
         asterism evaluate vit_small_patch16_224.dino --data labelled/
         asterism evaluate tiny.pth --data labelled/ --weights-option heads=4 --weights-option mean=0.5
     """
@@ -86,16 +90,18 @@ def evaluate(
 
     join_processes()
     place = None if isinstance(data, Mapping) or data is None else os.fspath(data)
-    if protocols is None and not isinstance(model, Weights | Encoder) and is_finetuned(path_of(model)):
+    if protocols is None and not against and not isinstance(model, Weights | Encoder) and is_finetuned(path_of(model)):
         return Scores(task=_evaluate_task(path_of(model), place, test_split, out, device))
     chosen = ["knn"] if protocols is None else [protocols] if isinstance(protocols, str) else list(protocols)
     configs = chosen_protocols(chosen, changes_of(settings, overrides))
     subject = open_model(model, device)
     choice = DataChoice(subject.data(place), train_split, test_split)
+    names = [against] if isinstance(against, str | os.PathLike) else against
+    others = {os.fspath(name): open_model(name, device).encoder for name in names}
     folder = Path(out) if out is not None else subject.run and subject.run / "eval"
     scores = Scores()
     for name, config in configs.items():
-        result = run_protocol(name, config, choice, subject.encoder, subject.model, baselines=baselines)
+        result = run_protocol(name, config, choice, subject.encoder, subject.model, baselines=baselines, against=others)
         scores[name] = result if folder is None else _written(result, folder)
     return scores
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from asterism.config import with_overrides
 from asterism.data.parts import DataChoice
@@ -37,8 +38,9 @@ def run_protocol(
     model: Model,
     *,
     baselines: bool = False,
+    against: Mapping[str, Encoder] = MappingProxyType({}),
 ) -> Result:
-    """Measure an encoder and, if requested, its baselines, with the same data and constants."""
+    """Measure an encoder and, if requested, its baselines and other encoders, with the same data and constants."""
     start = time.monotonic()
     kind = protocol_class(name)
     evaluation = kind(config, kind.open_parts(config, choice))
@@ -53,6 +55,6 @@ def run_protocol(
         train=data_used(evaluation.parts.train),
         test=data_used(evaluation.parts.test),
         seconds=round(seconds, 3),
-        baselines={title: dict(evaluation.measure(other)) for title, other in others.items()},
+        baselines={title: dict(evaluation.measure(other.eval())) for title, other in (others | dict(against)).items()},
         notes=(*evaluation.notes(), *([_WITHOUT_PIXELS] if others and "pixels" not in others else [])),
     )

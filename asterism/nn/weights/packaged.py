@@ -21,6 +21,10 @@ NANO, NANO_WITH_CONCEPTS = "nano", "nano-stellar"
 _MOST_INDEX = 1 << 20  # bytes
 
 
+class SameName(UserWarning):
+    """A file or folder has the name of a model in the package."""
+
+
 def packaged_models() -> dict[str, str]:
     """A line about each model, by name."""
     return {name: entry["summary"] for name, entry in _index().items()}
@@ -57,7 +61,9 @@ def packaged_file(name: str) -> Path:
                 "`pip install --force-reinstall --no-deps asterism`, or check that file out of the repository"
             )
     if Path(name).exists():
-        warnings.warn(f"{name} is the model of the package; write ./{name} for what has this name here", stacklevel=2)
+        warnings.warn(
+            SameName(f"{name} is the model of the package; write ./{name} for what has this name here"), stacklevel=2
+        )
     return folder() / f"{name}.safetensors"
 
 
