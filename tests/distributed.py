@@ -76,12 +76,7 @@ def _collect(pipes: list[Connection]) -> list[Any]:
 
 
 def _work(
-    pipe: Connection,
-    meeting: str,
-    rank: int,
-    world: int,
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...],
+    pipe: Connection, meeting: str, rank: int, world: int, function: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> None:
     torch.set_num_threads(1)
     try:

@@ -177,14 +177,8 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
     "unreadable move": (("reconstruct", *ONE, "--move", "1:2"), "cannot read --move 1:2; give TOKEN:DY,DX"),
     "moved twice": (("reconstruct", *ONE, "--move", "1:0,2", "--move", "1:2,0"), "moves a concept twice"),
     "missing index": (("concepts", *ONE, "--index", "no.parquet"), "there is no index no.parquet"),
-    "index without concepts": (
-        ("concepts", *ONE, "--index", "plain.npz"),
-        "another model (Encoder)",
-    ),
-    "index of another model": (
-        ("concepts", *ONE, "--index", "wide.npz"),
-        "another model (ConceptEncoder)",
-    ),
+    "index without concepts": (("concepts", *ONE, "--index", "plain.npz"), "another model (Encoder)"),
+    "index of another model": (("concepts", *ONE, "--index", "wide.npz"), "another model (ConceptEncoder)"),
     "index of another model as wide": (("concepts", *ONE, "--index", "other.npz"), "was made by another model"),
     "output is a file": (("concepts", *ONE, "--out", "broken.png"), "broken.png is a file"),
 }

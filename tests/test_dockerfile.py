@@ -4,8 +4,6 @@ import re
 import tomllib
 from pathlib import Path
 
-from asterism.cli.program import COMMANDS
-
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 
@@ -17,16 +15,6 @@ def instructions() -> list[tuple[str, str]]:
 
 def values(name: str) -> list[str]:
     return [rest for word, rest in instructions() if word == name]
-
-
-def test_both_variants_are_stages() -> None:
-    assert {*re.findall(r"^FROM \S+ AS (\S+)$", TEXT, re.MULTILINE)} >= {"cpu", "cuda"}
-    assert values("ARG") == ["VARIANT=cpu", "TORCH_INDEX="]  # the first before FROM, so that FROM may use it
-    assert instructions()[0][0] == "ARG"
-    assert values("FROM")[-1] == "${VARIANT}"
-    cuda, cpu = (TEXT.split(f"FROM base AS {name}\n")[1].split("FROM")[0] for name in ("cuda", "cpu"))
-    assert "PIP_EXTRA_INDEX_URL=${TORCH_INDEX}" in cpu
-    assert "PIP_EXTRA_INDEX_URL" not in cuda
 
 
 def test_copied_files_exist_and_are_sent_to_the_engine() -> None:
@@ -44,13 +32,3 @@ def test_the_package_is_installed_with_an_extra_that_exists() -> None:
     assert extra in project["optional-dependencies"]
     for file in (project["readme"], *project["license-files"]):
         assert file in " ".join(values("COPY")), file  # the build reads them
-
-
-def test_it_runs_the_demo_as_an_ordinary_user() -> None:
-    assert values("ENTRYPOINT") == ['["asterism"]']
-    assert values("CMD") == ['["demo", "--out", "demo", "--overwrite"]']
-    assert "demo" in COMMANDS
-    order = [word for word, _ in instructions()]
-    assert values("USER") == ["asterism"]
-    assert order.index("USER") < order.index("ENTRYPOINT")
-    assert "useradd" in TEXT

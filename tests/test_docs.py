@@ -16,16 +16,9 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 # The guide to adapting a network, with a small network, small views and two steps.
 SMALL_RUN = [
-    "backbone.image_size=24",
-    "trainer.steps=2",
-    "trainer.batch_size=4",
-    "trainer.accelerator=cpu",
-    "trainer.devices=1",
-    "data.workers=0",
-    "method.out_dim=8",
-    "method.hidden_dim=8",
-    "method.bottleneck_dim=4",
-    "method.local_views=1",
+    *["backbone.image_size=24", "trainer.steps=2", "trainer.batch_size=4", "trainer.accelerator=cpu"],
+    *["trainer.devices=1", "data.workers=0", "method.out_dim=8", "method.hidden_dim=8"],
+    *["method.bottleneck_dim=4", "method.local_views=1"],
 ]
 
 

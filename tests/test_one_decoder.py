@@ -82,15 +82,6 @@ def test_every_verb_sees_the_same_pixels(tmp_path: Path, monkeypatch: pytest.Mon
             assert any(torch.equal(image, other) for other in found), f"{path.name} in {verb}"
 
 
-def test_the_same_file_is_its_own_nearest_neighbour(tmp_path: Path) -> None:
-    files, encoder = write_formats(tmp_path / "photos"), tiny_encoder()
-    asterism.embed(encoder, tmp_path / "photos", tmp_path / "index.npz", batch_size=1)
-    vectors = np.load(tmp_path / "index.npz")
-    for key, vector in zip(vectors["keys"].tolist(), vectors["embeddings"], strict=True):
-        assert np.array_equal(encoder.encode(tmp_path / "photos" / key).cls[0].numpy(), vector), key
-    assert len(files) == len(vectors["keys"])
-
-
 def test_only_the_decoder_opens_images() -> None:
     """Pillow on its own would open formats that run programs, such as PostScript."""
     package = Path(asterism.__file__).parent

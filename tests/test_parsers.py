@@ -94,9 +94,6 @@ def test_any_value_of_a_setting_is_accepted_or_named(key: str, value: Any) -> No
         load_recipe("dino", ["data.path=scenes", f"{key}={json.dumps(value)}"])
 
 
-letters = st.characters(codec="utf-8", exclude_characters="\0/")
-
-
 def entries(content: bytes, folder: Path) -> list[Any]:
     path = folder / "a.tar"
     path.write_bytes(content)

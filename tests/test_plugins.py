@@ -10,14 +10,9 @@ import pytest
 
 PACKAGE = Path(__file__).parent / "plugin_package"
 SMALL = [
-    *["backbone.image_size=16", "backbone.patch_size=8", "backbone.dim=32", "backbone.depth=1", "trainer.steps=4"],
-    *[
-        "trainer.batch_size=8",
-        "trainer.accelerator=cpu",
-        "data.workers=0",
-        "monitor.knn=null",
-        "checkpoint.every_steps=2",
-    ],
+    *["backbone.image_size=16", "backbone.patch_size=8", "backbone.dim=32", "backbone.depth=1"],
+    *["trainer.steps=4", "trainer.batch_size=8", "trainer.accelerator=cpu", "data.workers=0"],
+    *["monitor.knn=null", "checkpoint.every_steps=2"],
 ]
 # Runs commands one after the other, and prints the exit code and the output of each.
 PROGRAM = """

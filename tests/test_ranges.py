@@ -13,7 +13,6 @@ from pydantic.fields import FieldInfo
 import asterism
 from asterism.config import Config, with_overrides
 from asterism.errors import UserError
-from asterism.ranges import Count, Positive
 from asterism.train.recipe import Recipe, load_recipe
 from tests.campaigns.settings import PRETRAINING
 
@@ -63,17 +62,6 @@ def test_every_number_has_bounds() -> None:
     found = every_config()
     assert len(found) > 50
     assert not [place for config in found for place in unbounded(config)]
-
-
-def test_the_walk_finds_a_number_without_bounds() -> None:
-    class Loose(Config):
-        fine: Count | Literal["auto"] = 1
-        also_fine: tuple[Positive, ...] = ()
-        half: Annotated[float, annotated_types.Ge(0)] = 0.0
-        nested: tuple[Count, int] = (1, 1)
-        free: dict[str, float] | None = None
-
-    assert [place.rpartition(".")[2] for place in unbounded(Loose)] == ["half", "nested", "free"]
 
 
 OF_THE_NETWORK = {"backbone.heads=3", "backbone.image_size=17", "backbone.name=no_such_model"}  # found when it is built

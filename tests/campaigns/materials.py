@@ -71,11 +71,7 @@ def prepared(here: Path, words: str | Sequence[str]) -> list[str]:
 
 
 def on(
-    name: str,
-    cause: str,
-    words: str | Sequence[str],
-    change: Callable[[Path], object] | None = None,
-    **more: Any,
+    name: str, cause: str, words: str | Sequence[str], change: Callable[[Path], object] | None = None, **more: Any
 ) -> Case:
     """A command line, in the folder with all that it names, which has been changed."""
 

@@ -5,18 +5,7 @@ import signal
 import pytest
 import torch
 
-from asterism.data import (
-    DataConfig,
-    Loaded,
-    Loader,
-    Sample,
-    Scenes,
-    Source,
-    Views,
-    to_batch,
-    view_loader,
-    workers,
-)
+from asterism.data import DataConfig, Loaded, Loader, Sample, Scenes, Source, Views, to_batch, view_loader, workers
 from asterism.data import loader as module
 from asterism.data.order import EpochOrder, MicroBatches
 from asterism.data.view_batches import CutViews, RawViews
@@ -144,13 +133,6 @@ def test_labels_requested_from_data_without_masks() -> None:
     views = Views([ViewSpec(size=8, segments=True)])
     with pytest.raises(UserError, match="0 has no mask"):
         list(view_loader(Numbered(8), views, CONFIG, batch_size=8, seed=0, steps=1))
-
-
-def test_an_image_has_different_views_in_every_epoch() -> None:
-    first, second = view_loader(Numbered(8), Views(SPECS), CONFIG, batch_size=8, seed=0, steps=2)
-    assert first.places == second.places
-    assert not torch.equal(first.made.keys, second.made.keys)
-    assert not torch.equal(first.made.geometry, second.made.geometry)
 
 
 def test_bad_images_are_replaced_by_the_next_readable_one() -> None:

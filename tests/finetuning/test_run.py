@@ -41,12 +41,8 @@ def test_resuming_equals_an_uninterrupted_run(
     tmp_path: Path, data: Path, task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped by a signal, then killed between a measurement that wrote the model and the next checkpoint."""
-    changes = [
-        "checkpoint.every_steps=2",
-        "checkpoint.keep_last=9",
-        "optim.warmup_epochs=0",
-        "validation.every_epochs=0.3",
-    ]
+    saved = ["checkpoint.every_steps=2", "checkpoint.keep_last=9"]
+    changes = [*saved, "optim.warmup_epochs=0", "validation.every_epochs=0.3"]
     if task == "probe":
         changes.append("task.learning_rates=[0.1, 1.0]")
     recipe = tiny(data, *changes, task=task)

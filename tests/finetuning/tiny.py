@@ -36,19 +36,12 @@ def coloured_folder(folder: Path, images: int = 12, classes: Sequence[str] = tup
 
 def tiny(data: Path | str, *changes: str, task: str = "classify", source: Path | str = TEACHER) -> FinetuneRecipe:
     """A recipe of six steps on the data."""
-    usual = [
-        f"data.path={data}",
-        "data.workers=0",
-        "trainer.steps=6",
-        "trainer.batch_size=8",
-        "trainer.accelerator=cpu",
-        "trainer.devices=1",
-        "monitor.log_every=1",
-        "monitor.tensorboard=false",
-        "validation.share=0.25",
-        "validation.every_epochs=0.5",
-    ]
-    return load_finetune_recipe(str(source), task=task, overrides=[*usual, *changes])
+    usual = (
+        "data.workers=0 trainer.steps=6 trainer.batch_size=8 trainer.accelerator=cpu trainer.devices=1 "
+        "monitor.log_every=1 monitor.tensorboard=false validation.share=0.25 validation.every_epochs=0.5"
+    )
+    overrides = [f"data.path={data}", *usual.split(), *changes]
+    return load_finetune_recipe(str(source), task=task, overrides=overrides)
 
 
 def start(config: BackboneConfig = BACKBONE, classes: int = 3, size: int = 16) -> Start:

@@ -111,11 +111,7 @@ def test_dense_neighbours(golden: Path) -> None:
 def test_retrieval(golden: Path) -> None:
     file = read(golden / "evals" / "retrieval_map.npz")
     easy, hard, junk = ([row[row >= 0] for row in file[f"in_{name}"]] for name in ("easy", "hard", "junk"))
-    settings = [
-        (easy, _joined(junk, hard)),
-        (_joined(easy, hard), junk),
-        (hard, _joined(junk, easy)),
-    ]
+    settings = [(easy, _joined(junk, hard)), (_joined(easy, hard), junk), (hard, _joined(junk, easy))]
     for i, (positives, ignored) in enumerate(settings):
         found = retrieval_scores(file["in_ranks"].mT, positives, ignored, file["in_ks"].tolist())
         pairs = {

@@ -1,4 +1,3 @@
-import os
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +6,7 @@ import torch
 from PIL import Image
 
 from asterism.errors import UserError
-from asterism.images.masks import read_labels, read_mask, save_mask, white_as_object
+from asterism.images.masks import read_mask, save_mask, white_as_object
 from asterism.images.palette import palette
 
 
@@ -40,18 +39,3 @@ def test_smoothed_and_broken_masks_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "n.png").write_bytes(b"no image")
     with pytest.raises(UserError, match=r"cannot read the mask .*n\.png"):
         read_mask(tmp_path / "n.png")
-
-
-def test_only_regular_files_of_known_formats_are_opened(tmp_path: Path) -> None:
-    (tmp_path / "script.png").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\nshowpage\n")
-    os.mkfifo(tmp_path / "pipe.png")
-    (tmp_path / "endless.png").symlink_to("/dev/zero")
-    for name, reason in (
-        ("script.png", "not an image of a known format"),
-        ("pipe.png", "a pipe or a device"),
-        ("endless.png", "a pipe or a device"),
-        ("absent.png", "No such file"),
-    ):
-        for read in (read_mask, read_labels):
-            with pytest.raises(UserError, match=f"cannot read the mask .*{name}: .*{reason}"):
-                read(tmp_path / name)

@@ -93,10 +93,7 @@ REFUSED: dict[str, Case] = {
     "five channels": (lambda: noise(8, 8, 5), r"got the shape \[8, 8, 5\]"),
     "transparency": (lambda: noise(8, 8, 4), r"4 channels: convert to RGB"),
     "one channel": (lambda: torch.zeros(1, 9, 9, dtype=torch.uint8), r"\[1, 9, 9\] \(1 channels"),
-    "levels as floats": (
-        lambda: noise(8, 8).astype(np.float32),
-        r"got values from .*divide levels by 255",
-    ),
+    "levels as floats": (lambda: noise(8, 8).astype(np.float32), r"got values from .*divide levels by 255"),
     "normalised": (lambda: torch.randn(3, 9, 9), "undo any normalisation"),
     "not a number": (lambda: torch.full((3, 9, 9), torch.nan), "got values from nan"),
     "integers": (lambda: noise(8, 8).astype(np.int64), "got int64; convert 0 … 255 to uint8"),

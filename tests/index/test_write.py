@@ -1,7 +1,6 @@
-import builtins
 import json
 import resource
-from collections.abc import Callable
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -165,19 +164,10 @@ def test_an_index_has_one_writer(source: Source, tmp_path: Path) -> None:
 
 
 def test_the_missing_parquet_extra_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asterism.index.read.import_module", missing("pyarrow"))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtra, match=r"pip install 'asterism\[parquet\]'"):
         check_target(tmp_path / "x.parquet", overwrite=False)
     assert check_target(tmp_path / "x.npz", overwrite=False)
-
-
-def missing(package: str) -> Callable[[str], Any]:
-    def import_module(name: str) -> Any:
-        if name.partition(".")[0] == package:
-            raise builtins.ImportError(name)
-        return __import__(name)
-
-    return import_module
 
 
 def test_without_room_for_the_list_of_bad_images_there_is_no_file_either(

@@ -27,10 +27,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "ibot, teacher without them": ("ibot", {"patch_out_dim": 32, "teacher_prototypes": "image"}),
     "ibot, late masks": ("ibot", {"mask": {"start_epoch": 1}}),
     "sop, half of the anchors": ("sop", {"images": _FEW | {"kept": 0.5, "neighbours": 2, "tasks": 2}}),
-    "sop, whole memory": (
-        "sop",
-        {"images": _FEW | {"neighbours": 2, "search": "whole-memory"}},
-    ),
+    "sop, whole memory": ("sop", {"images": _FEW | {"neighbours": 2, "search": "whole-memory"}}),
     "massl": ("sop", {"images": _FEW | {"neighbours": 0, "anchors": "partition"}, "patches": None}),
     "cribo, neighbours at once": ("cribo", {"neighbour_start": 0}),
     "flsl, balanced targets": ("flsl", {"targets": "sinkhorn", "projected_epochs": 1, "local_views": 2}),

@@ -76,12 +76,7 @@ def _slow_cls_loss(method: Ibot, batch: Batch, temperature: float) -> Tensor:
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {},
-        {"patch_out_dim": 12},
-        {"patch_out_dim": 24, "teacher_prototypes": "image"},
-        {"patch_center_of": "masked"},
-    ],
+    [{}, {"patch_out_dim": 12}, {"patch_out_dim": 24, "teacher_prototypes": "image"}, {"patch_center_of": "masked"}],
 )
 def test_losses_and_gradients_are_those_of_the_slow_loops(changes: dict[str, Any]) -> None:
     method = _ibot(**changes, cls_weight=0.7, patch_weight=1.5)

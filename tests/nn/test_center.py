@@ -39,13 +39,6 @@ def test_accumulating_does_not_move_the_centre_and_an_update_clears_it() -> None
         center.update()
 
 
-def test_only_the_centre_is_saved() -> None:
-    center = Center(6)
-    center.accumulate(_logits(3).requires_grad_())
-    assert list(center.state_dict()) == ["value"]
-    assert not center._pending.requires_grad
-
-
 def test_projections_count_as_the_layers_logits() -> None:
     g = torch.Generator().manual_seed(1)
     layer, projections, center = torch.nn.Linear(4, 6, bias=False), torch.randn(2, 5, 4, generator=g), Center(6, 0.8)

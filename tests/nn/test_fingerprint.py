@@ -6,14 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from asterism.methods import create_method
 from asterism.nn.encoder import Encoder
 from asterism.nn.fingerprint import encoder_fingerprint
 from asterism.nn.pixel_baseline import pixel_patches
 from asterism.nn.weights.load import load_encoder
 from tests.concept_samples import concept_encoder
 from tests.evals.samples import small_encoder
-from tests.methods.batches import TINY
 from tests.nn.test_encoder import KINDS, tiny
 
 
@@ -97,16 +95,3 @@ def test_a_saved_encoder_keeps_its_fingerprint(kind: str, tmp_path: Path) -> Non
     with torch.no_grad():
         encoder.encode(torch.rand(1, 3, 2 * encoder.image_size, encoder.image_size))
     assert encoder_fingerprint(loaded) == encoder_fingerprint(encoder), "not even after images of another size"
-
-
-SMALL_HEAD = {"out_dim": 16, "hidden_dim": 16, "bottleneck_dim": 8}
-
-
-@pytest.mark.parametrize(
-    ("name", "settings"), [("dino", SMALL_HEAD), ("ibot", SMALL_HEAD), ("mae", {}), ("stellar", {})]
-)
-def test_an_encoder_from_a_method_keeps_its_fingerprint(name: str, settings: dict[str, int], tmp_path: Path) -> None:
-    backbone = TINY.model_copy(update={"drop_path": 0.1, "checkpointing": True})
-    encoder = create_method(name, backbone, **settings).encoder()
-    loaded = load_encoder(encoder.save(tmp_path / "encoder.safetensors"))
-    assert encoder_fingerprint(loaded) == encoder_fingerprint(encoder)

@@ -1,6 +1,7 @@
 """The recordable form of an encoder computes what the encoder computes, at every size."""
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
 import jaxtyping
 import pytest
@@ -21,19 +22,20 @@ def outputs(encoder: Encoder, images: Tensor) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(
-    "settings",
+    "make",
     [
-        {},
-        {"resampling": "plain"},
-        {"resampling": "offset"},
-        {"class_token": False, "positions": "sincos"},
-        {"registers": 2, "class_position": True},
-        {"class_token": False, "registers": 2},
+        partial(small_vit),
+        partial(small_vit, resampling="plain"),
+        partial(small_vit, resampling="offset"),
+        partial(small_vit, class_token=False, positions="sincos"),
+        partial(small_vit, registers=2, class_position=True),
+        partial(small_vit, class_token=False, registers=2),
+        partial(timm_vit, "vit_small_patch16_dinov3"),
     ],
-    ids=str,
+    ids=lambda make: str({**make.keywords, "name": make.args}),
 )
-def test_vit_at_any_size(settings: dict[str, Any]) -> None:
-    encoder = small_vit(**settings)
+def test_vit_at_any_size(make: Callable[[], Encoder]) -> None:
+    encoder = make()
     graph = Graph(encoder)
     assert graph.any_size
     for shape in SHAPES:
@@ -50,33 +52,21 @@ def test_concepts_and_their_maps() -> None:
     torch.testing.assert_close(made, outputs(encoder, images), atol=1e-5, rtol=0)
 
 
-def test_swin_has_one_size() -> None:
-    encoder = small_swin()
+@pytest.mark.parametrize(
+    ("encoder", "side", "other"),
+    [
+        (small_swin(), 32, (1, 3, 64, 16)),  # as many pixels, and as many windows
+        (timm_vit("eva02_tiny_patch14_224"), 16, (1, 3, 32, 8)),
+    ],
+    ids=["swin", "other rotary positions"],
+)
+def test_networks_of_one_size(encoder: Encoder, side: int, other: tuple[int, ...]) -> None:
     graph = Graph(encoder)
     assert not graph.any_size
-    images = torch.rand(3, 3, 32, 32)
+    images = torch.rand(3, 3, side, side)
     torch.testing.assert_close(graph(images), outputs(encoder, images), atol=1e-5, rtol=0)
     with pytest.raises(RuntimeError, match="must match"):
-        graph(torch.rand(1, 3, 64, 16))  # as many pixels, and as many windows
-
-
-def test_dinov3_at_any_size() -> None:
-    encoder = timm_vit("vit_small_patch16_dinov3")
-    graph = Graph(encoder)
-    assert graph.any_size
-    for shape in SHAPES:
-        images = torch.rand(shape)
-        torch.testing.assert_close(graph(images), outputs(encoder, images), atol=1e-5, rtol=0)
-
-
-def test_other_rotary_positions_have_one_size() -> None:
-    encoder = timm_vit("eva02_tiny_patch14_224")
-    graph = Graph(encoder)
-    assert not graph.any_size
-    images = torch.rand(3, 3, 16, 16)
-    torch.testing.assert_close(graph(images), outputs(encoder, images), atol=1e-5, rtol=0)
-    with pytest.raises(RuntimeError, match="must match"):
-        graph(torch.rand(1, 3, 32, 8))
+        graph(torch.rand(other))
 
 
 @pytest.mark.parametrize("pooling", ["map", "avg"])

@@ -37,20 +37,6 @@ def test_the_head_follows_the_paper() -> None:
     torch.testing.assert_close(own, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_parameters_are_named_as_in_public_checkpoints() -> None:
-    names = {name: tuple(value.shape) for name, value in PrototypeHead(8, 32, 16, 4).state_dict().items()}
-    assert names == {
-        "mlp.0.weight": (16, 8),
-        "mlp.0.bias": (16,),
-        "mlp.2.weight": (16, 16),
-        "mlp.2.bias": (16,),
-        "mlp.4.weight": (4, 16),
-        "mlp.4.bias": (4,),
-        "last_layer.weight_g": (32, 1),
-        "last_layer.weight_v": (32, 4),
-    }
-
-
 def test_gains_are_one_and_learn_only_when_not_normalised() -> None:
     for norm_last_layer in (True, False):
         layer = PrototypeHead(4, 6, 8, 4, norm_last_layer=norm_last_layer).last_layer

@@ -109,16 +109,6 @@ def test_only_kept_patches_are_processed_in_the_given_order() -> None:
 
 
 @torch.no_grad()
-def test_pixels_are_gathered_before_they_are_embedded() -> None:
-    backbone = tiny()
-    pixels = pictures(backbone, 2, 3)
-    tokens = backbone(pixels, keep=torch.tensor([[4], [4]]))
-    broken = torch.full_like(pixels, float("nan"))
-    broken[:, :, 16:32, 16:32] = pixels[:, :, 16:32, 16:32]  # patch 4 of 2 × 3 is in row 1, column 1
-    assert torch.equal(joined(backbone(broken, keep=torch.tensor([[4], [4]]))), joined(tokens))
-
-
-@torch.no_grad()
 def test_kept_patches_of_another_grid_have_resampled_positions() -> None:
     backbone = lively(tiny(class_token=False))
     pixels = pictures(backbone, 3, 2)
@@ -163,19 +153,6 @@ def test_fixed_positions_do_not_learn() -> None:
     assert not table.requires_grad
     assert not table[0, 0].any()
     assert torch.equal(table[0, 1:], sincos_table(64, (4, 4)))
-
-
-@torch.no_grad()
-def test_dropped_paths_depend_on_keys_not_on_the_batch() -> None:
-    backbone = tiny(drop_path=0.6, depth=6)
-    pixels, keys = pictures(backbone, 4, 4, count=6), torch.arange(6) * 31
-    plain, dropped = backbone(pixels), backbone(pixels, drop_keys=keys)
-    assert not torch.allclose(plain.patches, dropped.patches, atol=1e-3)
-    assert torch.equal(joined(dropped), joined(backbone(pixels, drop_keys=keys)))
-    order = torch.tensor([4, 1, 5])
-    some = backbone(pixels[order], drop_keys=keys[order])
-    torch.testing.assert_close(some.patches, dropped.patches[order], atol=1e-5, rtol=0)
-    assert torch.equal(joined(plain), joined(backbone(pixels)))  # a pass without keys leaves no state behind
 
 
 def test_dropped_paths_follow_the_definition() -> None:

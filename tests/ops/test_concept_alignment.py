@@ -3,12 +3,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asterism.ops import assignment, concept_alignment
-from asterism.ops.concept_alignment import (
-    AlignmentConfig,
-    Concepts,
-    align_concepts,
-    class_cross_entropy,
-)
+from asterism.ops.concept_alignment import AlignmentConfig, Concepts, align_concepts, class_cross_entropy
 
 CONFIG = AlignmentConfig(target_temp=0.2, prediction_temp=0.3)
 

@@ -9,19 +9,6 @@ def _rows(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_distances_are_those_of_the_slow_loop() -> None:
-    s, t = _rows(2, 3, 5), _rows(2, 3, 5, seed=1)
-    cosine, mse = token_distance(s, t, "cosine"), token_distance(s, t, "mse")
-    for b in range(2):
-        for i in range(3):
-            dot, s2, t2, error = 0.0, 0.0, 0.0, 0.0
-            for k in range(5):
-                x, y = float(s[b, i, k]), float(t[b, i, k])
-                dot, s2, t2, error = dot + x * y, s2 + x * x, t2 + y * y, error + (x - y) ** 2
-            assert float(cosine[b, i]) == pytest.approx(1 - dot / (s2**0.5 * t2**0.5))
-            assert float(mse[b, i]) == pytest.approx(error / 5)
-
-
 def _triangle(old: int, new: int, place: int) -> list[float]:
     """Weights of the old cells in a new one: a triangle around its centre, as wide as the coarser of the two cells."""
     centre, reach = (place + 0.5) * old / new, max(1.0, old / new)

@@ -1,21 +1,6 @@
 import torch
 
-from asterism.evals.equivariance import MIRROR, moved, overlap, shift, zoom
-
-
-def test_a_shift_by_whole_cells_is_exact() -> None:
-    maps = torch.rand(2, 3, 4, 6)
-    found, seen = moved(maps, shift(1 / 4, 2 / 6))
-    assert seen.sum() == 3 * 4
-    torch.testing.assert_close(found[:, :, :3, :4], maps[:, :, 1:, 2:])
-    assert seen[:3, :4].all()
-
-
-def test_a_mirror_turns_columns_alone() -> None:
-    maps = torch.rand(1, 2, 4, 6)
-    found, seen = moved(maps, MIRROR)
-    torch.testing.assert_close(found, maps.flip(-1))
-    assert seen.all()
+from asterism.evals.equivariance import moved, overlap, zoom
 
 
 def test_a_zoom_shows_the_middle() -> None:

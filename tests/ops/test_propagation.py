@@ -6,14 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asterism.ops import propagation
-from asterism.ops.propagation import (
-    carry_mask,
-    class_shares,
-    hard_labels,
-    largest_upsampled,
-    propagate,
-    resize_labels,
-)
+from asterism.ops.propagation import carry_mask, class_shares, hard_labels, largest_upsampled, propagate, resize_labels
 from asterism.ops.random import generator
 
 SETTINGS = {"topk": 4, "radius": 1, "temperature": 0.2}

@@ -5,14 +5,7 @@ import torch
 from torch import Tensor
 
 from asterism.ops import soft_clusters
-from asterism.ops.soft_clusters import (
-    Assignments,
-    PowerLaw,
-    agreement,
-    balancing_offset,
-    divergence,
-    prior_shares,
-)
+from asterism.ops.soft_clusters import Assignments, PowerLaw, agreement, balancing_offset, divergence, prior_shares
 
 G = torch.Generator().manual_seed(0)
 N, K, P = 11, 6, 4
@@ -87,9 +80,7 @@ def test_divergence_is_kullback_leibler() -> None:
     torch.testing.assert_close(divergence(one, torch.full((K,), -math.log(K))), torch.tensor(math.log(K)))
 
 
-def test_balanced_targets_are_a_renormalised_softmax_over_the_batch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_balanced_targets_are_a_renormalised_softmax_over_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soft_clusters, "_CHUNK", 4 * K)
     _, teacher = _networks()
     logits = teacher.embeddings @ teacher.prototypes.T / teacher.temperature

@@ -22,13 +22,7 @@ def test_regions() -> None:
 
 def test_boundaries_are_left_of_and_above_every_change() -> None:
     found = boundaries(square(2, 2, 2, (5, 5))[None])[0]
-    assert found.int().tolist() == [
-        [0, 0, 0, 0, 0],
-        [0, 1, 1, 1, 0],
-        [0, 1, 0, 1, 0],
-        [0, 1, 1, 1, 0],
-        [0, 0, 0, 0, 0],
-    ]
+    assert found.int().tolist() == [[0, 0, 0, 0, 0], [0, 1, 1, 1, 0], [0, 1, 0, 1, 0], [0, 1, 1, 1, 0], [0, 0, 0, 0, 0]]
     assert not boundaries(torch.ones(1, 4, 4, dtype=torch.bool)).any()
 
 

@@ -185,14 +185,6 @@ def test_confidence_is_the_accuracy_on_examples_that_are_left_out(monkeypatch: p
     assert sure / right == pytest.approx(1, abs=0.06)
 
 
-def test_the_better_head_is_chosen() -> None:
-    found = estimate(memory(count=8), ("vote", "trained"), (0.0,), 30, 0.5)
-    assert found is not None
-    assert found.by_head["trained"] > found.by_head["vote"] + 0.1
-    assert found.head == "trained"
-    assert found.by_head["trained"] == pytest.approx(found.mean)
-
-
 def test_a_class_of_one_example_is_not_estimated_and_one_example_gives_nothing() -> None:
     whole = memory(rare=0)
     odd = example(9, torch.tensor([0] * 8 + [2] * 8), torch.eye(3, 6))

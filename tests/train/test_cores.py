@@ -174,11 +174,7 @@ def test_a_killed_first_process(tmp_path: Path) -> None:
         time.sleep(0.05)
     (other,) = _children(first.pid)
     assert {address for pid in (first.pid, other) for address in _listening(pid)} == {"0100007F"}
-    for again in (
-        lambda: resume(out),
-        lambda: pretrain(recipe, out),
-        lambda: pretrain(recipe, out, overwrite=True),
-    ):
+    for again in (lambda: resume(out), lambda: pretrain(recipe, out), lambda: pretrain(recipe, out, overwrite=True)):
         with pytest.raises(UserError, match=rf"{out} is being written by process {first.pid} on .* since .*pretrain"):
             again()
     first.kill()

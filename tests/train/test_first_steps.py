@@ -9,11 +9,8 @@ from asterism.train.recipe import load_recipe
 from tests.train.tiny import pretrain
 
 SHORT = [
-    "trainer.accelerator=cpu",
-    "trainer.devices=1",
-    "data.workers=0",
-    "monitor.tensorboard=false",
-    "monitor.knn.every_epochs=100",
+    *["trainer.accelerator=cpu", "trainer.devices=1", "data.workers=0"],
+    *["monitor.tensorboard=false", "monitor.knn.every_epochs=100"],
 ]
 
 
@@ -45,16 +42,8 @@ def test_200_steps_raise_knn_and_keep_the_rank(method: str, real_data: Path, tmp
     """Of the nine methods, which all rise (lab/training.md), DINO, and two of the three that rise only with Muon."""
     # With a momentum of 0.99 the teacher, which is the encoder, would still be close to its start.
     following = ["method.momentum=0.95"] if method in ("dino", "ibot") else []
-    found = records(
-        f"{method}-cifar10",
-        tmp_path / "run",
-        real_data,
-        "trainer.steps=200",
-        "optim.warmup_epochs=0.03",
-        "monitor.knn.bank=8000",
-        "monitor.knn.queries=2000",
-        *following,
-    )
+    length = "trainer.steps=200 optim.warmup_epochs=0.03 monitor.knn.bank=8000 monitor.knn.queries=2000"
+    found = records(f"{method}-cifar10", tmp_path / "run", real_data, *length.split(), *following)
     before, after = ends(found, "knn")
     assert after > before
     first, last = ends(found, "effective_rank")

@@ -16,13 +16,8 @@ pytest.importorskip("transformers")
 
 SCENES = "scenes:size=24,count=8"
 SMALL = [
-    "backbone.image_size=24",
-    "trainer.steps=2",
-    "trainer.batch_size=4",
-    "trainer.accelerator=cpu",
-    "trainer.devices=1",
-    "data.workers=0",
-    "optim.warmup_share=0.5",
+    *["backbone.image_size=24", "trainer.steps=2", "trainer.batch_size=4", "trainer.accelerator=cpu"],
+    *["trainer.devices=1", "data.workers=0", "optim.warmup_share=0.5"],
 ]
 HEADS = ["method.out_dim=8", "method.hidden_dim=8", "method.bottleneck_dim=4", "method.local_views=1"]
 

@@ -43,11 +43,7 @@ def test_values_and_overrides_reach_the_recipe_in_this_order():
             "unknown setting 'method.out_dimm'; did you mean 'method.out_dim'",
         ),
         ("dino", ["data.path=x", "method.name=dnio"], "unknown method 'dnio'"),
-        (
-            "dino",
-            ["data.path=x", "trainer.steps=3", "trainer.epochs=2"],
-            r"only one of trainer.epochs \(2",
-        ),
+        ("dino", ["data.path=x", "trainer.steps=3", "trainer.epochs=2"], r"only one of trainer.epochs \(2"),
         ("dino", ["data.path=x", "trainer.accelerator=gpu"], "trainer.accelerator = 'gpu'"),
         ("none.yaml", [], "no such file"),
     ],

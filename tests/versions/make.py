@@ -22,11 +22,9 @@ SETTINGS = [
     *["method.decoder_dim=8", "method.decoder_depth=1", "method.decoder_heads=2"],
 ]
 TASK_SETTINGS = [
-    *[*_FOUR_STEPS, "validation.share=0.25", "validation.every_epochs=1", "optim.lr=0.5", "optim.warmup_steps=0"],
+    *[*_FOUR_STEPS, "validation.share=0.25", "validation.every_epochs=1", "optim.lr=0.5", "optim.warmup_steps=0"]
 ]
-WORD_SETTINGS = [
-    *[*_FOUR_STEPS, "data.held_out=0.25", "text.dim=8", "text.depth=1", "text.heads=2", "text.context=8"],
-]
+WORD_SETTINGS = [*[*_FOUR_STEPS, "data.held_out=0.25", "text.dim=8", "text.depth=1", "text.heads=2", "text.context=8"]]
 
 
 def photos(folder: Path) -> None:

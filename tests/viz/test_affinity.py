@@ -1,10 +1,6 @@
 import torch
 
-from asterism.viz.affinity import (
-    aggregated_similarity,
-    looked_at,
-    probed,
-)
+from asterism.viz.affinity import aggregated_similarity, looked_at, probed
 
 G = torch.Generator().manual_seed(0)
 

@@ -5,10 +5,8 @@ import pytest
 from asterism.data import Source, open_source
 from asterism.data.sources.folder import Folder
 from asterism.data.sources.scenes import Scenes
-from asterism.data.sources.shards import Shards
 from asterism.errors import UserError
 from tests.data.pictures import encoded, write
-from tests.data.sources.test_shards import samples, write_tar
 
 
 def test_a_folder_by_any_form_of_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,14 +18,6 @@ def test_a_folder_by_any_form_of_its_path(tmp_path: Path, monkeypatch: pytest.Mo
         assert isinstance(source, Folder)
         assert isinstance(source, Source)
         assert (source.name, len(source)) == ("photos", 1)
-
-
-def test_shards_by_file_and_by_folder(tmp_path: Path) -> None:
-    write_tar(tmp_path / "train.tar", samples(1, 2))
-    write_tar(tmp_path / "test.tar", samples(3))
-    assert isinstance(open_source(tmp_path / "test.tar"), Shards)
-    assert len(open_source(tmp_path)) == 2
-    assert len(open_source(tmp_path, "val")) == 1
 
 
 def test_scenes() -> None:

@@ -11,10 +11,8 @@ from safetensors.torch import load_file
 
 import asterism
 from asterism.finetuning.learner import FineTuned
-from asterism.ops import collectives
-from asterism.types import Progress
 from tests import distributed
-from tests.extras.detection.drawn import HEADS, batch_for, coco_file, detector
+from tests.extras.detection.drawn import HEADS, coco_file, detector
 from tests.finetuning.tiny import finetune, resume, tiny
 
 
@@ -105,35 +103,6 @@ def _as_found(task: Any, sample: Any) -> Any:
     return Detections(
         truth.boxes, torch.ones(len(truth.labels)), truth.labels, truth.run_lengths, truth.names, truth.size
     )
-
-
-def gradients(head: str, places: list[int]) -> dict[str, torch.Tensor]:
-    """The gradients of these images, averaged over processes that share them."""
-    rank, world = collectives.rank(), collectives.world_size()
-    task = detector(head)
-    share = len(places) // world
-    batch = batch_for(task, places[rank * share : (rank + 1) * share])
-    loss = task.loss(batch, Progress(0, 10, 5)).total
-    torch.autograd.backward(loss)
-    found = {name: p.grad for name, p in task.named_parameters() if p.grad is not None}
-    found["loss"] = loss.detach()
-    return {name: collectives.all_reduce_sum(value) / world for name, value in found.items()}
-
-
-def all_gradients(heads: list[str]) -> list[dict[str, torch.Tensor]]:
-    return [gradients(head, [0, 3, 1, 2]) for head in heads]
-
-
-@pytest.mark.slow
-def test_two_processes_are_one() -> None:
-    """Images with more objects have more weight, on whichever process they are."""
-    heads = list(HEADS)
-    alone = all_gradients(heads)
-    for together in distributed.run(all_gradients, heads):
-        for head, one, other in zip(heads, alone, together, strict=True):
-            assert one.keys() == other.keys()
-            for name in one:
-                torch.testing.assert_close(other[name], one[name], atol=1e-5, rtol=1e-4, msg=f"{head} {name}")
 
 
 def train_all(folder: str, data: str, strategy: str) -> dict[str, tuple[list[float], dict[str, torch.Tensor]]]:

@@ -5,13 +5,7 @@ import torch
 
 from asterism.data import Scenes
 from asterism.errors import UserError
-from asterism.extras.papers.imagenet9 import (
-    CLASSES,
-    OF_SCENES,
-    SceneVariation,
-    from_imagenet,
-    open_imagenet9,
-)
+from asterism.extras.papers.imagenet9 import CLASSES, OF_SCENES, SceneVariation, from_imagenet, open_imagenet9
 
 
 def test_branches_do_not_overlap() -> None:

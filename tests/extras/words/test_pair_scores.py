@@ -5,24 +5,6 @@ import torch
 
 from asterism.extras.words.pair_scores import pair_scores, recall
 
-# Similarity of (image 0 with sentences 0 and 1), (image 1 with sentences 0 and 1); then text, image, group.
-CASES = {
-    "all right": ([[0.9, 0.1], [0.2, 0.8]], True, True, True),
-    "all wrong": ([[0.1, 0.9], [0.8, 0.2]], False, False, False),
-    "image 0 always wins: sentences are right, images are not": ([[0.9, 0.8], [0.1, 0.7]], True, False, False),
-    "sentence 0 always wins: images are right, sentences are not": ([[0.9, 0.1], [0.8, 0.7]], False, True, False),
-    "all equal": ([[0.5, 0.5], [0.5, 0.5]], False, False, False),
-    "image 0 cannot decide": ([[0.5, 0.5], [0.2, 0.8]], False, True, False),
-    "sentence 1 cannot decide": ([[0.9, 0.8], [0.2, 0.8]], True, False, False),
-}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_scores_of_a_pair(name: str) -> None:
-    similarity, text, image, group = CASES[name]
-    found = pair_scores(torch.tensor([similarity]))
-    assert (bool(found.text), bool(found.image), bool(found.group)) == (text, image, group)
-
 
 def test_scores_by_a_loop() -> None:
     similarity = torch.randint(0, 4, (200, 2, 2), generator=torch.Generator().manual_seed(0)).float()  # many ties

@@ -13,17 +13,9 @@ from tests.concept_samples import concept_encoder
 
 COLOURS = {"blue": (20, 40, 220), "green": (30, 200, 60), "red": (220, 30, 20), "white": (235, 235, 235)}
 SETTINGS = [
-    "text.dim=16",
-    "text.depth=1",
-    "text.heads=2",
-    "data.workers=0",
-    "data.held_out=0.2",
-    "optim.lr=1e-2",
-    "trainer.batch_size=8",
-    "trainer.accelerator=cpu",
-    "trainer.devices=1",
-    "monitor.tensorboard=false",
-    "monitor.log_every=1",
+    *["text.dim=16", "text.depth=1", "text.heads=2", "data.workers=0", "data.held_out=0.2", "optim.lr=1e-2"],
+    *["trainer.batch_size=8", "trainer.accelerator=cpu", "trainer.devices=1", "monitor.tensorboard=false"],
+    *["monitor.log_every=1"],
 ]
 
 

@@ -41,12 +41,8 @@ def losses(run: Any) -> list[float]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
     """The mask transformer after enough steps to distinguish the colours."""
-    settings = [
-        "trainer.steps=40",
-        "optim.lr=3e-3",
-        "task.augmentation.photometric=false",
-        "validation.every_epochs=10",
-    ]
+    long = ["trainer.steps=40", "optim.lr=3e-3", "validation.every_epochs=10"]
+    settings = [*long, "task.augmentation.photometric=false"]
     folder = tmp_path_factory.mktemp("runs") / "shapes"
     return finetune(recipe(data, "mask-transformer", *settings), folder).path
 

@@ -67,12 +67,7 @@ def run(vectors: Vectors, dtype: torch.dtype) -> tuple[Ibot, Recorder]:
     for name, logits in first_outputs(method, batch_at(vectors, 0, dtype), masks(0)).items():
         record.add(f"out_step0_{name}", logits)
     steps = train(
-        method,
-        optim_config(params, "adamw_betas"),
-        params["steps"],
-        progress_of(params),
-        loss,
-        params["batch_size"],
+        method, optim_config(params, "adamw_betas"), params["steps"], progress_of(params), loss, params["batch_size"]
     )
     for step in steps:
         if step.progress.step == 0:

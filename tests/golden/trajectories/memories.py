@@ -43,12 +43,7 @@ def run(
         return method.losses(batch_at(vectors, progress.step, torch.float32), draws(progress), progress)
 
     steps = train(
-        method,
-        optim_config(params, "adam_betas"),
-        params["steps"],
-        progress_of(params),
-        loss,
-        params["batch_size"],
+        method, optim_config(params, "adam_betas"), params["steps"], progress_of(params), loss, params["batch_size"]
     )
     for step in steps:
         record.schedules(step, method)

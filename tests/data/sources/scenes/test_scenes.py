@@ -40,17 +40,6 @@ def test_scene_depends_on_seed_and_index_alone() -> None:
     assert len({digest(one, index) for index in range(20)}) == 20
 
 
-def several() -> str:
-    """A digest of some scenes and of a video."""
-    found = hashlib.sha256()
-    for index in (3, 0, 7):
-        sample = Scenes(size=48, count=8, seed=5)[index]
-        for name in ("image", "semantic", "instances", "boxes"):
-            found.update(getattr(sample, name).numpy().tobytes())
-    found.update(SceneVideos(size=32, count=2, frames=3, seed=5)[1].frames.numpy().tobytes())
-    return found.hexdigest()
-
-
 def test_fingerprint_names_everything_that_changes_the_scenes() -> None:
     variants = [{}, {"size": 32}, {"count": 9}, {"seed": 1}, {"split": "test"}, {"objects": (1, 2)}]
     assert len({Scenes(**variant).fingerprint for variant in variants}) == len(variants)
