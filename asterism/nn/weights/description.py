@@ -159,8 +159,8 @@ def warn_of_guesses(source: str, guesses: Mapping[str, Any]) -> None:
     warnings.warn(
         GuessedWeights(
             f"{source} does not state everything its features depend on. Assumed: {assumed}. If one is wrong, the "
-            f"features are wrong: give {words} to asterism.load, or --weights-option WORD=VALUE on the command line; "
-            "name= with the timm model gives them all."
+            f"features are wrong: give {words} to asterism.load, or --weights-option WORD=VALUE on the command line. "
+            "If timm has this model, its name= states them all."
         ),
         stacklevel=3,
     )

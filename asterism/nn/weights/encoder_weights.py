@@ -83,9 +83,12 @@ def weights_of(file: CheckpointFile, layout: Layout, options: WeightsOptions) ->
         certain |= {"pooling"}
     found = stated.over(usual)
     asked = None
+    width = _dim(file, layout.tensors)
+    if found.heads is not None and width % found.heads and _has_blocks(layout.tensors):
+        raise UserError(f"heads = {found.heads} does not divide {width}, the width of the network in {file.path}")
     if found.heads is None and _has_blocks(layout.tensors):
-        width = _dim(file, layout.tensors)
-        asked = f"{file.path} is a network of width {width} and does not state its number of heads; give heads="
+        other = "" if name is None else f", which {name} is not,"
+        asked = f"{file.path} is a network of width {width}{other} and does not state its number of heads; give heads="
     architecture = _architecture(file, layout, found, name)
     return EncoderWeights(
         architecture=architecture,
@@ -157,6 +160,8 @@ def _architecture(file: CheckpointFile, layout: Layout, found: Description, name
     tensors = layout.tensors
     kind = family_of(name) if name is not None else "rope" if "blocks.0.gamma_1" in tensors else "vit"
     if kind == "swin":
+        if "layers.0.blocks.0.norm1.weight" not in tensors:
+            raise UserError(f"{file.path} does not have the tensors of {name}, which is a Swin; give another name=")
         _refuse_for_swin(str(name), found)
         return Architecture(str(name), SWIN, layer_norm_eps=found.eps)
     if kind == "rope":
@@ -178,7 +183,7 @@ def _architecture(file: CheckpointFile, layout: Layout, found: Description, name
 def _refuse_for_swin(name: str, values: Description) -> None:
     given = [word for word in ("heads", "activation", "eps", "pooling") if getattr(values, word) is not None]
     if given:
-        raise UserError(f"{name} is a Swin, whose {given[0]} belongs to its name; leave out {given[0]}=")
+        raise UserError(f"{name} is a Swin, and its name states {given[0]}=; leave it out")
 
 
 def _vit_arguments(file: CheckpointFile, tensors: Mapping[str, Tensor]) -> dict[str, Any]:

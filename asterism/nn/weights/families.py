@@ -54,7 +54,10 @@ def convert(file: CheckpointFile, options: WeightsOptions) -> EncoderWeights:
     try:
         return chosen.convert(file, options)
     except KeyError as error:
-        raise UserError(f"{file.path} lacks the tensor {error.args[0]!r} of a checkpoint of {chosen.name}") from None
+        raise UserError(
+            f"{file.path} lacks the tensor {error.args[0]!r} of a checkpoint of {chosen.name}; if it has it under "
+            "another name, rename it with keys="
+        ) from None
     except (ValueError, IndexError, TypeError, AttributeError, RuntimeError) as error:  # shapes that do not fit
         raise UserError(f"the tensors of {file.path} do not fit a checkpoint of {chosen.name}: {error}") from None
 

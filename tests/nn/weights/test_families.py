@@ -107,7 +107,7 @@ def test_options_take_precedence_over_the_file(tmp_path: Path) -> None:
     ("words", "message"),
     [
         ({"heads": 0}, "heads = 0: expected a positive number"),
-        ({"heads": 5}, "not divisible by backbone.heads = 5"),
+        ({"heads": 5}, "heads = 5 does not divide 64"),
         ({"mean": [0.5, 0.5]}, "mean has 2 numbers; give one per channel"),
         ({"std": 0}, "expected positive numbers"),
         ({"pooling": "max"}, "unknown pooling 'max'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -48,3 +49,24 @@ def test_a_pattern_may_contain_equals_signs() -> None:
     assert parse_options([r"keys=a(?=\.b)=c"]) == {"keys": {r"a(?=\.b)": "c"}}
     with pytest.raises(UserError, match="PATTERN=REPLACEMENT"):
         parse_options(["keys=blocks"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"heads": 5}, "heads = 5 does not divide 64, the width of the network"),
+        ({"name": "swin_tiny_patch4_window7_224"}, "does not have the tensors of swin_tiny.*give another name="),
+    ],
+)
+def test_options_that_do_not_fit_are_named_as_they_were_given(
+    options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    file = saved(tmp_path / "w.safetensors", network(num_classes=0).state_dict())
+    with pytest.raises(UserError, match=message):
+        load_encoder(file, **options)
+
+
+def test_a_name_does_not_promise_the_heads_of_another_width(tmp_path: Path) -> None:
+    file = saved(tmp_path / "w.safetensors", network(num_classes=0, embed_dim=48).state_dict())
+    with pytest.raises(UserError, match=r"width 48, which vit_tiny_patch16_224 is not, and does not state.*heads="):
+        load_encoder(file, name="vit_tiny_patch16_224")
