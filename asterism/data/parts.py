@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
@@ -17,6 +18,8 @@ from asterism.data.sources.splits import UnknownSplit
 from asterism.errors import UserError
 from asterism.ops import streams
 from asterism.ops.random import fold, generator
+
+S = TypeVar("S", bound=Source)
 
 
 @dataclass(frozen=True)
@@ -57,11 +60,7 @@ def open_labelled(choice: DataChoice, holdout: float, seed: int) -> Parts:
     """
     train = open_source(choice.path, choice.train_split)
     labels = labels_of(train)
-    try:
-        test = open_source(choice.path, choice.test_split or "test")
-    except UnknownSplit:
-        if choice.test_split is not None:
-            raise
+    if (test := _test_part(choice, open_source)) is None:
         return _hold_out(train, labels, holdout, seed)
     labels_of(test)
     if same_images(train, test):
@@ -74,11 +73,7 @@ def open_labelled(choice: DataChoice, holdout: float, seed: int) -> Parts:
 def open_segmented_parts(choice: DataChoice, holdout: float, seed: int) -> SegmentedParts:
     """Training and test images with masks; `holdout` of the images are held out if the data has no test part."""
     train = open_segmented(choice.path, choice.train_split)
-    try:
-        test = open_segmented(choice.path, choice.test_split or "test")
-    except UnknownSplit:
-        if choice.test_split is not None:
-            raise
+    if (test := _test_part(choice, open_segmented)) is None:
         return _hold_out_segmented(train, holdout, seed)
     if same_images(train, test):
         if choice.test_split is not None:
@@ -94,11 +89,8 @@ def open_segmented_parts(choice: DataChoice, holdout: float, seed: int) -> Segme
 def open_unlabelled(choice: DataChoice, holdout: float, seed: int) -> Parts:
     """Training and test images; if the data has no test part, the share `holdout` is held out from training."""
     train = open_source(choice.path, choice.train_split)
-    try:
-        return Parts(train, open_source(choice.path, choice.test_split or "test"))
-    except UnknownSplit:
-        if choice.test_split is not None:
-            raise
+    if (test := _test_part(choice, open_source)) is not None:
+        return Parts(train, test)
     count = round(holdout * len(train))
     if not 0 < count < len(train):
         raise UserError(f"{train.name} has {len(train)} images, too few to hold {holdout:.0%} of them out for testing")
@@ -109,13 +101,19 @@ def open_unlabelled(choice: DataChoice, holdout: float, seed: int) -> Parts:
 
 def open_untrained(choice: DataChoice) -> Parts:
     """Images for a measurement that trains nothing: the test part, or all images if the data has none."""
+    source = _test_part(choice, open_source)
+    source = open_source(choice.path) if source is None else source
+    return Parts(source, source, ("nothing is trained: training and test images are the same",))
+
+
+def _test_part(choice: DataChoice, opened: Callable[[str, str], S]) -> S | None:
+    """The part to test on; None if the data has none and the user named none."""
     try:
-        source = open_source(choice.path, choice.test_split or "test")
+        return opened(choice.path, choice.test_split or "test")
     except UnknownSplit:
         if choice.test_split is not None:
             raise
-        source = open_source(choice.path)
-    return Parts(source, source, ("nothing is trained: training and test images are the same",))
+        return None
 
 
 def labels_of(source: Source) -> list[int]:

@@ -17,7 +17,7 @@ scenes      built in
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -127,36 +127,38 @@ def _has_void_of_camvid(root: Path, names: list[str]) -> bool:
 
 def _pascal_context(root: Path) -> dict[str, Opener]:
     """Label 0 is the background, which counts as a class."""
-    home = next((place for place in (root, root / "VOCdevkit" / "VOC2010") if (place / _CONTEXT_LISTS).is_dir()), None)
-    if home is None:
-        return {}
-
-    def opener(name: str) -> Opener:
-        def items() -> list[Item]:
-            images, masks = home / "JPEGImages", home / "SegmentationClassContext"
-            keys = read_text(home / _CONTEXT_LISTS / f"{name}.txt").split()
-            return [check_item(Item(key, images / f"{key}.jpg", masks / f"{key}.png")) for key in keys]
-
-        return lambda: Segmented(f"pascal-context/{name}", items(), _CONTEXT, identity_labels(len(_CONTEXT)))
-
-    return {file.stem: opener(file.stem) for file in sorted((home / _CONTEXT_LISTS).glob("*.txt"))}
+    places = (root, root / "VOCdevkit" / "VOC2010")
+    return _listed(places, _CONTEXT_LISTS, lambda _: "SegmentationClassContext", _CONTEXT, "pascal-context")
 
 
 def _voc(root: Path) -> dict[str, Opener]:
-    years = sorted((root / "VOCdevkit").glob("VOC*")) if (root / "VOCdevkit").is_dir() else []
-    home = next((place for place in (root, *reversed(years)) if (place / _VOC_LISTS).is_dir()), None)
+    years = sorted((root / "VOCdevkit").glob("VOC*"), reverse=True)
+    masks = {True: "SegmentationClassAug", False: "SegmentationClass"}
+    return _listed((root, *years), _VOC_LISTS, lambda part: masks[part.endswith("aug")], _VOC)
+
+
+def _listed(
+    places: Iterable[Path],
+    lists: Path,
+    masks: Callable[[str], str],  # their folder, by the name of the part
+    classes: Sequence[str],
+    title: str | None = None,  # None: that of the folder
+) -> dict[str, Opener]:
+    """The parts whose images are listed in files, in the first of these places that has such lists."""
+    home = next((place for place in places if (place / lists).is_dir()), None)
     if home is None:
         return {}
 
     def opener(name: str) -> Opener:
         def items() -> list[Item]:
-            keys = read_text(home / _VOC_LISTS / f"{name}.txt").split()
-            masks = home / ("SegmentationClassAug" if name.endswith("aug") else "SegmentationClass")
-            return [check_item(Item(key, home / "JPEGImages" / f"{key}.jpg", masks / f"{key}.png")) for key in keys]
+            keys = read_text(home / lists / f"{name}.txt").split()
+            images, own = home / "JPEGImages", home / masks(name)
+            return [check_item(Item(key, images / f"{key}.jpg", own / f"{key}.png")) for key in keys]
 
-        return lambda: Segmented(f"{home.resolve().name}/{name}", items(), _VOC, identity_labels(len(_VOC)))
+        shown = f"{title or home.resolve().name}/{name}"
+        return lambda: Segmented(shown, items(), classes, identity_labels(len(classes)))
 
-    return {file.stem: opener(file.stem) for file in sorted((home / _VOC_LISTS).glob("*.txt"))}
+    return {file.stem: opener(file.stem) for file in sorted((home / lists).glob("*.txt"))}
 
 
 def _ade20k(root: Path) -> dict[str, Opener]:
