@@ -13,11 +13,9 @@ import asterism
 from asterism import cli
 from asterism.errors import UserError
 from asterism.nn.concepts import ConceptEncoder
-from asterism.nn.weights.load import load_encoder
 from asterism.ops import concept_edits
 from tests.concept_samples import TOKENS, concept_encoder, write_photos
 from tests.evals.samples import small_encoder
-from tests.golden.vectors import read
 from tests.train.tiny import pretrain, tiny_recipe
 
 
@@ -82,20 +80,6 @@ def test_a_model_without_a_decoder_still_shows_its_maps() -> None:
     with pytest.raises(UserError, match="has no decoder"):
         asterism.reconstruct(concept_encoder(decoder=False), ["photos/red/000.png"])
     assert not Path("reconstructions").exists()
-
-
-def test_an_official_checkpoint_is_shown_and_reconstructed(golden: Path) -> None:
-    v = read(golden / "stellar" / "forward_tiny.npz")
-    heads, decoder_heads = v.params["num_attention_heads"], v.params["decoder_num_attention_heads"]
-    path = golden / "checkpoints" / "stellar_tiny.safetensors"
-    encoder = load_encoder(path, heads=heads, decoder_heads=decoder_heads)
-    image = v["in_image"][0]
-    asterism.concepts(encoder, [image], "shown")
-    assert f"image-0/concept-{v['out_sparse'].shape[1] - 1}.png" in names("shown")
-    (written,) = asterism.reconstruct(encoder, [image])
-    expected = (v["out_recon_pixels"][0].clamp(0, 1) * 255).permute(1, 2, 0)
-    # The encoder gets the picture as 8-bit colours; the golden vectors were made without this rounding.
-    assert (pixels(written).float() - expected).abs().max() < 4
 
 
 # --- reconstruct ----------------------------------------------------------------------------------------------------

@@ -17,33 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _LOADED = (
-    "asterism.cli",
-    "asterism.models",
-    "asterism.train.pretraining",
-    "asterism.finetuning.opening",
-    "asterism.finetuning.classification.probe",
-    "asterism.reports.write",
-    "asterism.extras.studies.compare",
-    "asterism.tools.concepts",
-    "asterism.tools.predict",
-    "asterism.tools.export.export",
-    "asterism.tools.reconstruct",
-    "asterism.tools.search",
-    "asterism.tools.segment",
-    "asterism.tools.track",
-    "asterism.methods.dino",
-    "asterism.evals.knn",
-    "timm.models.vision_transformer",
-    "timm.utils",
-    "torchvision.io",
-    "pyarrow.parquet",
-    "rich.table",
+    "asterism.cli asterism.models asterism.train.pretraining asterism.finetuning.opening "
+    "asterism.finetuning.classification.probe asterism.reports.write asterism.extras.studies.compare "
+    "asterism.tools.concepts asterism.tools.predict asterism.tools.export.export asterism.tools.reconstruct "
+    "asterism.tools.search asterism.tools.segment asterism.tools.track asterism.methods.dino "
+    "asterism.evals.knn timm.models.vision_transformer timm.utils torchvision.io pyarrow.parquet rich.table"
 )
 _POLL = 0.02  # seconds
 _IDLE = 30.0  # seconds without computing after which a command that is late counts as waiting for ever
 _PATIENCE = 10  # times the limit: on a busy machine a command that computes may take so much longer
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(list(_LOADED))
+_CONTEXT.set_forkserver_preload(_LOADED.split())
 
 
 @dataclass(frozen=True)

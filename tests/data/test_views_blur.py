@@ -24,27 +24,6 @@ def test_within_one_level_of_torchvision(sigma: float) -> None:
         )  # the tails beyond three standard deviations make no visible difference
 
 
-def test_equals_the_double_sum_over_the_reflected_image() -> None:
-    sigma, height, width = 0.6, 7, 9
-    levels = torch.rand(1, height, width, generator=torch.Generator().manual_seed(0), dtype=torch.float32) * 255
-    radius = math.ceil(3 * sigma)
-
-    def reflect(place: int, length: int) -> int:
-        place = abs(place)
-        return 2 * (length - 1) - place if place >= length else place
-
-    expected = torch.zeros_like(levels)
-    weight = {d: math.exp(-(d**2) / (2 * sigma**2)) for d in range(-radius, radius + 1)}
-    total = sum(weight.values()) ** 2
-    for y in range(height):
-        for x in range(width):
-            for dy, wy in weight.items():
-                for dx, wx in weight.items():
-                    source = levels[0, reflect(y + dy, height), reflect(x + dx, width)]
-                    expected[0, y, x] += wy * wx / total * source
-    torch.testing.assert_close(blur(levels[None], [sigma])[0], expected, rtol=0, atol=1e-3)
-
-
 def test_constant_images_are_unchanged_and_views_smaller_than_the_kernel_work() -> None:
     for size in (1, 2, 4):
         levels = torch.full((3, size, size), 77.0)

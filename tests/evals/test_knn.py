@@ -44,12 +44,6 @@ def test_classes_are_counted_over_both_parts(folder: Path) -> None:
     assert values == {"top1_k15": 100.0}
 
 
-def test_constants_name_pixels(folder: Path) -> None:
-    constants = Knn(KnnConfig(), parts_of(folder)).constants(small_encoder(image_size=224))
-    assert (constants["resize"], constants["crop"], constants["temperature"]) == (256, 224, 0.07)
-    assert "batch_size" not in constants
-
-
 def test_unreadable_images_are_counted(folder: Path) -> None:
     (folder / "train" / "red" / "000.png").write_bytes(b"")
     assert dict(Knn(KnnConfig(k=(3,)), parts_of(folder)).measure(pixel_encoder()))["unreadable_images"] == 1.0

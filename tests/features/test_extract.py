@@ -19,15 +19,6 @@ def test_rows_follow_the_source(tmp_path: Path) -> None:
     assert found.keys == [source[i].key for i in range(len(source))]
 
 
-def test_unreadable_images_are_left_out_and_reported(tmp_path: Path) -> None:
-    write_colours(tmp_path, 3)
-    (tmp_path / "green" / "001.png").write_bytes(b"not an image")
-    found = extract_pooled(small_encoder(), open_source(str(tmp_path)), "cls", resize=16, batch_size=2)
-    assert found.labels.tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
-    assert [bad.key for bad in found.unreadable] == ["green/001.png"]
-    assert len(found.features) == 8
-
-
 def test_nothing_readable_is_an_error(tmp_path: Path) -> None:
     write_colours(tmp_path, 1)
     for image in tmp_path.glob("*/*.png"):

@@ -86,14 +86,6 @@ def test_memory_does_not_grow_with_the_set(task: Ground) -> None:
     assert many.alive == 0
 
 
-@pytest.mark.parametrize(("side", "most"), [(5000, 3), (1000, 50)])
-def test_few_large_images_are_in_memory_together(task: Ground, side: int, most: int) -> None:
-    """25 megapixels: each is a batch of its own, and two batches may be in memory."""
-    source = Counted(70, side)
-    measure(task, source)
-    assert source.most <= most
-
-
 def test_order_and_unreadable_images_are_kept(task: Ground) -> None:
     source = Counted(70, bad=(0, 33, 69))
     batches = list(predictions(task, source))

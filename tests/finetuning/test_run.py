@@ -21,15 +21,12 @@ from asterism.finetuning.model import load_model
 from asterism.finetuning.opening import OpenedFineTuning
 from asterism.train import checkpoint
 from tests.finetuning.tiny import coloured_folder, finetune, resume, tiny
+from tests.train.tiny import Killed
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return coloured_folder(tmp_path_factory.mktemp("coloured") / "train")
-
-
-class Killed(BaseException):
-    """Simulates SIGKILL: our code does not catch it, so nothing is saved."""
 
 
 def losses(run: Any) -> list[float]:

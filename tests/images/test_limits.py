@@ -1,5 +1,4 @@
 import io
-import os
 from pathlib import Path
 
 import pytest
@@ -53,15 +52,3 @@ def test_limits_are_set_by_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: 
             max_pixels()
     monkeypatch.delenv(PIXELS_VARIABLE)
     assert max_pixels() == MAX_PIXELS
-
-
-def test_only_regular_files_are_read(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.png")
-    (tmp_path / "endless.png").symlink_to("/dev/zero")
-    (tmp_path / "loop.png").symlink_to("loop.png")
-    (tmp_path / "folder.png").mkdir()
-    with (tmp_path / "huge.png").open("wb") as file:
-        file.truncate(20 << 30)
-    for name in ("pipe", "endless", "loop", "folder", "huge"):
-        with pytest.raises(BadImage):
-            decode(tmp_path / f"{name}.png", name)

@@ -25,6 +25,16 @@ def test_batches_of_any_size_equal_a_bounded_list() -> None:
         assert int(memory.filled) == min(7, seen)
 
 
+def test_micro_batches_enter_together_in_the_order_of_their_keys() -> None:
+    memory = Memory(10, 2)
+    before = memory.rows.clone()
+    memory.collect(rows(0, 2), torch.tensor([30, -5]))
+    memory.collect(rows(2, 3), torch.tensor([7, 50, 1]))
+    assert torch.equal(memory.rows, before)
+    memory.store()
+    assert memory.rows[:5, 0].tolist() == [1, 4, 2, 0, 3]
+
+
 def test_samples_without_replacement_from_the_generator() -> None:
     memory = Memory(20, 2)
     first, again, other = (memory.sample(15, generator(key)) for key in (1, 1, 2))

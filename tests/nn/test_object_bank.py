@@ -57,6 +57,16 @@ def test_search_reads_valid_slots_of_other_images() -> None:
     assert (free.nearest(queries, image) != found).any(), "without the rule objects find themselves"
 
 
+def test_micro_batches_enter_together_in_the_order_of_their_keys() -> None:
+    bank = ObjectBank(BankConfig(images=10), 3, 5)
+    bank.collect(_objects(0, 2))
+    bank.collect(_objects(2, 3))
+    assert bank.filled_share == 0
+    bank.store()
+    order = (bank.newest + torch.arange(10)) % 10
+    assert bank.image[order][:5].tolist() == [4, 3, 2, 1, 0]
+
+
 def test_an_empty_bank_has_no_neighbours() -> None:
     bank = ObjectBank(BankConfig(images=6), 3, 5)
     found = bank.nearest(torch.randn(2, 4, 5), torch.arange(4))

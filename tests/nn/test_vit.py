@@ -108,14 +108,6 @@ def test_only_kept_patches_are_processed_in_the_given_order() -> None:
     torch.testing.assert_close(joined(tokens), expected, atol=1e-5, rtol=0)
 
 
-@torch.no_grad()
-def test_kept_patches_of_another_grid_have_resampled_positions() -> None:
-    backbone = lively(tiny(class_token=False))
-    pixels = pictures(backbone, 3, 2)
-    everything = torch.arange(6).expand(2, -1)
-    torch.testing.assert_close(backbone(pixels, keep=everything).patches, backbone(pixels).patches, atol=1e-5, rtol=0)
-
-
 def test_an_empty_mask_still_gives_the_mask_token_a_gradient() -> None:
     backbone = tiny(mask_token=True)
     pixels = pictures(backbone, 4, 4)

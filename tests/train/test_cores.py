@@ -100,17 +100,6 @@ def test_two_processes_train_and_resume_the_same_run(tmp_path: Path) -> None:
     assert all(value.equal(whole[name]) for name, value in load_file(again.weights).items())
 
 
-@pytest.mark.slow
-def test_two_processes_add_up_micro_batches_before_they_average(tmp_path: Path) -> None:
-    runs = [
-        pretrain(tiny_recipe("mae", trainer={"devices": devices, "accumulate": 2}), tmp_path / str(devices))
-        for devices in (1, 2)
-    ]
-    expected, found = ([record["loss"] for record in run.metrics() if "loss" in record] for run in runs)
-    assert len(found) == 6
-    assert found == pytest.approx(expected, rel=1e-5, abs=1e-5)
-
-
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
 def test_a_process_that_cannot_start_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> processes._Other:

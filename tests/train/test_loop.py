@@ -7,10 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 
 from asterism.config import write_yaml
@@ -20,7 +18,7 @@ from asterism.methods.dino import Dino
 from asterism.nn.weights.load import load_weights_into
 from asterism.train import building, checkpoint
 from asterism.train.kind import Init
-from tests.train.tiny import METHODS, pretrain, resume, tiny_recipe
+from tests.train.tiny import METHODS, Killed, pretrain, resume, tiny_recipe
 
 
 def losses(run):
@@ -51,10 +49,6 @@ def test_a_run_writes_all_its_files(tmp_path, method):
     encoder = run.encoder()
     assert encoder.step == 6
     assert encoder.encode(torch.zeros(2, 3, 16, 16, dtype=torch.uint8)).cls.shape == (2, 32)
-
-
-class Killed(BaseException):
-    """Simulates SIGKILL: our code does not catch it, so nothing is saved."""
 
 
 @pytest.mark.parametrize(
@@ -189,39 +183,17 @@ def test_init_starts_student_and_teacher_from_the_weights(tmp_path):
     assert losses(started)[0] != losses(pretrain(tiny_recipe(), tmp_path / "fresh"))[0]
 
 
-def _camvid(root: Path) -> str:
-    """16 images of two labels, an unknown corner (11) and their masks, in the layout of CamVid."""
-    for name in ("train", "trainannot"):
-        (root / name).mkdir(parents=True)
-    for i in range(16):
-        mask = np.full((16, 20), 3, np.uint8)
-        mask[:, 4 + i % 8 :], mask[:3, :3] = 8, 11
-        Image.fromarray(mask).save(root / "trainannot" / f"{i:02}.png")
-        Image.fromarray(np.stack([mask * 20] * 3, axis=-1)).save(root / "train" / f"{i:02}.png")
-    return str(root)
-
-
-@pytest.mark.parametrize("data", ["scenes", "camvid"])
-def test_cribo_learns_from_labelled_regions(tmp_path, data):
-    path = "scenes:size=16,count=16" if data == "scenes" else _camvid(tmp_path / "camvid")
+def test_cribo_learns_from_labelled_regions(tmp_path):
+    path = "scenes:size=16,count=16"
     objects = METHODS["cribo"]["objects"] | {"algorithm": "segments"}
     changes = METHODS["cribo"] | {"name": "cribo", "objects": objects, "criterion": "segments", "neighbour_start": 0}
     run = pretrain(tiny_recipe("cribo", method=changes, data={"path": path}), tmp_path / "run")
     assert all(math.isfinite(loss) for loss in losses(run))
-    assert 0 < run.metrics()[-1]["objects_per_image"] <= (4 if data == "scenes" else 2)
+    assert 0 < run.metrics()[-1]["objects_per_image"] <= 4
     assert run.metrics()[-1]["bootstrapping_ratio"] > 0
 
 
 class TestBadInput:
-    def test_all_images_unreadable(self, tmp_path):
-        photos = tmp_path / "photos"
-        photos.mkdir()
-        for i in range(10):
-            (photos / f"{i}.jpg").write_bytes(b"not an image")
-        with pytest.raises(UserError, match=r"in a row of .* cannot be read"):
-            pretrain(tiny_recipe(data={"path": str(photos)}), tmp_path / "run")
-        assert not (tmp_path / "run").exists()
-
     def test_changed_data_and_changed_settings_on_resume(self, tmp_path):
         run = pretrain(tiny_recipe(), tmp_path / "run")
         with pytest.raises(UserError, match=r"optim\.lr cannot change when a run is resumed"):

@@ -32,27 +32,6 @@ def test_values_and_overrides_reach_the_recipe_in_this_order():
     assert (recipe.data.path, recipe.optim.lr, recipe.optim.clip) == ("photos", 3e-4, 2.0)
 
 
-@pytest.mark.parametrize(
-    ("name", "overrides", "message"),
-    [
-        ("dnio", [], "unknown method or recipe 'dnio'; did you mean 'dino'"),
-        ("dino", [], "does not specify any images: give --data"),
-        (
-            "dino",
-            ["data.path=x", "method.out_dimm=3"],
-            "unknown setting 'method.out_dimm'; did you mean 'method.out_dim'",
-        ),
-        ("dino", ["data.path=x", "method.name=dnio"], "unknown method 'dnio'"),
-        ("dino", ["data.path=x", "trainer.steps=3", "trainer.epochs=2"], r"only one of trainer.epochs \(2"),
-        ("dino", ["data.path=x", "trainer.accelerator=gpu"], "trainer.accelerator = 'gpu'"),
-        ("none.yaml", [], "no such file"),
-    ],
-)
-def test_mistakes_are_named(name, overrides, message):
-    with pytest.raises(UserError, match=message):
-        load_recipe(name, overrides)
-
-
 def test_a_recipe_without_a_method_is_rejected():
     with pytest.raises(UserError, match=r"method\.name is required; choose from: .*dino"):
         Recipe.parse({"method": {"out_dim": 3}, "data": {"path": "x"}})

@@ -1,6 +1,5 @@
 """The log of a run that was interrupted anywhere equals that of an undisturbed one, except for times."""
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,22 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from asterism.extras.words.job import Aligning
-from asterism.extras.words.opening import ALIGNMENT
-from asterism.extras.words.recipe import load_align_recipe
-from asterism.finetuning.learner import FineTuned
-from asterism.finetuning.opening import FINETUNING
 from asterism.methods.dino import Dino
 from asterism.ops.collectives import rank
-from asterism.train import engine
 from asterism.train.metrics import read_metrics
 from asterism.train.monitor import LoggingConfig, Monitor
-from asterism.train.pretraining import PRETRAINING
 from asterism.types import Losses
 from tests import distributed
-from tests.extras.words.tiny import SETTINGS, captions, encoder_file
-from tests.finetuning.tiny import coloured_folder, tiny
-from tests.train.tiny import tiny_recipe
+from tests.train.tiny import Killed, pretrain, resume, tiny_recipe
 
 _TIMES = {"images_per_second", "data_wait_share", "cpu_seconds"}
 _STEPS, _EVERY, _BATCH = 60, 4, 8
@@ -106,44 +96,13 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-class Killed(BaseException):
-    """Simulates SIGKILL: our code does not catch it, so nothing is saved."""
-
-
-_SETTINGS = {"checkpoint": {"every_steps": 2, "keep_last": 9}, "monitor": {"log_every": 5, "tensorboard": False}}
-
-
-def _words(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    return [
-        f"{section}.{key}={str(value).lower()}" for section, keys in settings.items() for key, value in keys.items()
-    ]
-
-
-def _pretraining(tmp_path: Path) -> tuple[Any, Any, Any]:
-    sections = {**_SETTINGS, "monitor": {**_SETTINGS["monitor"], "knn": None}, "trainer": {"steps": 7, "batch_size": 8}}
-    return PRETRAINING, tiny_recipe(**sections), Dino
-
-
-def _finetuning(tmp_path: Path) -> tuple[Any, Any, Any]:
-    recipe = tiny(coloured_folder(tmp_path / "data"), *_words(_SETTINGS), "trainer.steps=7")
-    return FINETUNING, recipe, FineTuned
-
-
-def _aligning(tmp_path: Path) -> tuple[Any, Any, Any]:
-    data = captions(tmp_path / "data")
-    changes = [*SETTINGS, *_words(_SETTINGS), "trainer.steps=7", f"data.path={data}"]
-    recipe = load_align_recipe(str(encoder_file(tmp_path / "source")), overrides=changes)
-    return ALIGNMENT, recipe, Aligning
-
-
-@pytest.mark.parametrize("made", [_pretraining, _finetuning, _aligning])
-def test_a_killed_run_logs_what_an_undisturbed_one_does(
-    tmp_path: Path, made: Callable[[Path], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_logs_what_an_undisturbed_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed after step 4, whose checkpoint is the fourth of the five steps between two records; and again after 6."""
-    kind, recipe, learner = made(tmp_path)
-    whole, parts = engine.start(kind, recipe, tmp_path / "whole"), tmp_path / "parts"
-    after_update = learner.after_update
+    recipe = tiny_recipe(
+        checkpoint={"every_steps": 2, "keep_last": 9}, monitor={"log_every": 5}, trainer={"steps": 7, "batch_size": 8}
+    )
+    whole, parts = pretrain(recipe, tmp_path / "whole"), tmp_path / "parts"
+    after_update = Dino.after_update
     for number, killed_at in enumerate((4, 6)):
 
         def killed(self: Any, progress: Any, at: int = killed_at) -> None:
@@ -152,10 +111,10 @@ def test_a_killed_run_logs_what_an_undisturbed_one_does(
                 raise Killed
 
         with monkeypatch.context() as patch:
-            patch.setattr(learner, "after_update", killed)
+            patch.setattr(Dino, "after_update", killed)
             with pytest.raises(Killed):
-                engine.resume(kind, parts) if number else engine.start(kind, recipe, parts)
-    engine.resume(kind, parts)
+                resume(parts) if number else pretrain(recipe, parts)
+    resume(parts)
     records = logged(whole.path)
     assert [record["step"] for record in records if "loss" in record] == [5, 7]
     assert logged(parts) == records

@@ -54,6 +54,10 @@ _BACKBONES: dict[str, dict[str, Any]] = {"flsl": {"class_token": False, "positio
 pretrain, resume = partial(engine.start, PRETRAINING), partial(engine.resume, PRETRAINING)
 
 
+class Killed(BaseException):
+    """Simulates SIGKILL: our code does not catch it, so nothing is saved."""
+
+
 def tiny_recipe(name: str = "dino", **sections: dict[str, Any]) -> Recipe:
     """The tiny recipe of a method, with changes by section."""
     values: dict[str, dict[str, Any]] = {

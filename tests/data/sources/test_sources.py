@@ -149,15 +149,7 @@ _HOMES = (
     asterism.extras.papers,
     asterism.extras.words.sources,
 )
-WITHOUT_FILES = {
-    "Scenes",
-    "SceneObjects",
-    "SegmentedScenes",
-    "SceneVariation",
-    "SceneFrames",
-    "_FirstVideos",
-    "PairedScenes",
-}
+WITHOUT_FILES = "Scenes SceneObjects SegmentedScenes SceneVariation SceneFrames _FirstVideos PairedScenes"
 
 
 def _source_classes() -> set[str]:
@@ -200,7 +192,7 @@ def test_a_copy_for_a_worker_is_the_same_source(kind: str, tmp_path: Path) -> No
 def test_an_overwritten_file_is_detected(kind: str, tmp_path: Path) -> None:
     source = OPENERS[kind](tmp_path)
     files = list(source.files())
-    assert (not files) == (kind in WITHOUT_FILES)
+    assert (not files) == (kind in WITHOUT_FILES.split())
     before = stamp(source)
     assert stamp(source) == before
     for file in files:

@@ -69,14 +69,3 @@ def test_a_truncated_tar_file(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[: read(path)[3].offset + 10])
     with pytest.raises(UserError, match="truncated"):
         read(path)
-
-
-def test_a_damaged_tar_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.tar"
-    build(path, tarfile.GNU_FORMAT)
-    data = bytearray(path.read_bytes())
-    start = read(path)[1].offset - 512
-    data[start : start + 512] = b"\x55" * 512
-    path.write_bytes(data)
-    with pytest.raises(UserError, match=f"damaged: no member header at byte {start:,}"):
-        read(path)

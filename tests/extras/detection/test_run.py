@@ -14,10 +14,7 @@ from asterism.finetuning.learner import FineTuned
 from tests import distributed
 from tests.extras.detection.drawn import HEADS, coco_file, detector
 from tests.finetuning.tiny import finetune, resume, tiny
-
-
-class Killed(BaseException):
-    """Simulates SIGKILL: our code does not catch it, so nothing is saved."""
+from tests.train.tiny import Killed
 
 
 def recipe(data: Path, head: str, *changes: str) -> Any:

@@ -105,24 +105,6 @@ def test_models_are_evaluated_on_the_data_of_the_study(study: Path) -> None:
     assert "asterism evaluate out/runs/mae-0 --protocols knn --out" in done.output
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (("knn.top1_k5", "knn.top1_k9"), "gives: top1_k5"),
-        (("recipe: mae}", "recipe: mea}"), "did you mean 'mae'"),
-        (("scenes:size=16,count=40'", "nowhere/'"), "nowhere"),
-        (("steps: 4", "steps: 4\nepochs: 2"), "two budgets"),
-        (('data: "scenes:size=16,count=40", ', ""), "runs.pixels: a model has no data of its own; give --data"),
-    ],
-)
-def test_mistakes_end_with_code_2_and_nothing_written(change: tuple[str, str], words: str, study: Path) -> None:
-    study.write_text(STUDY.replace(*change), encoding="utf-8")
-    done = CliRunner().invoke(cli.app, ["compare", str(study), "--out", "out"])
-    assert done.exit_code == 2
-    assert words in " ".join(done.output.split())
-    assert not Path("out").exists()
-
-
 def test_scripts_are_written_instead(study: Path) -> None:
     study.write_text(STUDY.replace(", core_minutes: 0.005", ""), encoding="utf-8")
     done = CliRunner().invoke(cli.app, ["compare", str(study), "--out", "out", "--launch", "slurm", "--devices", "2"])

@@ -1,6 +1,5 @@
 """Captioned images in every format, and what is wrong with those that are refused."""
 
-import csv
 import io
 import json
 import tarfile
@@ -53,23 +52,6 @@ def test_jsonl(folder: Path) -> None:
     assert source.fingerprint != open_captions(file, "train").fingerprint
     with pytest.raises(UnknownSplit, match="train"):
         open_captions(file, "val")
-
-
-def test_csv(folder: Path) -> None:
-    with (folder / "list.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([["Image", "Caption"], ["a.png", "one, with a comma"], ["a.png", "two"]])
-    source = open_captions(folder / "list.csv")
-    assert source.captions(0) == ("one, with a comma", "two")
-
-
-def test_coco(tmp_path: Path) -> None:
-    picture(tmp_path / "val2017" / "7.png")
-    file = tmp_path / "annotations" / "captions_val2017.json"
-    file.parent.mkdir()
-    content = {"images": [{"id": 7, "file_name": "7.png"}], "annotations": [{"image_id": 7, "caption": "a dog\n"}] * 2}
-    file.write_text(json.dumps(content))
-    source = open_captions(file)
-    assert (source.keys(), source.captions(0)) == (["7.png"], ("a dog", "a dog"))
 
 
 def test_shards(folder: Path) -> None:
