@@ -82,7 +82,7 @@ class Batch:
 
     views: tuple[View, ...]
     index: Int[Tensor, " b"]  # index of each image in its source
-    keys: Int[Tensor, " b"]  # random key of each image: a function of (seed, epoch, index), see ops.random
+    keys: Int[Tensor, " b"]  # random key of each image, on the host: a function of (seed, epoch, index), see ops.random
 
     @classmethod
     def of(
@@ -95,8 +95,8 @@ class Batch:
 
         keys: any integers that differ between images and between steps; masks and dropped paths are drawn from them.
         """
-        places = torch.arange(len(keys), device=keys.device) if index is None else index
-        return cls(tuple(View.whole(pixels) for pixels in views), places, keys)
+        places = torch.arange(len(keys), device=views[0].device) if index is None else index
+        return cls(tuple(View.whole(pixels) for pixels in views), places, keys.cpu())
 
 
 @dataclass(frozen=True)

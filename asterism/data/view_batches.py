@@ -21,6 +21,7 @@ from asterism.images.masks import VOID
 from asterism.images.pictures import Pictures, as_list, read_picture
 from asterism.ops import streams
 from asterism.ops.geometry import geometry_from_rows
+from asterism.ops.host import sent
 from asterism.ops.normalise import IMAGENET_MEAN, IMAGENET_STD, normalise
 from asterism.ops.random import fold
 from asterism.ranges import Few, FewFromZero, NonNegative, Number, Positive, Share
@@ -159,17 +160,16 @@ def make_batch(
 def _on_device(
     raw: RawViews, index: Int[Tensor, " b"], device: torch.device, mean: Sequence[float], std: Sequence[float]
 ) -> Batch:
-    overlap = device.type == "cuda"  # on other devices the copy could be read before it has arrived
-    rows = raw.geometry.to(device, non_blocking=overlap)
+    rows = sent(raw.geometry, device)
     views = tuple(
         View(
-            pixels=normalise(pixels.to(device, non_blocking=overlap), mean, std),
+            pixels=normalise(sent(pixels, device), mean, std),
             geometry=geometry_from_rows(rows[place]),
-            segments=_signed(raw.segments[place].to(device, non_blocking=overlap)) if place in raw.segments else None,
+            segments=_signed(sent(raw.segments[place], device)) if place in raw.segments else None,
         )
         for place, pixels in enumerate(raw.views)
     )
-    return Batch(views, index=index.to(device), keys=raw.keys.to(device, non_blocking=overlap))
+    return Batch(views, index=sent(index, device), keys=raw.keys)
 
 
 def _signed(labels: UInt8[Tensor, "b h w"]) -> Int[Tensor, "b h w"]:

@@ -36,6 +36,7 @@ from asterism.errors import UserError, unknown
 from asterism.finetuning.registry import load_task
 from asterism.nn.backbone import Backbone
 from asterism.nn.layer_depths import block_depths, undecayed
+from asterism.ops.host import sent
 from asterism.ops.normalise import Triple, normalise
 from asterism.types import Losses, Progress
 from asterism.viz.page import Section
@@ -116,14 +117,14 @@ class Truth:
 
 @dataclass(frozen=True)
 class TaskBatch:
-    """A micro-batch. Tensors inside are moved to the device together."""
+    """A micro-batch. Tensors inside are moved to the device together, but not the keys."""
 
     images: Float[Tensor, "b 3 h w"] | tuple[Float[Tensor, "3 _ _"], ...]  # normalised
     truths: tuple[Any, ...]  # one per image, or tensors with one row per image: as the task's loss takes them
-    keys: Int[Tensor, " b"]  # random key of each image, for draws on the device: stochastic depth, mixing
+    keys: Int[Tensor, " b"]  # random key of each image, on the host: for stochastic depth, mixing
 
     def to(self, device: torch.device) -> TaskBatch:
-        return _mapped(self, lambda tensor: tensor.to(device, non_blocking=device.type == "cuda"))
+        return replace(_mapped(self, lambda tensor: sent(tensor, device)), keys=self.keys)
 
     def pin_memory(self) -> TaskBatch:
         return _mapped(self, lambda tensor: tensor.pin_memory())

@@ -59,6 +59,7 @@ from asterism.ops import streams
 from asterism.ops.clustering import ClusteringConfig, cluster, draw_seeds, mean_tokens, present_in_all
 from asterism.ops.cycle_consistency import closes_cycle
 from asterism.ops.geometry import patch_centers
+from asterism.ops.host import present, sent
 from asterism.ops.losses import cross_view_loss, soft_targets
 from asterism.ops.normalise import denormalise, normalise
 from asterism.ops.object_losses import Counts, ObjectBatch, ObjectSoftmax, gather_objects, neighbour_loss, object_loss
@@ -130,16 +131,16 @@ class CriboConfig(ColorsConfig, PrototypeHeadConfig):
 
 @dataclass(frozen=True)
 class Objects:
-    """c: the objects present in both views of an image, concatenated over all images of this process."""
+    """c: the objects present in both views of an image, concatenated over all images of this process.
+
+    On a device, these are all slots of all images (`asterism.ops.host.present`), and `valid` says which are objects.
+    """
 
     teacher: Float[Tensor, "2 m d"]
     student: Float[Tensor, "2 m d"]
     image: Int[Tensor, " m"]  # index in its source of the image that each belongs to
     meaning: Int[Tensor, " m"]  # from the labels of its patches, if labels decide which neighbours are accepted
-
-    @property
-    def count(self) -> Int[Tensor, ""]:
-        return torch.tensor(len(self.image), device=self.image.device)
+    valid: Bool[Tensor, " m"]
 
 
 class Cribo(PrototypeDistillation[CriboConfig, LeveledPrototypeHead]):
@@ -190,11 +191,11 @@ class Cribo(PrototypeDistillation[CriboConfig, LeveledPrototypeHead]):
             c = self.collect_objects(batch, z_t, z_s, Q)  # eq. 1
             h_s, h_t = self.project(c)
             p = self.object_softmax(progress)  # eq. 5, 7
-            self.object_center.accumulate_projections(h_t, self.teacher_head.network.last_layers["objects"])
-            metrics["objects_per_image"] = c.count / images
+            self.object_center.accumulate_projections(h_t, self.teacher_head.network.last_layers["objects"], c.valid)
+            metrics["objects_per_image"] = c.valid.sum() / images
             metrics["object_center_norm"] = self.object_center.value.norm()
             if config.object_weight:
-                found = object_loss(p, h_s, h_t, config.object_batch)  # L_cv^o (eq. 6)
+                found = object_loss(p, h_s, h_t, config.object_batch, c.valid)  # L_cv^o (eq. 6)
                 terms["objects"] = found.cross_entropy
                 metrics["object_target_entropy"] = found.target_entropy
                 metrics["object_prediction_entropy"] = found.prediction_entropy
@@ -239,7 +240,7 @@ class Cribo(PrototypeDistillation[CriboConfig, LeveledPrototypeHead]):
         z_cat = torch.cat([view.patches for view in z], dim=1)
         E = self.patch_places(views, z)
         seeds = self.first_centroids(keys, z_cat.shape[1], config.clusters)
-        return torch.stack(cluster(z_cat, E, seeds, config).chunk(2, dim=1))
+        return torch.stack(cluster(z_cat, E, sent(seeds, E.device), config).chunk(2, dim=1))
 
     def patch_places(self, views: Sequence[View], z: list[Tokens]) -> Float[Tensor, "b n2 2"]:
         """E: positions of the patches of both views in their original image."""
@@ -259,8 +260,10 @@ class Cribo(PrototypeDistillation[CriboConfig, LeveledPrototypeHead]):
             meaning = object_meanings(batch.views, z_t, Q, K)
         if self.bank is not None:
             self.bank.collect(StoredObjects(c_t.permute(1, 2, 0, 3), valid, meaning, batch.index, batch.keys))
-        image = batch.index[:, None].expand_as(valid)
-        return Objects(c_t[:, valid], c_s[:, valid], image[valid], meaning[valid])
+        image, valid = batch.index[:, None].expand_as(valid).flatten(), valid.flatten()
+        kept = present(valid)
+        c_t, c_s = c_t.flatten(1, 2)[:, kept], c_s.flatten(1, 2)[:, kept]
+        return Objects(c_t, c_s, image[kept], meaning.flatten()[kept], valid[kept])
 
     def project(self, c: Objects) -> tuple[Float[Tensor, "2 m p"], Float[Tensor, "2 m p"]]:
         """h_s(c_s) and h_t(c_t), before the prototypes."""
@@ -271,11 +274,11 @@ class Cribo(PrototypeDistillation[CriboConfig, LeveledPrototypeHead]):
         """Neighbours (eq. 2) as slots of the bank, and which are accepted: O of eq. 4, or its replacement."""
         nn = bank.nearest(c.teacher, c.image)
         if self.config.criterion == "none":
-            return nn, nn >= 0
+            return nn, (nn >= 0) & c.valid
         if self.config.criterion == "segments":
-            return nn, (bank.meaning.flatten()[nn.clamp_min(0)] == c.meaning) & (nn >= 0)
-        B, own = gather_objects(c.teacher, self.config.object_batch)
-        return nn, closes_cycle(nn, B, bank.rows.flatten(1, 2), start=own)
+            return nn, (bank.meaning.flatten()[nn.clamp_min(0)] == c.meaning) & (nn >= 0) & c.valid
+        B, among, own = gather_objects(c.teacher, c.valid, self.config.object_batch)
+        return nn, closes_cycle(nn, B, bank.rows.flatten(1, 2), start=own, among=among) & c.valid
 
     def object_softmax(self, progress: Progress) -> ObjectSoftmax:
         config = self.config
@@ -293,8 +296,8 @@ class Cribo(PrototypeDistillation[CriboConfig, LeveledPrototypeHead]):
     def project_neighbours(
         self, bank: ObjectBank, nn: Int[Tensor, "2 m"], teaches: Bool[Tensor, "2 m"]
     ) -> list[Float[Tensor, "_ p"]]:
-        """The teacher's projections of the accepted neighbours; no other rows are read from the bank."""
-        return [self.teacher_head(bank.take(i, nn[i][teaches[i]])) for i in (0, 1)]
+        """The teacher's projections of the accepted neighbours; on a CPU no other rows are read from the bank."""
+        return [self.teacher_head(bank.take(i, nn[i][present(teaches[i])].clamp_min(0))) for i in (0, 1)]
 
     def after_update(self, progress: Progress) -> None:
         super().after_update(progress)
@@ -310,7 +313,7 @@ class Cribo(PrototypeDistillation[CriboConfig, LeveledPrototypeHead]):
         """Objects of two overlapping crops; clustered as in training, except where training used labels."""
         views = corner_views(pixels)
         z = encode_views(self.teacher_backbone, [view.pixels for view in views])
-        keys = torch.tensor([fold(key, number) for number in range(len(pixels))], device=pixels.device)
+        keys = torch.tensor([fold(key, number) for number in range(len(pixels))])
         config = self.config.objects.for_pictures(2 * z[0].patches.shape[1])
         crops = [denormalise(view.pixels, self.mean, self.std).clamp(0, 1) for view in views]
         drawn = draw_objects(crops, z, self.cluster(views, z, keys, config), config.clusters)

@@ -45,6 +45,7 @@ from asterism.nn.heads import PrototypeHead
 from asterism.ops import streams
 from asterism.ops.collectives import all_reduce_mean_with_grad
 from asterism.ops.geometry import project
+from asterism.ops.host import sent
 from asterism.ops.losses import entropy
 from asterism.ops.mean_shift import mean_shift, mode_distance, take
 from asterism.ops.random import fold_each
@@ -225,7 +226,10 @@ class Flsl(PrototypeDistillation[FlslConfig, PrototypeHead]):
         """The indices of each student view's tokens that are queries."""
         windows = [self.config.window] * 2 + [self.config.local_window] * self.config.local_views
         return [
-            sample_windows(fold_each(keys, streams.Flsl.QUERIES, number), view.grid, window, self.config.sampling)
+            sent(
+                sample_windows(fold_each(keys, streams.Flsl.QUERIES, number), view.grid, window, self.config.sampling),
+                view.tokens.device,
+            )
             for number, (view, window) in enumerate(zip(student, windows, strict=True))
         ]
 

@@ -38,6 +38,7 @@ from asterism.nn.needed_outputs import NeededPatches
 from asterism.ops import streams
 from asterism.ops.block_masks import MaskConfig
 from asterism.ops.losses import cross_entropy, cross_view_loss, masked_rows_mean, soft_targets
+from asterism.ops.masking import rows_at
 from asterism.ops.random import fold_each
 from asterism.ops.schedules import ramp
 from asterism.ranges import CountFromTwo, NonNegative, Positive, ShareBelowOne
@@ -156,7 +157,7 @@ class Ibot(PrototypeDistillation[IbotConfig, LeveledPrototypeHead]):
         if self.masking:
             m = torch.cat(masks)
             targets = self.patch_targets(seen, m, self.teacher_patch_temp(progress))
-            hidden = torch.cat([view.patches for view in tokens[:GLOBAL_VIEWS]])[m]
+            hidden = rows_at(torch.cat([view.patches for view in tokens[:GLOBAL_VIEWS]]), m)
             student = _logits(self.head, hidden, self.patch_level)
             terms["patch"] = masked_rows_mean(cross_entropy(targets, student, config.student_temp), m)
             metrics["masked_share"] = m.float().mean()
@@ -185,11 +186,11 @@ class Ibot(PrototypeDistillation[IbotConfig, LeveledPrototypeHead]):
         head, level = self.teacher_head.network, self.teacher_patch_level
         patches = torch.cat([view.patches for view in seen])
         if self.config.patch_center_of == "masked":
-            logits = head.logits(head(patches[mask]), level)
+            logits = head.logits(head(rows_at(patches, mask)), level)
             self.patch_center.accumulate(logits)
         else:
             projected = head(patches)
-            logits = head.logits(projected[mask], level)
+            logits = head.logits(rows_at(projected, mask), level)
             self.patch_center.accumulate(head.logits(projected.mean(dim=1), level))
         return soft_targets(logits, self.patch_center.value, temperature)
 

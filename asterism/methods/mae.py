@@ -25,6 +25,7 @@ from asterism.nn.encoder import Encoder
 from asterism.nn.heads import image_tokens
 from asterism.nn.initialisation import Init
 from asterism.ops import streams
+from asterism.ops.host import sent
 from asterism.ops.masking import keep_count, mask_from_keep, random_keep, removed_from_keep
 from asterism.ops.patches import patchify, standardize, unpatchify
 from asterism.ops.precision import at_least_float32
@@ -92,6 +93,7 @@ class Mae(Method):
         pixels = batch.views[0].pixels
         tokens = self.backbone(pixels, keep=keep, drop_keys=batch.keys)
         removed = removed_from_keep(keep, len(self.decoder.positions))
+        keep, removed = sent(keep, pixels.device), sent(removed, pixels.device)
         predicted = self.decoder(tokens, keep, removed)
         return Losses(
             terms={"reconstruction": self.reconstruction_loss(predicted, pixels, removed)},
@@ -116,7 +118,7 @@ class Mae(Method):
     @torch.no_grad()
     def pictures(self, pixels: Float[Tensor, "b 3 h w"], key: int) -> dict[str, Float[Tensor, "b 3 h w"]]:
         """The encoder's input (removed patches in the mean colour), and the reconstruction from it."""
-        keep = self.visible(torch.tensor([fold(key, i) for i in range(len(pixels))], device=pixels.device))
+        keep = sent(self.visible(torch.tensor([fold(key, i) for i in range(len(pixels))])), pixels.device)
         masked, reconstruction = self.reconstruct(pixels, keep)
         return {"visible patches": masked, "reconstruction": reconstruction}
 

@@ -44,8 +44,10 @@ from asterism.nn.needed_outputs import NeededPatches
 from asterism.nn.prototype_memory import Anchors, PatchPrototypesConfig, PrototypeMemory, PrototypesConfig
 from asterism.ops import streams
 from asterism.ops.block_masks import MaskConfig
+from asterism.ops.host import sent
 from asterism.ops.koleo import koleo
 from asterism.ops.losses import entropy, masked_rows_mean
+from asterism.ops.masking import rows_at
 from asterism.ops.prototypes import Prototypes, grouped_cross_entropy, log_probabilities
 from asterism.ops.random import fold_each, uniform
 from asterism.ops.schedules import ramp_per_step
@@ -171,7 +173,8 @@ class Sop(SelfDistillation[SopConfig, ProjectionHead]):
             u_t, u_s = self.teacher_head(patches_at(z_t, mask)), self.head(patches_at(z_s[:GLOBAL_VIEWS], mask))
             terms["patch"] = patch_loss(u_t, u_s, mask, self.patches.prototypes(draws.patches), tau)
             metrics["masked_share"] = mask.float().mean()
-            stored = z_t[-1].patches[torch.arange(len(batch.keys), device=mask.device), draws.stored_patch]
+            last, place = z_t[-1].patches, sent(draws.stored_patch, u_t.device)
+            stored = last[torch.arange(len(last), device=last.device), place]
             self.patches.memory.collect(self.teacher_head(stored), batch.keys)
         return Losses(
             terms=terms,
@@ -255,7 +258,7 @@ def patch_loss(
 
 def patches_at(views: Sequence[Tokens], mask: Bool[Tensor, "b n"]) -> Float[Tensor, "r d"]:
     """The patches of all views where the mask is true, concatenated view by view."""
-    return torch.cat([view.patches for view in views])[mask]
+    return rows_at(torch.cat([view.patches for view in views]), mask)
 
 
 def spread(u: Float[Tensor, "t b d"]) -> Float[Tensor, ""]:

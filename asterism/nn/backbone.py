@@ -105,6 +105,7 @@ class Backbone(nn.Module, ABC):
     ) -> Tokens:
         """Tokens after the final norm.
 
+        Masks, kept patches and keys are on the host, which has drawn them.
         mask: the mask token replaces these patches before positions are added.
         keep: only these patches (raster indices) are embedded and processed, in this order.
         drop_keys: random key per image for stochastic depth; without them no path is dropped (teachers, evaluation).
@@ -295,10 +296,10 @@ def _joined_needed(group: Sequence[_View]) -> NeededPatches:
 
 def _joined_masks(group: Sequence[_View]) -> Tensor | None:
     """Masks of a group; if some views have masks, a view without one gets an empty mask."""
-    patches = next((view.mask.shape[1] for view in group if view.mask is not None), None)
-    if patches is None:
+    first = next((view.mask for view in group if view.mask is not None), None)
+    if first is None:
         return None
-    nowhere = [torch.zeros(len(view.pixels), patches, dtype=torch.bool, device=view.pixels.device) for view in group]
+    nowhere = [first.new_zeros(len(view.pixels), first.shape[1]) for view in group]
     return torch.cat([view.mask if view.mask is not None else none for view, none in zip(group, nowhere, strict=True)])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from asterism.ops.collectives import all_reduce_sum
@@ -31,17 +31,20 @@ class Center(nn.Module):
     def accumulate(self, logits: Float[Tensor, "*rows k"]) -> None:
         """Add raw logits."""
         rows = at_least_float32(logits.detach()).reshape(-1, logits.shape[-1])
-        self._add(rows.sum(dim=0), len(rows))
+        self._add(rows.sum(dim=0), rows.new_full((1,), len(rows)))
 
     @torch.no_grad()
-    def accumulate_projections(self, projections: Float[Tensor, "*rows p"], layer: nn.Module) -> None:
-        """Add the logits that a linear layer computes from these projections (possibly none).
+    def accumulate_projections(
+        self, projections: Float[Tensor, "v m p"], layer: nn.Module, valid: Bool[Tensor, " m"]
+    ) -> None:
+        """Add the logits that a linear layer computes from the valid ones of these projections (possibly none).
 
         Their mean is the layer's output for the mean projection: one row instead of all.
         """
-        rows = at_least_float32(projections.detach()).flatten(0, -2)
-        mean = rows.sum(dim=0) / max(1, len(rows))
-        self._add(len(rows) * at_least_float32(layer(mean)), len(rows))
+        rows = at_least_float32(projections.detach()) * valid[:, None]
+        count = len(rows) * valid.sum().to(rows.dtype)
+        mean = rows.flatten(0, 1).sum(dim=0) / count.clamp_min(1)
+        self._add(count * at_least_float32(layer(mean)), count[None])
 
     @torch.no_grad()
     def update(self) -> None:
@@ -52,7 +55,7 @@ class Center(nn.Module):
         self.value.lerp_(total[:-1] / count.clamp_min(1), (1 - self.momentum) * (count > 0).to(total.dtype))
         self._pending = None
 
-    def _add(self, total: Float[Tensor, " k"], count: int) -> None:
+    def _add(self, total: Float[Tensor, " k"], count: Float[Tensor, " 1"]) -> None:
         """Add the sum of some rows, and their number."""
-        added = torch.cat([total, total.new_tensor([count])])
+        added = torch.cat([total, count])
         self._pending = added if self._pending is None else self._pending + added

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asterism.ops.collectives import all_gather_fields
+from asterism.ops.host import sent
 from asterism.ops.precision import at_least_float32
 
 
@@ -41,12 +42,12 @@ class Memory(nn.Module):
 
     def sample(self, count: int, generator: torch.Generator) -> Int[Tensor, " {count}"]:
         """Distinct row indices, drawn uniformly. The same generator on every process gives the same indices."""
-        return torch.randperm(self.size, generator=generator)[:count].to(self.rows.device)
+        return sent(torch.randperm(self.size, generator=generator)[:count], self.rows.device)
 
     @torch.no_grad()
     def collect(self, rows: Float[Tensor, "b d"], keys: Int[Tensor, " b"]) -> None:
         """Keep the rows of a micro-batch until `store`; `keys` are the random keys of their images."""
-        self._pending.append((at_least_float32(rows.detach()), keys))
+        self._pending.append((at_least_float32(rows.detach()), sent(keys, rows.device)))
 
     @torch.no_grad()
     def store(self) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from asterism.ops.sharding import is_sharded
@@ -59,14 +59,14 @@ def last_outputs(block: Any, x: Float[Tensor, "b t d"], count: int) -> Float[Ten
 
 
 def rows_of_outputs(
-    block: Any, x: Float[Tensor, "b t d"], factors: Float[Tensor, "2 b"] | None, rows: Bool[Tensor, "b t"]
+    block: Any, x: Float[Tensor, "b t d"], factors: Float[Tensor, "2 b"] | None, rows: Int[Tensor, " r"]
 ) -> Float[Tensor, "r d"]:
-    """`block(x)[rows]`: attention is computed for all tokens, the rest for these rows alone."""
+    """`block(x).flatten(0, 1)[rows]`: attention is computed for all tokens, the rest for these rows alone."""
     attention = block.attn
     query, key, value = (_by_head(attention, each) for each in attention.qkv(block.norm1(x)).chunk(3, dim=-1))
     found = F.scaled_dot_product_attention(attention.q_norm(query), attention.k_norm(key), value)
-    chosen = found.transpose(1, 2).flatten(2)[rows]
-    return _rest(block, x[rows], chosen, _each(factors, lambda f: f[:, None].expand(rows.shape)[rows][:, None]))
+    chosen = found.transpose(1, 2).flatten(2).flatten(0, 1)[rows]
+    return _rest(block, x.flatten(0, 1)[rows], chosen, _each(factors, lambda f: f[rows // x.shape[1]][:, None]))
 
 
 def _few(queries: int, tokens: int, attention: Any) -> bool:
@@ -117,7 +117,6 @@ def _by_head(attention: Any, x: Float[Tensor, "b t a"]) -> Float[Tensor, "b head
     return x.view(*x.shape[:2], attention.num_heads, attention.head_dim).transpose(1, 2)
 
 
-def placed_rows(rows: Bool[Tensor, "b t"], values: Float[Tensor, "r d"]) -> Float[Tensor, "b t d"]:
-    """A tensor of zeros with these values where `rows` is true."""
-    whole = values.new_zeros(*rows.shape, values.shape[-1])
-    return torch.masked_scatter(whole, rows[..., None], values)
+def placed_rows(rows: Int[Tensor, " r"], values: Float[Tensor, "r d"], shape: torch.Size) -> Float[Tensor, "b t d"]:
+    """A tensor of zeros with these values in some rows, counted over all images."""
+    return values.new_zeros(shape).flatten(0, 1).index_copy(0, rows, values).view(shape)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from asterism.config import Config
 from asterism.errors import UserError
 from asterism.ops.collectives import all_gather_fields, world_size
+from asterism.ops.host import sent
 from asterism.ops.neighbours import most_similar_row, reciprocal_lengths
 from asterism.ranges import Count
 
@@ -80,7 +81,6 @@ class ObjectBank(nn.Module):
 
         −1 if the bank holds no slot that it may find.
         """
-        among = self.valid.flatten().nonzero()[:, 0]
         row_image = self.image[:, None].expand_as(self.valid).flatten()
         excludes = self.config.own_image == "excluded"
         return torch.stack(
@@ -88,7 +88,7 @@ class ObjectBank(nn.Module):
                 most_similar_row(
                     objects[view],
                     self.rows[view].flatten(0, 1),
-                    among=among,
+                    among=self.valid.flatten(),
                     reciprocal_length=self.reciprocal_length[view].flatten(),
                     query_group=image if excludes else None,
                     row_group=row_image if excludes else None,
@@ -104,7 +104,8 @@ class ObjectBank(nn.Module):
     @torch.no_grad()
     def collect(self, objects: StoredObjects) -> None:
         """Keep the objects of a micro-batch until `store`."""
-        self._pending.append(replace(objects, rows=objects.rows.to(self.rows.dtype)))
+        keys = sent(objects.keys, self.rows.device)
+        self._pending.append(replace(objects, rows=objects.rows.to(self.rows.dtype), keys=keys))
         arriving = world_size() * sum(len(part.image) for part in self._pending)
         if arriving > self.images:
             raise UserError(

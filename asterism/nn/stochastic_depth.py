@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from asterism.ops import streams
+from asterism.ops.host import sent
 from asterism.ops.random import fold_each, uniform
 
 
@@ -36,7 +37,7 @@ def install_drop_paths(blocks: Iterable[nn.Module]) -> None:
 
 
 def branch_factors(
-    keys: Int[Tensor, " b"] | None, depth: int, last_rate: float
+    keys: Int[Tensor, " b"] | None, depth: int, last_rate: float, device: torch.device
 ) -> Sequence[Float[Tensor, "2 b"] | None]:
     """For every block: 0 where a branch is dropped, 1/(1 - rate) where it is kept; the rate grows linearly from 0.
 
@@ -44,9 +45,9 @@ def branch_factors(
     """
     if keys is None or last_rate == 0:
         return [None] * depth
-    rates = torch.linspace(0, last_rate, depth, device=keys.device)[:, None, None]
+    rates = torch.linspace(0, last_rate, depth)[:, None, None]
     draws = uniform(fold_each(keys, streams.View.DROPPED_PATHS), 2 * depth).T.view(depth, 2, -1)
-    return ((draws >= rates) / (1 - rates)).unbind()
+    return sent((draws >= rates) / (1 - rates), device).unbind()
 
 
 def run_block(

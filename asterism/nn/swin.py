@@ -16,6 +16,7 @@ from asterism.nn.backbone import Architecture, Backbone, BackboneConfig
 from asterism.nn.needed_outputs import NeededPatches
 from asterism.nn.stochastic_depth import branch_factors, install_drop_paths, run_block
 from asterism.nn.timm_models import create_network
+from asterism.ops.host import sent
 from asterism.types import Tokens
 
 _STAGES = 4
@@ -134,7 +135,7 @@ class Swin(Backbone):
         wanted: list[int],
     ) -> list[Tokens]:
         self.grid_of(pixels)  # raises for sizes that do not divide into patches
-        factors = branch_factors(drop_keys, self.depth, self.drop_path)
+        factors = branch_factors(drop_keys, self.depth, self.drop_path, pixels.device)
         outputs = {}
         x, index = self._embed(pixels, mask), 0
         for stage in self.network.layers:
@@ -163,7 +164,7 @@ class Swin(Backbone):
         if mask is None:
             return x
         assert self.mask_token is not None, "masking needs BackboneConfig(mask_token=True)"
-        hidden = mask.view(-1, *self.grid_of(pixels))
+        hidden = sent(mask, pixels.device).view(-1, *self.grid_of(pixels))
         for dim in (1, 2):
             hidden = hidden.repeat_interleave(_SHRINK, dim=dim)
         return torch.where(hidden[..., None], self.mask_token, x)

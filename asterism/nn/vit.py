@@ -23,6 +23,7 @@ from asterism.nn.needed_outputs import NeededPatches, can_skip_outputs, first_ou
 from asterism.nn.positions import Grid, resample, sincos_table
 from asterism.nn.stochastic_depth import branch_factors, install_drop_paths, run_block, run_part
 from asterism.nn.timm_models import create_network, unsupported
+from asterism.ops.host import sent
 from asterism.types import Tokens
 
 # No classifier and no pooling, so that the final norm is the last layer; any input size.
@@ -86,8 +87,9 @@ class ViT(Backbone):
         needed: NeededPatches = "all",
     ) -> Tokens:
         grid = self.grid_of(pixels)
+        keep = None if keep is None else sent(keep, pixels.device)
         x, context = self._embed(pixels, mask, keep), self.context(grid, keep)
-        factors = branch_factors(drop_keys, self.depth, self.drop_path)
+        factors = branch_factors(drop_keys, self.depth, self.drop_path, pixels.device)
         last = self.network.blocks[-1]
         skips = needed != "all" if isinstance(needed, str) else True
         skips = skips and self.has_cls and not context[-1] and can_skip_outputs(last)
@@ -104,9 +106,9 @@ class ViT(Backbone):
         prefix = 1 + self.registers
         if isinstance(needed, str):
             return self.network.norm(run_part(first_outputs, self.checkpointing, block, x, factors, prefix))
-        rows = F.pad(needed, (prefix, 0), value=True)
+        rows = sent(F.pad(needed, (prefix, 0), value=True).flatten().nonzero()[:, 0], x.device)
         values = self.network.norm(run_part(rows_of_outputs, self.checkpointing, block, x, factors, rows))
-        return placed_rows(rows, values)
+        return placed_rows(rows, values, x.shape)
 
     def embedded(self, pixels: Float[Tensor, "b 3 h w"]) -> Tokens:
         return self.tokens(self._embed(pixels, None, None), self.grid_of(pixels))
@@ -186,7 +188,7 @@ class ViT(Backbone):
         if mask is not None:
             assert keep is None, "mask and keep exclude each other"
             assert self.mask_token is not None, "masking needs BackboneConfig(mask_token=True)"
-            patches = torch.where(mask[..., None], self.mask_token, patches)
+            patches = torch.where(sent(mask, pixels.device)[..., None], self.mask_token, patches)
         prefix, positions = self.prefix_and_positions(grid)
         if positions is not None:
             patches = patches + (positions if keep is None else positions[0][keep])
@@ -198,7 +200,7 @@ class ViT(Backbone):
         wanted = [self.block_index(block) for block in blocks]
         x, outputs = self._embed(pixels, None, None), {}
         context = self.context(self.grid_of(pixels), None)
-        factors = branch_factors(drop_keys, self.depth, self.drop_path)
+        factors = branch_factors(drop_keys, self.depth, self.drop_path, pixels.device)
         for index, block in enumerate(self.network.blocks[: max(wanted, default=-1) + 1]):
             x = run_block(block, x, factors[index], self.checkpointing, context[index])
             if index in wanted:

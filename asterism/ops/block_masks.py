@@ -1,7 +1,7 @@
 """Masks for masked image modelling: rectangles (BEiT, iBOT) or scattered patches, drawn from random keys.
 
 Every image draws from its own key, so its mask does not depend on the rest of the batch. Ratios are in double
-precision, so that int(ratio · patches) has its exact value. Masks are drawn on the CPU, because not every device
+precision, so that int(ratio · patches) has its exact value. Keys and masks are on the host, because not every device
 supports double precision and because each rectangle depends on those before it.
 """
 
@@ -65,7 +65,7 @@ def draw_masks(
     [8, 8, 8]
     """
     if epoch < config.start_epoch:
-        return torch.zeros(len(keys), grid[0] * grid[1], dtype=torch.bool, device=keys.device)
+        return torch.zeros(len(keys), grid[0] * grid[1], dtype=torch.bool)
     ratios = draw_ratios(fold_each(keys, streams.BlockMasks.SHARE), *config.mixture)
     draw = block_masks if config.shape == "block" else random_masks
     return draw(fold_each(keys, streams.BlockMasks.PLACES), grid, ratios)
@@ -75,7 +75,7 @@ def draw_ratios(
     keys: Int[Tensor, " b"], ratios: tuple[float, ...], spreads: tuple[float, ...]
 ) -> Float64[Tensor, " b"]:
     """The share to mask: one of `ratios` with equal probability, then uniform within ± its spread."""
-    which, within = uniform(keys.cpu(), 2).unbind(dim=1)
+    which, within = uniform(keys, 2).unbind(dim=1)
     index = (which * len(ratios)).to(torch.int64)
     centre, spread = (torch.tensor(values, dtype=torch.float64)[index] for values in (ratios, spreads))
     return centre + spread * (2 * within - 1)
@@ -84,9 +84,9 @@ def draw_ratios(
 def random_masks(keys: Int[Tensor, " b"], grid: tuple[int, int], ratios: Float64[Tensor, " b"]) -> Bool[Tensor, "b n"]:
     """Exactly int(ratio · patches) patches, anywhere."""
     height, width = grid
-    rank = uniform(keys.cpu(), height * width).argsort(dim=1, stable=True).argsort(dim=1)
+    rank = uniform(keys, height * width).argsort(dim=1, stable=True).argsort(dim=1)
     count = (ratios * height * width).to(torch.int64)
-    return (rank < count[:, None]).to(keys.device)
+    return rank < count[:, None]
 
 
 def block_masks(keys: Int[Tensor, " b"], grid: tuple[int, int], ratios: Float64[Tensor, " b"]) -> Bool[Tensor, "b n"]:
@@ -98,7 +98,7 @@ def block_masks(keys: Int[Tensor, " b"], grid: tuple[int, int], ratios: Float64[
     """
     masks = [_Blocks(grid, ratio * grid[0] * grid[1]) for ratio in ratios.tolist()]
     unfinished = [image for image, mask in enumerate(masks) if not mask.is_full]
-    device, keys, attempt = keys.device, keys.cpu(), 0
+    attempt = 0
     while unfinished:
         series = fold_series(keys[unfinished], _DRAWN_AHEAD, first=attempt)
         draws = uniform(series.flatten(), 4).view(len(unfinished), _DRAWN_AHEAD, 4).tolist()
@@ -106,7 +106,7 @@ def block_masks(keys: Int[Tensor, " b"], grid: tuple[int, int], ratios: Float64[
             image for image, own in zip(unfinished, draws, strict=True) if not masks[image].try_rectangles(own)
         ]
         attempt += _DRAWN_AHEAD
-    return _bits([mask.patches for mask in masks], grid[0] * grid[1]).to(device)
+    return _bits([mask.patches for mask in masks], grid[0] * grid[1])
 
 
 class _Blocks:

@@ -61,11 +61,8 @@ class Alignment:
         """For monitoring: entropy of the targets in nats, the number of distinct prototypes preferred, per
         token, and the share of an image's concepts matched by some concept of a view, 1 when σ is one-to-one."""
         preferred = self.q_tilde.argmax(dim=-1)
-        distinct = len(torch.unique(preferred)) / preferred.numel()
-        usage = {
-            "target_entropy": entropy(self.q_tilde),
-            "prototypes_in_use": torch.tensor(distinct, device=preferred.device),
-        }
+        used = self.q_tilde.new_zeros(self.q_tilde.shape[-1]).scatter_(0, preferred.flatten(), 1.0)
+        usage = {"target_entropy": entropy(self.q_tilde), "prototypes_in_use": used.sum() / preferred.numel()}
         if self.sigma is not None:
             reached = torch.zeros(self.sigma.shape, device=self.sigma.device).scatter_(2, self.sigma, 1.0)
             usage["matched"] = reached.mean()

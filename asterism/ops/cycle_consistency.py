@@ -28,15 +28,17 @@ def closes_cycle(
     c: Float[Tensor, "2 n d"],
     M: Float[Tensor, "2 s d"],
     start: Int[Tensor, " m"] | None = None,
+    among: Bool[Tensor, " n"] | None = None,
 ) -> Bool[Tensor, "2 m"]:
     """𝒪(c): whether the cycle through the other view returns to each object (eq. 4).
 
     nn: the row of M that each object found in its own view; −1 where there is none, which never closes.
     start: the rows of c that searched; by default all of c, in order.
+    among: the rows of c that a cycle may end at; by default all.
     """
     start = torch.arange(c.shape[1], device=c.device) if start is None else start
     closed = []
     for i, j in ((0, 1), (1, 0)):
         jump = M[j][nn[i].clamp_min(0)].float()
-        closed.append((most_similar_row(jump, c[j]) == start) & (nn[i] >= 0))
+        closed.append((most_similar_row(jump, c[j], among=among) == start) & (nn[i] >= 0))
     return torch.stack(closed)

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from asterism.ops.compilable import compilable
+from asterism.ops.host import sent
 from asterism.ops.precision import at_least_float32
 
 
@@ -67,7 +68,7 @@ def entropy(probabilities: Float[Tensor, "*rows k"]) -> Float[Tensor, ""]:
 def masked_rows_mean(values: Float[Tensor, " r"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, ""]:
     """Mean over each image's masked patches, then over images; an image without any counts as zero.
 
-    values: one for each masked patch, in the order of `x[mask]`.
+    values: one for each masked patch, in the order of `rows_at`. The mask is on the host.
     """
     share = 1 / mask.sum(dim=1).clamp_min(1).to(values.dtype)
-    return (values * share[:, None].expand_as(mask)[mask]).sum() / len(mask)
+    return (values * sent(share[:, None].expand_as(mask)[mask], values.device)).sum() / len(mask)

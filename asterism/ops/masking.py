@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from asterism.config import Config
+from asterism.ops.host import sent
 from asterism.ops.random import uniform
 from asterism.ranges import PositiveRange, Share
 
@@ -32,6 +33,11 @@ def random_keep(keys: Int[Tensor, " b"], patches: int, ratio: float) -> Int[Tens
     [12, 12]
     """
     return keep_from_noise(uniform(keys, patches), ratio)
+
+
+def rows_at(values: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, "r d"]:
+    """`values[mask]`, for a mask that is on the host: nobody has to wait for the number of rows."""
+    return values.flatten(0, 1)[sent(mask.flatten().nonzero()[:, 0], values.device)]
 
 
 def mask_from_keep(keep: Int[Tensor, "b m"], patches: int) -> Bool[Tensor, "b {patches}"]:

@@ -19,6 +19,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from asterism.ops.host import present
+
 _QUERIES = 1024  # rows per tile
 _BANK = 16384  # 1024 × 16384 similarities are 64 MB
 _ROWS = 4096  # of a tile of `most_similar_row`, 16 MB
@@ -147,36 +149,42 @@ def most_similar_row(
     queries: Float[Tensor, "q d"],
     rows: Float[Tensor, "n d"],
     *,
-    among: Int[Tensor, " m"] | None = None,
+    among: Bool[Tensor, " n"] | None = None,
     reciprocal_length: Float[Tensor, " n"] | None = None,
     query_group: Int[Tensor, " q"] | None = None,
     row_group: Int[Tensor, " n"] | None = None,
 ) -> Int[Tensor, " q"]:
     """The row of largest cosine similarity to each query; −1 where no row may be chosen.
 
-    among: indices of the rows to choose from; all rows by default.
+    among: the rows to choose from; all by default.
     reciprocal_length: 1/‖row‖, if known.
     query_group, row_group: a query never chooses a row of its own group.
     """
-    if among is None:
-        among = torch.arange(len(rows), device=rows.device)
+    chosen = torch.arange(len(rows), device=rows.device)
+    if among is not None:
+        chosen = chosen[present(among)]
     if reciprocal_length is None:
         reciprocal_length = reciprocal_lengths(rows)
-    # Few rows belong to a query's group, so only their columns are checked.
-    own_group = None if query_group is None or row_group is None else torch.isin(row_group, query_group)
+    waits = rows.device.type != "cpu"
+    own_group = None
+    if query_group is not None and row_group is not None:
+        # Few rows belong to a query's group, so only their columns are checked; a device checks all of them.
+        own_group = torch.ones_like(row_group, dtype=torch.bool) if waits else torch.isin(row_group, query_group)
     with torch.autocast(rows.device.type, enabled=False):
         unit = F.normalize(queries.float(), dim=1)
         best = unit.new_full((len(unit),), -torch.inf)
         found = torch.full((len(unit),), -1, device=unit.device)
-        product = unit.new_empty(min(len(unit), _QUERIES) * min(len(among), _ROWS))
-        for first in range(0, len(among), _ROWS):
-            places = among[first : first + _ROWS]
+        product = unit.new_empty(min(len(unit), _QUERIES) * min(len(chosen), _ROWS))
+        for first in range(0, len(chosen), _ROWS):
+            places = chosen[first : first + _ROWS]
             # Half times single precision gives single precision: read, converted and scaled in one pass.
             tile = rows[places] * reciprocal_length[places][:, None]
             for start in range(0, len(unit), _QUERIES):
                 part = slice(start, min(start + _QUERIES, len(unit)))
                 similarity = product[: (part.stop - start) * len(tile)].view(-1, len(tile))
                 torch.mm(unit[part], tile.T, out=similarity)
+                if among is not None and waits:
+                    similarity.masked_fill_(~among[places], -torch.inf)
                 if own_group is not None and query_group is not None and row_group is not None:
                     _forbid_own_group(similarity, own_group[places], query_group[part], row_group[places])
                 value, column = similarity.max(dim=1)
@@ -198,10 +206,9 @@ def _forbid_own_group(
     row_group: Int[Tensor, " m"],
 ) -> None:
     """Modify in place; `own_group` are the rows that belong to the group of any query."""
-    columns = own_group.nonzero()[:, 0]
-    if len(columns):
-        own = query_group[:, None] == row_group[columns]
-        similarity[:, columns] = similarity[:, columns].masked_fill(own, -torch.inf)
+    columns = present(own_group)
+    own = query_group[:, None] == row_group[columns]
+    similarity[:, columns] = similarity[:, columns].masked_fill(own, -torch.inf)
 
 
 # ----------------------------------------------------------------------------- images by their nearest concept

@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from asterism.ops.host import sent
+
 Triple = tuple[float, float, float]  # one number per channel: red, green, blue
 
 IMAGENET_MEAN: Triple = (0.485, 0.456, 0.406)  # of RGB in [0, 1]
@@ -37,4 +39,4 @@ def denormalise(
 
 
 def _channels(values: Sequence[float], like: Tensor) -> Tensor:
-    return torch.tensor(values, dtype=like.dtype, device=like.device)[:, None, None]
+    return sent(torch.tensor(values, dtype=like.dtype)[:, None, None], like.device)

@@ -41,6 +41,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from asterism.ops.collectives import all_gather_ragged_rows, all_gather_rows, all_reduce_sum, rank, world_size
+from asterism.ops.host import present
 from asterism.ops.soft_clusters import Assignments, Comparison, summed_agreement
 
 ObjectBatch = Literal["process", "all"]
@@ -61,15 +62,16 @@ def mean_of_objects(total: Float[Tensor, ""], count: Int[Tensor, ""], batch: Obj
 
 
 def gather_objects(
-    objects: Float[Tensor, "v m d"], batch: ObjectBatch
-) -> tuple[Float[Tensor, "v n d"], Int[Tensor, " m"]]:
-    """The objects of the batch, without gradient, and the indices of this process's own objects in them."""
+    objects: Float[Tensor, "v m d"], valid: Bool[Tensor, " m"], batch: ObjectBatch
+) -> tuple[Float[Tensor, "v n d"], Bool[Tensor, " n"], Int[Tensor, " m"]]:
+    """The objects of the batch, without gradient, which are valid, and the places of this process's own among them."""
     own = torch.arange(objects.shape[1], device=objects.device)
     if batch == "process":
-        return objects.detach(), own
-    count = torch.tensor([len(own)], device=objects.device)
-    before = all_gather_rows(count)[: rank()].sum()
-    return all_gather_ragged_rows(objects.transpose(0, 1)).transpose(0, 1), before + own
+        return objects.detach(), valid, own
+    # On a device every process has the same number, see `present`.
+    gather = all_gather_ragged_rows if objects.device.type == "cpu" else all_gather_rows
+    before = all_gather_rows(own.new_full((1,), len(own)))[: rank()].sum()
+    return gather(objects.transpose(0, 1)).transpose(0, 1), gather(valid), before + own
 
 
 Counts = Literal["own", "first"]  # divide by Z_1 and Z_2 (eq. 8), or both directions by Z_1
@@ -93,11 +95,20 @@ class ObjectSoftmax:
 
 
 def object_loss(
-    p: ObjectSoftmax, h_s: Float[Tensor, "2 m p"], h_t: Float[Tensor, "2 m p"], batch: ObjectBatch = "process"
+    p: ObjectSoftmax,
+    h_s: Float[Tensor, "2 m p"],
+    h_t: Float[Tensor, "2 m p"],
+    batch: ObjectBatch = "process",
+    valid: Bool[Tensor, " m"] | None = None,
 ) -> Comparison:
-    """L_cv: views 1, 2 of the student against views 2, 1 of the teacher, with the mean entropies of both."""
-    H = summed_agreement(p.student(h_s.flatten(0, 1)), p.teacher(h_t.flip(0).flatten(0, 1)))
-    K = objects_in_batch(torch.tensor(h_s.shape[1], device=h_s.device), batch)
+    """L_cv: views 1, 2 of the student against views 2, 1 of the teacher, with the mean entropies of both.
+
+    valid: the rows that are objects; by default all.
+    """
+    if valid is None:
+        valid = torch.ones(h_s.shape[1], dtype=torch.bool, device=h_s.device)
+    H = summed_agreement(p.student(h_s.flatten(0, 1)), p.teacher(h_t.flip(0).flatten(0, 1)), valid.repeat(2).float())
+    K = objects_in_batch(valid.sum(), batch)
     return Comparison(
         mean_of_objects(H.cross_entropy, K, batch) / 2,
         mean_of_objects(H.target_entropy, K, batch) / 2,
@@ -113,10 +124,11 @@ def neighbour_loss(
     batch: ObjectBatch = "process",
     counts: Counts = "own",
 ) -> Float[Tensor, ""]:
-    """L_ci; `h_nn` are the projections of the accepted neighbours (O) of each view."""
+    """L_ci; `h_nn` are the projections of the neighbours of each view, at the places `present` in O."""
     O_1, O_2 = accepted
-    H_1 = summed_agreement(p.student(h_s[1][O_1]), p.teacher(h_nn[0])).cross_entropy
-    H_2 = summed_agreement(p.student(h_s[0][O_2]), p.teacher(h_nn[1])).cross_entropy
+    i_1, i_2 = present(O_1), present(O_2)
+    H_1 = summed_agreement(p.student(h_s[1][i_1]), p.teacher(h_nn[0]), O_1[i_1].float()).cross_entropy
+    H_2 = summed_agreement(p.student(h_s[0][i_2]), p.teacher(h_nn[1]), O_2[i_2].float()).cross_entropy
     Z_1, Z_2 = objects_in_batch(accepted.sum(dim=1), batch)
     if counts == "first":
         Z_2 = Z_1

@@ -63,16 +63,17 @@ class Agreement:
     prediction_entropy: Float[Tensor, ""]  # mean entropy of p
 
 
-def agreement(student: Assignments, teacher: Assignments) -> Agreement:
+def agreement(student: Assignments, teacher: Assignments, weights: Float[Tensor, " n"] | None = None) -> Agreement:
     """Cross-entropy of the student's distributions p against the teacher's q, and the mean of p. All in float32.
 
+    weights: of the rows in all sums, which are divided by n whatever the weights; None: all are 1.
     Gradients reach the student's embeddings and prototypes, through both results; the teacher is a constant.
     """
     assert len(student.embeddings) == len(teacher.embeddings), "one target per row"
     assert student.offset is None, "an offset is for targets"
     with torch.autocast(student.embeddings.device.type, enabled=False):
         cross_entropy, mean, target_entropy, prediction_entropy = _Agreement.apply(
-            student.embeddings.float(), student.prototypes.float(), student.temperature, _constant(teacher)
+            student.embeddings.float(), student.prototypes.float(), student.temperature, _constant(teacher), weights
         )
     return Agreement(cross_entropy, mean, target_entropy, prediction_entropy)
 
@@ -86,8 +87,8 @@ class Comparison:
     prediction_entropy: Float[Tensor, ""]
 
 
-def summed_agreement(student: Assignments, teacher: Assignments) -> Comparison:
-    """The sums behind the means of `agreement`, for any number of rows.
+def summed_agreement(student: Assignments, teacher: Assignments, weights: Float[Tensor, " n"]) -> Comparison:
+    """The weighted sums behind the means of `agreement`, for any number of rows.
 
     Without rows they are zero, and the student's embeddings and prototypes get zero gradients.
     """
@@ -95,7 +96,7 @@ def summed_agreement(student: Assignments, teacher: Assignments) -> Comparison:
     if n == 0:
         nothing = 0.0 * (student.embeddings.sum() + student.prototypes.sum())
         return Comparison(nothing, nothing.detach(), nothing.detach())
-    mean = agreement(student, teacher)
+    mean = agreement(student, teacher, weights)
     return Comparison(n * mean.cross_entropy, n * mean.target_entropy, n * mean.prediction_entropy)
 
 
@@ -123,7 +124,12 @@ def balancing_offset(assignments: Assignments) -> Float[Tensor, " k"]:
 class _Agreement(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, embeddings: Tensor, prototypes: Tensor, temperature: float, teacher: Assignments
+        ctx: Any,
+        embeddings: Tensor,
+        prototypes: Tensor,
+        temperature: float,
+        teacher: Assignments,
+        weights: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         student = Assignments(embeddings, prototypes, temperature)
         n, k = len(embeddings), len(prototypes)
@@ -134,19 +140,20 @@ class _Agreement(torch.autograd.Function):
             log_p, normalisers[0, rows] = _log_probabilities(student, rows)
             log_q, normalisers[1, rows] = _log_probabilities(teacher, rows)
             q = log_q.exp()
-            cross_entropy -= _dot(q, log_p)
-            target_entropy -= _dot(q, log_q)
+            weight = None if weights is None else weights[rows]
+            cross_entropy -= _dot(q, log_p, weight)
+            target_entropy -= _dot(q, log_q, weight)
             p = torch.exp(log_p, out=q)
-            entropy -= _dot(p, log_p)
-            total += p.sum(dim=0)
+            entropy -= _dot(p, log_p, weight)
+            total += p.sum(dim=0) if weight is None else weight @ p
         ctx.save_for_backward(embeddings, prototypes, normalisers, teacher.embeddings, teacher.prototypes)
-        ctx.temperature, ctx.teacher = temperature, (teacher.temperature, teacher.offset)
+        ctx.temperature, ctx.teacher, ctx.weights = temperature, (teacher.temperature, teacher.offset), weights
         results = cross_entropy / n, total / n, target_entropy / n, entropy / n
         ctx.mark_non_differentiable(*results[2:])
         return results
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         embeddings, prototypes, normalisers, *fixed = ctx.saved_tensors
         student, teacher = Assignments(embeddings, prototypes, ctx.temperature), Assignments(*fixed, *ctx.teacher)
         a, g = gradients[0] / len(embeddings), gradients[1] / len(embeddings)
@@ -157,8 +164,12 @@ class _Agreement(torch.autograd.Function):
             along = p @ g
             push = q.mul_(-a).addcmul_(p, a + g).addcmul_(p, along[:, None], value=-1)
             torch.mm(push, prototypes, out=grad_embeddings[rows])
-            grad_prototypes.addmm_(push.T, embeddings[rows])
-        return grad_embeddings.div_(ctx.temperature), grad_prototypes.div_(ctx.temperature), None, None
+            own = embeddings[rows]
+            if ctx.weights is not None:
+                grad_embeddings[rows] *= ctx.weights[rows, None]
+                own = own * ctx.weights[rows, None]
+            grad_prototypes.addmm_(push.T, own)
+        return grad_embeddings.div_(ctx.temperature), grad_prototypes.div_(ctx.temperature), None, None, None
 
 
 def _log_probabilities(assignments: Assignments, rows: slice) -> tuple[Float[Tensor, "rows k"], Float[Tensor, " rows"]]:
@@ -182,8 +193,9 @@ def _chunks(assignments: Assignments) -> Iterator[slice]:
         yield slice(start, start + step)
 
 
-def _dot(left: Tensor, right: Tensor) -> Tensor:
-    return torch.linalg.vecdot(left, right).sum()
+def _dot(left: Tensor, right: Tensor, weight: Tensor | None) -> Tensor:
+    dots = torch.linalg.vecdot(left, right)
+    return (dots if weight is None else dots * weight).sum()
 
 
 def _constant(assignments: Assignments) -> Assignments:

@@ -43,7 +43,7 @@ def sample_windows(
     keys: Int[Tensor, " b"], grid: tuple[int, int], window: int, mode: WindowMode = "random"
 ) -> Int[Tensor, "b windows"]:
     """One patch per window for each image, drawn from its key: a uniform corner, then a uniform cell of each window."""
-    cells = window_cells(grid, window).to(keys.device)
+    cells = window_cells(grid, window)
     corner, *_ = draws = uniform(keys, 1 + cells.shape[1]).unbind(dim=1)
     windows = cells[(corner * _CORNERS).long()]
     if mode == "fixed":

@@ -172,8 +172,8 @@ def noise(specs: Sequence[ViewSpec], images: int, device: torch.device) -> Batch
         pixels = torch.randn(images, 3, spec.size, spec.size, generator=generator).to(device)
         segments = torch.zeros(images, spec.size, spec.size, dtype=torch.int64, device=device)
         views.append(View(pixels, placed, segments if spec.segments else None))
-    index = torch.arange(images, device=device)
-    return Batch(tuple(views), index, fold_each(index, streams.Hash.BITS))
+    index = torch.arange(images)
+    return Batch(tuple(views), index.to(device), fold_each(index, streams.Hash.BITS))
 
 
 def _bytes(tensors: object) -> int:

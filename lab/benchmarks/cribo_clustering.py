@@ -143,7 +143,7 @@ def measure_search(form: str, threads: int) -> Measurement:
             unit[part] = stored[part] * lengths[part, None]
     queries = torch.randn(QUERIES, WIDTH, generator=g)
     image = torch.arange(BANK_ROWS) // 32
-    among, own = torch.arange(BANK_ROWS), torch.full((QUERIES,), -1)
+    among, own = torch.ones(BANK_ROWS, dtype=torch.bool), torch.full((QUERIES,), -1)
 
     def ours() -> Tensor:
         return most_similar_row(

@@ -2,7 +2,8 @@
 
 import copy
 import random
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -18,6 +19,8 @@ from asterism.types import Batch, Losses, Progress
 from tests.distributed import run
 from tests.methods.batches import random_batch, rows
 from tests.train.tiny import METHODS, tiny_recipe
+
+T = TypeVar("T")
 
 _FEW = {"memory": 32, "count": 8}
 
@@ -59,15 +62,22 @@ def progress(step: int) -> Progress:
 class Trainer:
     """The training loop's order of calls, for one method and noise images."""
 
-    def __init__(self, case: str, seed: int = 0) -> None:
-        self.method = build(case, seed)
+    def __init__(self, case: str, seed: int = 0, move: Callable[[T], T] = lambda value: value) -> None:
+        self.move, self.method = move, move(build(case, seed))
         self.optim = tiny_recipe().optim
         self.optimizer = build_optimizer(self.method, self.optim)
         self.gradients: dict[str, Tensor] = {}  # of the last step, before clipping
 
     def take(self, step: int, micro_batches: int = 1) -> float:
         """Take one step on this process's share of the batch; returns the loss over all processes and micro-batches."""
-        now, batch = progress(step), random_batch(self.method, IMAGES, seed=step)
+        return float(collectives.all_reduce_sum(self.take_part(self.batch(step), step, micro_batches)))
+
+    def batch(self, step: int) -> Batch:
+        return self.move(random_batch(self.method, IMAGES, seed=step))
+
+    def take_part(self, batch: Batch, step: int, micro_batches: int = 1) -> Tensor:
+        """This process's part of the loss, as nobody has read it yet."""
+        now = progress(step)
         parts = collectives.world_size() * micro_batches
         first = collectives.rank() * micro_batches
         losses = [self.method.loss(part_of(batch, first + i, parts), now).total for i in range(micro_batches)]
@@ -84,7 +94,7 @@ class Trainer:
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.method.after_update(now)
-        return float(collectives.all_reduce_sum(total.detach()))
+        return total.detach()
 
     def buffers(self) -> dict[str, Tensor]:
         return dict(self.method.named_buffers())

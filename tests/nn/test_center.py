@@ -43,11 +43,11 @@ def test_projections_count_as_the_layers_logits() -> None:
     g = torch.Generator().manual_seed(1)
     layer, projections, center = torch.nn.Linear(4, 6, bias=False), torch.randn(2, 5, 4, generator=g), Center(6, 0.8)
     center.value += 1
-    center.accumulate_projections(projections[:, :2], layer)
-    center.accumulate_projections(projections[:, :0], layer)
-    center.accumulate(layer(projections[:, 2:]))
+    center.accumulate_projections(projections, layer, torch.tensor([True, False, True, False, False]))
+    center.accumulate_projections(projections, layer, torch.zeros(5, dtype=torch.bool))
+    center.accumulate(layer(projections[:, [1, 3]]))
     center.update()
-    torch.testing.assert_close(center.value, _center([layer(projections.flatten(0, 1)).detach()]))
+    torch.testing.assert_close(center.value, _center([layer(projections[:, :4].flatten(0, 1)).detach()]))
 
 
 def test_a_step_without_rows_does_not_move_the_centre() -> None:

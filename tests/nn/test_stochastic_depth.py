@@ -3,6 +3,7 @@ from torch import nn
 
 from asterism.nn.stochastic_depth import branch_factors, install_drop_paths, run_block
 
+HOST = torch.device("cpu")
 KEYS = torch.arange(4000) * 7919 + 13
 
 
@@ -21,7 +22,7 @@ class Residual(nn.Module):
 
 
 def test_rates_grow_linearly_and_factors_keep_the_mean() -> None:
-    factors = branch_factors(KEYS, depth=5, last_rate=0.4)
+    factors = branch_factors(KEYS, depth=5, last_rate=0.4, device=HOST)
     for index, factor in enumerate(factors):
         assert factor is not None
         rate = 0.4 * index / 4
@@ -32,7 +33,7 @@ def test_rates_grow_linearly_and_factors_keep_the_mean() -> None:
 
 
 def test_branches_blocks_and_keys_are_drawn_independently() -> None:
-    *_, before, last = branch_factors(KEYS, depth=12, last_rate=0.5)
+    *_, before, last = branch_factors(KEYS, depth=12, last_rate=0.5, device=HOST)
     assert before is not None
     assert last is not None
     dropped = torch.stack([before[0] == 0, before[1] == 0, last[0] == 0, last[1] == 0]).float()

@@ -154,7 +154,7 @@ def test_dropped_paths_follow_the_definition() -> None:
     pixels, keys = pictures(backbone, 4, 4), torch.tensor([3, 8])
     network = backbone.network
     x = network._pos_embed(network.patch_embed(pixels))
-    for block, factor in zip(network.blocks, branch_factors(keys, 3, 0.5), strict=True):
+    for block, factor in zip(network.blocks, branch_factors(keys, 3, 0.5, keys.device), strict=True):
         assert factor is not None
         x = x + factor[0][:, None, None] * block.attn(block.norm1(x))
         x = x + factor[1][:, None, None] * block.mlp(block.norm2(x))

@@ -79,16 +79,17 @@ def test_only_allowed_rows_of_other_groups() -> None:
     queries, stored = gaussian(1, 9, 6), gaussian(2, 23, 6)
     among = torch.tensor([2, 3, 5, 7, 11, 13, 17, 19])
     query_group, row_group = torch.arange(9) % 3, torch.arange(23) % 4
-    found = most_similar_row(queries, stored, among=among, query_group=query_group, row_group=row_group)
+    allowed = torch.zeros(23, dtype=torch.bool).index_fill(0, among, True)
+    found = most_similar_row(queries, stored, among=allowed, query_group=query_group, row_group=row_group)
     unit = F.normalize(stored, dim=1)
     for i, query in enumerate(queries):
-        allowed = [j for j in among.tolist() if row_group[j] != query_group[i]]
-        assert found[i] == max(allowed, key=lambda j: float(query @ unit[j]))
+        others = [j for j in among.tolist() if row_group[j] != query_group[i]]
+        assert found[i] == max(others, key=lambda j: float(query @ unit[j]))
 
 
 def test_nothing_to_choose_from() -> None:
     queries, stored = gaussian(1, 3, 6), gaussian(2, 2, 6)
-    none = torch.zeros(0, dtype=torch.int64)
+    none = torch.zeros(2, dtype=torch.bool)
     assert most_similar_row(queries, stored, among=none).tolist() == [-1, -1, -1]
     group = torch.zeros(3, dtype=torch.int64)
     assert most_similar_row(queries, stored, query_group=group, row_group=group[:2]).tolist() == [-1, -1, -1]

@@ -19,6 +19,7 @@ from torch import Tensor
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.image_list import ImageList
 
+from asterism.ops.host import sent
 from asterism.ops.random import fold_each, uniform
 
 
@@ -71,7 +72,7 @@ class KeyedSampler:
         keys = fold_each(self.keys, self._use)
         positive, negative = [], []
         for key, each in zip(torch.split(keys, 1), labels, strict=True):
-            ranks = uniform(key, max(1, len(each)))[0, : len(each)]
+            ranks = sent(uniform(key, max(1, len(each)))[0, : len(each)], each.device)
             chosen = _lowest(ranks, each >= 1, self._most)
             others = _lowest(ranks, each == 0, self._regions - int(chosen.sum()))
             positive.append(chosen.to(torch.uint8))

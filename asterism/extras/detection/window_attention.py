@@ -45,7 +45,7 @@ def windowed_tokens(
     """Patch tokens after the last block, without the final norm. whole: blocks that attend everywhere."""
     embedded = backbone.embedded(pixels)
     x, grid = embedded.patches, embedded.grid
-    factors = branch_factors(drop_keys, backbone.depth, backbone.drop_path)
+    factors = branch_factors(drop_keys, backbone.depth, backbone.drop_path, pixels.device)
     network: Any = backbone.network
     for index, block in enumerate(network.blocks):
         factor = factors[index]

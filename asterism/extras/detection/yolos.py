@@ -109,7 +109,8 @@ class Yolos(DetectHead):
         cls = [] if embedded.cls is None else [embedded.cls[:, None]]
         tokens = self.tokens.expand(images.shape[0], -1, -1)
         x = torch.cat([*cls, embedded.registers, embedded.patches, tokens.to(embedded.patches.dtype)], dim=1)
-        for block, factor in zip(network.blocks, branch_factors(keys, backbone.depth, backbone.drop_path), strict=True):
+        factors = branch_factors(keys, backbone.depth, backbone.drop_path, x.device)
+        for block, factor in zip(network.blocks, factors, strict=True):
             x = run_block(block, x, factor, backbone.checkpointing)
         own = network.norm(x[:, -self.config.tokens :])
         return self.class_layers(own).float(), self.box_layers(own).float().sigmoid()

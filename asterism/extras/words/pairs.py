@@ -23,6 +23,7 @@ from asterism.features.rows import Block
 from asterism.images.bad_image import BadImage
 from asterism.nn.encoder import Encoder
 from asterism.ops import streams
+from asterism.ops.host import sent
 from asterism.ops.random import fold_each, uniform
 
 _TEXTS_AT_ONCE = 256
@@ -37,8 +38,8 @@ class PairBatch:
 
     def to(self, device: torch.device) -> PairBatch:
         text = self.text
-        moved = text.to(device) if isinstance(text, Tensor) else (text[0].to(device), text[1].to(device))
-        return PairBatch(self.tokens.to(device), moved)
+        moved = sent(text, device) if isinstance(text, Tensor) else (sent(text[0], device), sent(text[1], device))
+        return PairBatch(sent(self.tokens, device), moved)
 
 
 @dataclass(frozen=True)

@@ -64,11 +64,10 @@ def nearest_in_another_image(objects: Float[Tensor, "b k d"]) -> tuple[Int[Tenso
     """For the least typical object of each image, the nearest object in another image, as (image, object)."""
     b, k, _ = objects.shape
     image = torch.arange(b, device=objects.device)
-    present = objects.any(dim=-1).flatten().nonzero()[:, 0]
     slot = most_similar_row(
         objects[image, least_typical_objects(objects)],
         objects.flatten(0, 1),
-        among=present,
+        among=objects.any(dim=-1).flatten(),
         query_group=image,
         row_group=image.repeat_interleave(k),
     ).clamp_min(0)

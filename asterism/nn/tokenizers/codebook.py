@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asterism.ops import collectives
+from asterism.ops.host import sent
 
 _SPARES = 64  # codes that can be replaced in one update
 _LAST = torch.iinfo(torch.int64).max
@@ -52,7 +53,9 @@ class Codebook(nn.Module):
         """Keep a micro-batch until the next update. `keys` are random and different for all latents of a batch."""
         self.new_count.index_add_(0, chosen, torch.ones_like(chosen, dtype=self.new_count.dtype))
         self.new_total.index_add_(0, chosen, latents.float())
-        self._keep_spares(torch.cat([self.spare_keys, keys]), torch.cat([self.spares, latents.float()]))
+        self._keep_spares(
+            torch.cat([self.spare_keys, sent(keys, latents.device)]), torch.cat([self.spares, latents.float()])
+        )
 
     @torch.no_grad()
     def update(self, momentum: float, revive_below: float) -> None:
@@ -60,9 +63,11 @@ class Codebook(nn.Module):
         self.count.lerp_(collectives.all_reduce_sum(self.new_count), 1 - momentum)
         self.total.lerp_(collectives.all_reduce_sum(self.new_total), 1 - momentum)
         self._keep_spares(collectives.all_gather_rows(self.spare_keys), collectives.all_gather_rows(self.spares))
-        unused = (self.count < revive_below).nonzero().flatten()[: int((self.spare_keys < _LAST).sum())]
-        self.total[unused] = self.spares[: len(unused)]
-        self.count[unused] = 1.0
+        unused = self.count < revive_below
+        spare = unused.cumsum(0) - 1  # each unused code takes the next one, while there are any
+        revived = unused & (spare < (self.spare_keys < _LAST).sum())
+        self.total.copy_(torch.where(revived[:, None], self.spares[spare.clamp(0, _SPARES - 1)], self.total))
+        self.count.masked_fill_(revived, 1.0)
         self.codes.copy_(F.normalize(self.total, dim=-1))
         self.new_count.zero_()
         self.new_total.zero_()

@@ -78,7 +78,8 @@ class MaskTransformer(SegmentHead):
     def _logits(self, patches: Float[Tensor, "b n d"], keys: Int[Tensor, " b"] | None) -> Float[Tensor, "b n c"]:
         classes = self.class_tokens.shape[1]
         x = torch.cat([self.input(patches), self.class_tokens.expand(patches.shape[0], -1, -1)], dim=1)
-        for block, factors in zip(self.blocks, branch_factors(keys, len(self.blocks), self.drop_path), strict=True):
+        drawn = branch_factors(keys, len(self.blocks), self.drop_path, x.device)
+        for block, factors in zip(self.blocks, drawn, strict=True):
             x = run_block(block, x, factors, checkpointing=False)
         x = self.norm(x)
         there = F.normalize(x[:, :-classes] @ self.patch_projection, dim=2)
