@@ -104,7 +104,7 @@ class Progress:
     """The progress of training. Every schedule and every random draw of a step is a function of it."""
 
     step: int  # optimiser steps finished before this one
-    steps: int  # optimiser steps of the whole run
+    steps: int  # optimiser steps of the whole run; if it has minutes instead, as many as fit at its speed so far
     steps_per_epoch: int
     seed: int = 0
 
@@ -115,6 +115,15 @@ class Progress:
     @property
     def epochs(self) -> int:
         return math.ceil(self.steps / self.steps_per_epoch)
+
+    @property
+    def share(self) -> float:
+        """Of the whole run, from 0 to 1."""
+        return self.step / self.steps
+
+    @property
+    def is_over(self) -> bool:
+        return self.step >= self.steps
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -89,6 +90,7 @@ def pretrain(
         asterism pretrain adapt --init dinov2_vits14_pretrain.pth --data photos/
         asterism pretrain --resume runs/first
     """
+    began = time.monotonic()  # before the imports, which take seconds of the run's minutes
     from asterism.train import engine  # imports Lightning Fabric, which nothing else here needs
     from asterism.train.pretraining import PRETRAINING
 
@@ -98,10 +100,10 @@ def pretrain(
                 "--resume continues a run as it is; leave out the method or recipe, --out, --init and --overwrite"
             )
         changes = changes_of(_sections(method, data, settings), overrides)
-        return engine.resume(PRETRAINING, Path(resume), changes, _examples)
+        return engine.resume(PRETRAINING, Path(resume), changes, _examples, began)
     name, loaded, weights = _recipe_and_weights(method, data, recipe, init, overrides, settings, announce=True)
     folder = Path(out) if out is not None else Path("runs") / Path(name).stem
-    return engine.start(PRETRAINING, loaded, folder, init=weights, overwrite=overwrite, examples=_examples)
+    return engine.start(PRETRAINING, loaded, folder, init=weights, overwrite=overwrite, examples=_examples, began=began)
 
 
 def profile(
@@ -170,6 +172,7 @@ def finetune(
         asterism finetune runs/first --task probe --data labelled/
         asterism finetune --resume runs/flowers
     """
+    began = time.monotonic()
     from asterism.finetuning.opening import FINETUNING
     from asterism.finetuning.recipe import load_finetune_recipe
     from asterism.models import place_of
@@ -183,13 +186,13 @@ def finetune(
             raise UserError(
                 "--resume continues a run as it is; leave out the source, --task, --recipe, --out and --overwrite"
             )
-        return engine.resume(FINETUNING, Path(resume), changes)
+        return engine.resume(FINETUNING, Path(resume), changes, began=began)
     if source is None:
         say(f"Starting from {NANO}, the model in the package")
     weights, named = place_of(NANO if source is None else source), None if recipe is None else str(recipe)
     loaded = load_finetune_recipe(weights.place, task=task, recipe=named, options=weights.options, overrides=changes)
     folder = Path(out) if out is not None else Path("runs") / (loaded.task.name if named is None else Path(named).stem)
-    return engine.start(FINETUNING, loaded, folder, overwrite=overwrite)
+    return engine.start(FINETUNING, loaded, folder, overwrite=overwrite, began=began)
 
 
 # The demo's evaluations, on scenes that it was not trained on; segmentation uses 48 labelled scenes. Each is of the

@@ -10,20 +10,22 @@ from lightning_fabric import Fabric
 from rich.console import RenderableType
 from rich.table import Table
 
-from asterism.data import BadImageLog, Loader
+from asterism.data import BadImageLog, Loader, Source, Subset
 from asterism.data.order import EpochOrder, MicroBatches
 from asterism.finetuning.labelled import LabelledParts
 from asterism.finetuning.learner import FineTuned
 from asterism.finetuning.measuring import measured
 from asterism.finetuning.model import save_model, saved_step
-from asterism.finetuning.optim import build_optimizer, build_schedule
+from asterism.finetuning.optim import build_optimizer, learning_rate, set_learning_rates
 from asterism.finetuning.recipe import FinetuneRecipe
 from asterism.finetuning.run import FinetunedRun
 from asterism.finetuning.task import Task, TaskBatch
 from asterism.nn.learner import trained_parameters
 from asterism.ops import collectives
 from asterism.train.checkpoint import Facts, State
+from asterism.train.clock import fitting_stride
 from asterism.train.job import Job, timed
+from asterism.train.resolve import length
 from asterism.types import Progress
 
 _MOST_MEASUREMENTS = 50  # unless a run sets it
@@ -45,26 +47,21 @@ class FineTuning(Job[TaskBatch]):
         self.trainer, self.checkpoint, self.logging = recipe.trainer, recipe.checkpoint, recipe.monitor
         self.clipping = recipe.optim
         self.images, self.workers = len(parts.train), recipe.data.workers
-        self._schedule: Any = None
         if parts.held_out is not None:
-            self.measurement = _Validation(self)
+            self.measurement = _Validation(self, parts.held_out)
 
     def optimizer(self) -> torch.optim.Optimizer:
         config = self.recipe.optim
-        optimizer = build_optimizer(self.task, config, config.peak_lr(self.batch_size))
-        warmup = round(config.warmup_epochs * self.steps_per_epoch)
-        warmup = min(self.steps // 2, warmup if config.warmup_steps is None else config.warmup_steps)
-        self._schedule = build_schedule(optimizer, config, self.steps, warmup)
-        return optimizer
+        return build_optimizer(self.task, config, config.peak_lr(self.batch_size))
 
     def set_schedules(self, optimizer: torch.optim.Optimizer, progress: Progress) -> float:
-        self._schedule.step_update(progress.step)
-        return max(group["lr"] for group in optimizer.param_groups)
+        config = self.recipe.optim
+        return set_learning_rates(optimizer, learning_rate(config, progress, config.peak_lr(self.batch_size)))
 
     def batches(self, start: int, fabric: Fabric) -> Iterator[tuple[TaskBatch, float]]:
         data = self.recipe.data
         order = EpochOrder(self.images, self.batch_size, self.trainer.seed)
-        steps, accumulate = range(start, self.steps), self.trainer.accumulate
+        steps, accumulate = range(start, self.end), self.trainer.accumulate
         loader = Loader(
             self.parts.train,
             self.task.samples(),
@@ -96,7 +93,7 @@ class FineTuning(Job[TaskBatch]):
     def write_copy(self, step: int) -> None:
         save_model(self.model.copy, self.run.path, step)
 
-    def repair(self, state: State, report: Callable[[str], None]) -> None:
+    def repair(self, state: State, finished: bool, report: Callable[[str], None]) -> None:
         path, best = self.run.model, int(self.model.best_step)
         written = collectives.on_first_process(lambda: saved_step(self.run.path))
         if self.measurement is None:
@@ -113,7 +110,7 @@ class FineTuning(Job[TaskBatch]):
             f"{path} is not the model of step {best}, which was the best so far, and no checkpoint has its weights; "
             "the best of the measurements from here on is kept instead"
         )
-        if state.step >= self.steps:
+        if finished:
             self.measurement.measure(state.step)
 
     def ends_early(self, step: int) -> bool:
@@ -122,20 +119,19 @@ class FineTuning(Job[TaskBatch]):
         Never while the best result is 0: a metric such as AP may stay there for long although the loss falls. A good
         start that training never beats, at step 0, counts like any other.
         """
-        config = self.recipe.validation
-        if config is None or config.patience is None or step == self.steps:
+        config, interval = self.recipe.validation, self.interval
+        if config is None or config.patience is None or interval is None or step == self.steps:
             return False
-        late = step - int(self.model.best_step) >= config.patience * self.interval
+        late = step - int(self.model.best_step) >= config.patience * interval
         return late and float(self.model.best_score) > 0
 
     @property
-    def interval(self) -> int:
-        """Steps between measurements."""
-        assert self.recipe.validation is not None
-        every = self.recipe.validation.every_epochs
-        if every is None:
-            return max(1, self.steps_per_epoch, self.steps // _MOST_MEASUREMENTS)
-        return max(1, round(every * self.steps_per_epoch))
+    def interval(self) -> int | None:
+        """Steps between measurements, see `Measurement`."""
+        every = None if self.recipe.validation is None else self.recipe.validation.every_epochs
+        if every is not None:
+            return max(1, round(every * self.steps_per_epoch))
+        return None if self.steps is None else max(1, self.steps_per_epoch, self.steps // _MOST_MEASUREMENTS)
 
     def describe(self, fabric: Fabric) -> RenderableType:
         recipe, source = self.recipe, self.recipe.source
@@ -147,8 +143,7 @@ class FineTuning(Job[TaskBatch]):
         table.add_row("start", f"{source.path} ({source.weights} weights), {source.network.image_size} px")
         table.add_row("parameters", f"{trained_parameters(self.learner) / 1e6:.1f} M trained")
         table.add_row("data", f"{recipe.data.path}, {self.images:,} images{held_out}, {len(self.task.classes)} classes")
-        epochs = self.steps / self.steps_per_epoch
-        table.add_row("length", f"{self.steps:,} steps of {self.batch_size} images ({epochs:.1f} epochs)")
+        table.add_row("length", length(self.trainer, self.images))
         rate = recipe.optim.peak_lr(self.batch_size)
         table.add_row("learning rate", f"{rate:.3g} at its peak, layer decay {recipe.optim.layer_decay}")
         place = f"{fabric.world_size} × {fabric.device.type}, precision {self.trainer.precision}"
@@ -157,10 +152,7 @@ class FineTuning(Job[TaskBatch]):
 
     def advice(self, device: torch.device) -> str:
         more = "a GPU" if device.type == "cpu" else "more devices (trainer.devices)"
-        return (
-            f"To shorten it: fewer steps (trainer.steps, now {self.steps:,}), a time limit (trainer.minutes=30), "
-            f"smaller images (source.image_size), or {more}"
-        )
+        return f"smaller images (source.image_size), a smaller network, a frozen one (--task probe), or {more}"
 
     def verdict(self, records: Sequence[Mapping[str, Any]]) -> str | None:
         """The best result on held-out training images, which is that of model.safetensors."""
@@ -178,17 +170,17 @@ class FineTuning(Job[TaskBatch]):
 class _Validation:
     """The task's metric on held-out images, measured by all processes together; writes the model when it improves."""
 
-    def __init__(self, job: FineTuning) -> None:
-        self._job = job
-
-    def is_due(self, step: int) -> bool:
-        return step > 0 and (step % self._job.interval == 0 or step == self._job.steps)
+    def __init__(self, job: FineTuning, images: Source) -> None:
+        self._images = images
+        self._job, self.interval = job, job.interval
+        self._minutes = job.trainer.minutes
 
     def measure(self, step: int) -> dict[str, float]:
         job = self._job
-        assert job.parts.held_out is not None
         task = job.model.final(job.device)
-        found = measured(task, job.parts.held_out, task.choosing_metric())
+        if self._minutes is not None:
+            self._images, self._minutes = self._within(task, self._minutes), None
+        found = measured(task, self._images, task.choosing_metric())
         task.decide(found)
         score = found[job.task.primary]
         if score > float(job.model.best_score):
@@ -196,3 +188,10 @@ class _Validation:
             job.model.best_step.fill_(step)
             collectives.on_first_process(lambda: job.write_copy(step))
         return {f"held_out/{name}": value for name, value in found.items()}
+
+    def _within(self, task: Task, minutes: float) -> Source:
+        """Fewer images, if all of them would take too much of the run's minutes."""
+        stride = fitting_stride(
+            minutes, len(self._images), lambda few: measured(task, Subset(self._images, few), task.metric())
+        )
+        return Subset(self._images, range(0, len(self._images), collectives.broadcast_object(stride)))

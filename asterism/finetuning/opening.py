@@ -38,11 +38,8 @@ class OpenedFineTuning(Opened[FinetuneRecipe, FinetunedRun]):
         self.recipe = recipe if recipe.source.network is not None else with_source(recipe)
         self.parts = open_parts(self.recipe)
         self.source = self.parts.everything
-        self._fresh = run is not None or recipe.source.weights == "fresh"
-        self.build()
-
-    def build(self) -> None:
-        self.task, self._loaded = _built(self.recipe, self.parts.classes, self._fresh)
+        fresh = run is not None or recipe.source.weights == "fresh"
+        self.task, self._loaded = _built(self.recipe, self.parts.classes, fresh)
 
     @property
     def parameters(self) -> int:

@@ -1,4 +1,4 @@
-"""Optimiser and schedule of fine-tuning: parameter groups by depth, as timm makes them, and timm's schedulers."""
+"""Optimiser and schedule of fine-tuning: parameter groups by depth, and learning rates, as timm makes them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import torch
 
 from asterism.finetuning.recipe import FinetuneOptimConfig
 from asterism.finetuning.task import Task
+from asterism.ops.schedules import cosine
+from asterism.types import Progress
 
 
 def parameter_groups(task: Task, weight_decay: float, layer_decay: float) -> list[dict[str, Any]]:
@@ -25,7 +27,7 @@ def parameter_groups(task: Task, weight_decay: float, layer_decay: float) -> lis
 
 
 def build_optimizer(task: Task, config: FinetuneOptimConfig, lr: float) -> torch.optim.Optimizer:
-    """lr: peak of the head; every group has it times its `lr_scale`, once `schedule` has set it."""
+    """lr: peak of the head; `set_learning_rates` gives every group its part."""
     assert config.layer_decay != "auto"
     groups = parameter_groups(task, config.weight_decay, config.layer_decay)
     if config.name == "sgd":
@@ -34,18 +36,24 @@ def build_optimizer(task: Task, config: FinetuneOptimConfig, lr: float) -> torch
     return torch.optim.AdamW(groups, lr=lr, betas=config.betas, fused=fused)
 
 
-def build_schedule(optimizer: torch.optim.Optimizer, config: FinetuneOptimConfig, steps: int, warmup: int) -> Any:
-    """A scheduler of timm; `step_update(step)` sets the learning rates as a function of the step alone."""
-    from timm.scheduler.cosine_lr import CosineLRScheduler
-    from timm.scheduler.multistep_lr import MultiStepLRScheduler
-    from timm.scheduler.poly_lr import PolyLRScheduler
-
-    lr = max((group["lr"] for group in optimizer.param_groups), default=0.0)
-    shared: dict[str, Any] = {"warmup_t": warmup, "warmup_lr_init": min(config.warmup_lr, lr), "t_in_epochs": False}
+def learning_rate(config: FinetuneOptimConfig, progress: Progress, peak: float) -> float:
+    """The rate of the head in this step: a linear warm-up, then the schedule over all steps, as timm's schedulers."""
+    step, steps = progress.step, max(progress.steps, 2)
+    warmup = round(config.warmup_epochs * progress.steps_per_epoch)
+    warmup = min(progress.steps // 2, warmup if config.warmup_steps is None else config.warmup_steps)
+    first, last = min(config.warmup_lr, peak), min(config.min_lr, peak)
+    if step < warmup:
+        return first + step * ((peak - first) / warmup)
     if config.schedule == "cosine":
-        return CosineLRScheduler(optimizer, t_initial=max(steps, 2), lr_min=min(config.min_lr, lr), **shared)
+        return cosine(step, steps, peak, last)
     if config.schedule == "poly":
-        lr_min = min(config.min_lr, lr)
-        return PolyLRScheduler(optimizer, t_initial=max(steps, 2), power=config.power, lr_min=lr_min, **shared)
+        return last + (peak - last) * (1 - step / steps) ** config.power
     falls = config.milestones if config.schedule == "steps" else ()
-    return MultiStepLRScheduler(optimizer, decay_t=[round(share * steps) for share in falls], decay_rate=0.1, **shared)
+    return peak * 0.1 ** sum(round(share * progress.steps) <= step + 1 - warmup for share in falls)
+
+
+def set_learning_rates(optimizer: torch.optim.Optimizer, rate: float) -> float:
+    """Give every group its part of the head's rate; returns the largest."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group["lr_scale"]
+    return max(group["lr"] for group in optimizer.param_groups)

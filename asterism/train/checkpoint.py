@@ -51,7 +51,7 @@ class Facts(Config):
     """What a checkpoint records about its run. None of it may change on resume, except settings that cannot affect the
     result (`asterism.train.resuming`)."""
 
-    steps: int = Field(ge=1, lt=2**63, strict=True)  # of the whole run
+    steps: int | None = Field(ge=1, lt=2**63, strict=True)  # of the whole run; None if its length is given in minutes
     images: int = Field(ge=1, lt=2**63, strict=True)
     batch_size: int = Field(ge=1, lt=2**63, strict=True)
     data: str | None = None  # fingerprint of the images; None in format 0
@@ -75,7 +75,7 @@ class State:
     method: dict[str, Tensor]
     optimizer: dict[str, Tensor]
     facts: Facts
-    log: dict[str, Tensor] = field(default_factory=dict)  # averages that were not logged yet, see `Monitor.state`
+    log: dict[str, Tensor] = field(default_factory=dict)  # what `Monitor` has not logged yet, and the time of `Clock`
 
 
 class Damaged(Exception):

@@ -20,6 +20,7 @@ _LEAST_RANK = 1.5
 _LEAST_STD = 0.02
 _FLAT = 0.005  # relative distance to ln K that counts as uniform
 _NOTHING = 0.02  # of ln K: entropies and divergences below this count as zero
+_SOON, _LATE = 5, 30  # records that a condition must hold for, at most
 _FIRST_STEP, _FIRST_RANK, _IN_A_ROW, _WARNED = "first step", "first rank", "in a row: ", "warned: "  # in a checkpoint
 
 
@@ -27,13 +28,13 @@ class CollapseWatch:
     """Checks each logged record, and warns once per kind of collapse.
 
     uniform_terms: ln K of each loss term that equals ln K for uniform targets and predictions.
-    records: how many records the run will log.
+    records: how many records the run will log; None: unknown, as for a long run.
     """
 
-    def __init__(self, uniform_terms: Mapping[str, float], records: int) -> None:
+    def __init__(self, uniform_terms: Mapping[str, float], records: int | None) -> None:
         self._uniform = uniform_terms
-        self._soon = min(5, max(2, records // 20))
-        self._late = min(30, max(3, records // 4))
+        self._soon = _SOON if records is None else min(_SOON, max(2, records // 20))
+        self._late = _LATE if records is None else min(_LATE, max(3, records // 4))
         self._start: tuple[int, float] | None = None
         self._in_a_row: dict[str, int] = {}
         self._warned: set[str] = set()

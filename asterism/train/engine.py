@@ -4,23 +4,22 @@
 
     _on_all_cores   how many processes; on a CPU, starts the others, which call `carry_out` too
     carry_out       joins the processes and checks the run's folder
-    _started        resolves the recipe, times some steps if the length is given in minutes, creates the folder, trains
+    _started        resolves the recipe, creates the folder, trains
     _resumed        checks that it is the same run, restores the last intact checkpoint, repairs the folder, trains
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from lightning_fabric import Fabric
 
 from asterism.config import Config
 from asterism.errors import UserError
-from asterism.files import scratch_folder
 from asterism.lock import check_unowned, folder_lock, owned
 from asterism.ops import collectives
 from asterism.train import checkpoint
@@ -30,13 +29,9 @@ from asterism.train.kind import F, Init, Kind, Opened, R, Request
 from asterism.train.launch import launch
 from asterism.train.loop import Diverged, Training
 from asterism.train.processes import Place, explained_loss_of_processes, started_processes
-from asterism.train.recipe import TrainerConfig
-from asterism.train.resolve import limited_to
 from asterism.train.resuming import check_data, check_frozen_encoders, check_overrides, check_recipe, check_unedited
 from asterism.train.run import Run, check_free, create_run, empty
 from asterism.train.trackers.of_run import check_packages
-
-_TRIAL_STEPS = 8  # timed before a run whose length is given in minutes
 
 
 def start(
@@ -47,21 +42,31 @@ def start(
     init: Init | None = None,
     overwrite: bool = False,
     examples: Examples | None = None,
+    began: float | None = None,
 ) -> F:
     """Train a new run in the folder `out`; its network starts from the weights `init`, if given.
 
-    examples: draws pictures of the finished run for its trackers.
+    examples: draws pictures of the finished run for its trackers. began: from when its minutes count, by
+    `time.monotonic`; None: now.
     """
-    return _on_all_cores(Request(kind, recipe, out, init, overwrite), examples)
+    began = time.monotonic() if began is None else began
+    return _on_all_cores(Request(kind, recipe, out, init, overwrite, began=began), examples)
 
 
-def resume(kind: Kind[R, F], path: Path, overrides: Sequence[str] = (), examples: Examples | None = None) -> F:
-    """Resume a run from its last checkpoint; the result is the same as without the interruption."""
+def resume(
+    kind: Kind[R, F],
+    path: Path,
+    overrides: Sequence[str] = (),
+    examples: Examples | None = None,
+    began: float | None = None,
+) -> F:
+    """Resume a run from its last checkpoint; the result is the same as without the interruption, if it has steps."""
+    began = time.monotonic() if began is None else began
     run = kind.open_run(path)
     check_overrides(overrides)
     recipe = run.read_to_resume(kind.recipe, overrides)
     check_unedited(recipe, run)
-    return _on_all_cores(Request(kind, recipe, path, resume=True), examples)
+    return _on_all_cores(Request(kind, recipe, path, resume=True, began=began), examples)
 
 
 def carry_out(
@@ -114,16 +119,13 @@ def _started(fabric: Fabric, request: Request[R, F], opened: Opened[R, F], examp
     """Everything that can fail is done before the folder is created."""
     out, run = request.out, request.kind.run(request.out)
     recipe = opened.resolved(fabric.device, fabric.world_size)
-    if recipe.trainer.minutes is not None:
-        recipe = _of_length(recipe, limited_to(recipe.trainer, _seconds_per_step(fabric, request, opened, recipe)))
-        opened.build()
     job = opened.job(recipe, run, fabric)
     job.examples = examples
     for line in opened.started_from():
         fabric.print(line)
-    training = Training(fabric, job)
+    training = Training(fabric, job, request.began)
     with _new_run(fabric, out, recipe, request.overwrite):
-        training.train(0)
+        training.train()
     return run
 
 
@@ -138,27 +140,15 @@ def _resumed(fabric: Fabric, request: Request[R, F], opened: Opened[R, F], examp
         job.examples = examples
         check_frozen_encoders(job.facts(), state.facts, recipe, path)
         checkpoint.check_fit(state.method, job.learner.state_dict())
-        training = Training(fabric, job)
+        training = Training(fabric, job, request.began)
         training.restore(state)
         collectives.on_first_process(lambda: checkpoint.set_aside_after(state.step, run.checkpoints))
-        job.repair(state, fabric.print)
-        if state.step >= job.steps or job.ends_early(state.step):
+        job.repair(state, training.progress.is_over, fabric.print)
+        if training.is_finished:
             fabric.print(f"{path} is finished: its {state.step} steps are done")
         else:
-            training.train(state.step)
+            training.train()
         return run
-
-
-def _seconds_per_step(fabric: Fabric, request: Request[R, F], opened: Opened[R, F], recipe: R) -> float:
-    """Measured on a job of a few steps, whose weights are then discarded."""
-    trial = _of_length(recipe, recipe.trainer.model_copy(update={"steps": _TRIAL_STEPS, "minutes": None}))
-    with scratch_folder(request.out) as folder:
-        seconds = Training(fabric, opened.job(trial, request.kind.run(folder), fabric)).time_steps()
-    return float(collectives.all_reduce_max(torch.tensor(seconds, device=fabric.device)))
-
-
-def _of_length(recipe: R, trainer: TrainerConfig) -> R:
-    return recipe.model_copy(update={"trainer": trainer})
 
 
 @contextlib.contextmanager

@@ -31,15 +31,17 @@ from asterism.viz.page import Gallery
 T = TypeVar("T")
 Examples = Callable[[Run], Mapping[str, Gallery]]  # draws pictures of a finished run
 
-LONG_HOURS = 2.0  # a longer run prints its duration and how to shorten it
+_NEVER = 2**40  # a step
 
 
 @runtime_checkable
 class Measurement(Protocol):
-    """A measure of the learner during training, such as online k-NN or the accuracy on held-out images."""
+    """A measure of the learner, such as online k-NN or the accuracy on held-out images: before training, every
+    `interval` steps, and at the end."""
 
-    def is_due(self, step: int) -> bool:
-        """Whether to measure after this many steps; 0: before training."""
+    @property
+    def interval(self) -> int | None:
+        """None: ten times in a run whose length is given in minutes, unless that takes too much of them."""
         ...
 
     def measure(self, step: int) -> Mapping[str, float]:
@@ -64,10 +66,14 @@ class Job(ABC, Generic[B]):
     examples: Examples | None = None  # for the run's trackers
 
     @property
-    def steps(self) -> int:
-        """Optimiser steps of the whole run."""
-        assert self.trainer.steps is not None
+    def steps(self) -> int | None:
+        """Optimiser steps of the whole run; None if its length is given in minutes."""
         return self.trainer.steps
+
+    @property
+    def end(self) -> int:
+        """The step before which batches end; a run of minutes stops taking them."""
+        return _NEVER if self.steps is None else self.steps
 
     @property
     def batch_size(self) -> int:
@@ -105,7 +111,7 @@ class Job(ABC, Generic[B]):
 
     @abstractmethod
     def advice(self, device: torch.device) -> str:
-        """How to shorten a long run."""
+        """What makes steps cheaper, as a list in words."""
 
     @abstractmethod
     def verdict(self, records: Sequence[Mapping[str, Any]]) -> str | None:
@@ -115,7 +121,7 @@ class Job(ABC, Generic[B]):
         """Whether training ends after this step, before its last one. All processes must agree."""
         return False
 
-    def repair(self, state: State, report: Callable[[str], None]) -> None:
+    def repair(self, state: State, finished: bool, report: Callable[[str], None]) -> None:
         """Make the exported files those of a run that has just saved this state; all processes call it.
 
         A process that was killed after writing the checkpoint leaves the files of the one before, or none.

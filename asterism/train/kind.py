@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import pkgutil
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -53,10 +54,6 @@ class Opened(ABC, Generic[R, F]):
         """How many parameters are trained."""
 
     @abstractmethod
-    def build(self) -> None:
-        """Give the network its initial weights, the same in all processes; again after some steps were timed."""
-
-    @abstractmethod
     def resolved(self, device: torch.device, processes: int) -> R:
         """The recipe with every "auto" replaced; raises if batch size, devices and data do not fit together."""
 
@@ -91,6 +88,7 @@ class Request(Generic[R, F]):
     init: Init | None = None
     overwrite: bool = False
     resume: bool = False
+    began: float = field(default_factory=time.monotonic)  # in the first process; other processes have no clock
 
     def open(self) -> Opened[R, F]:
         return self.kind.open(self.recipe, self.init, self.kind.run(self.out) if self.resume else None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import statistics
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,17 +20,18 @@ from asterism.ops.compilable import compiled_functions
 from asterism.ops.random import fold
 from asterism.ops.sharding import whole
 from asterism.train import checkpoint
+from asterism.train.clock import Clock, expected_steps, share_in
 from asterism.train.compiling import compile_parts
 from asterism.train.cores import training_threads
-from asterism.train.job import LONG_HOURS, Job, Measurement
+from asterism.train.job import Job
 from asterism.train.monitor import Monitor
 from asterism.train.optim import clip_gradients
+from asterism.train.outlook import Pace, outlook
 from asterism.train.run import Run
 from asterism.train.stopping import StopRequest
-from asterism.train.units import duration
 from asterism.types import Losses, Progress
 
-_WARMING_UP = 3  # first steps, which are not timed
+_TIMES = 10  # measurements in a run of minutes
 _SCALE = {"scale": "loss_scale.factor", "_growth_tracker": "loss_scale.good"}  # names in GradScaler and in a checkpoint
 _LEAST_SCALE = 2.0**-14  # at which gradients that are not finite have another reason
 
@@ -43,8 +43,11 @@ class Diverged(UserError):
 class Training(Generic[B]):
     """A job, as one process works on it."""
 
-    def __init__(self, fabric: Fabric, job: Job[B]) -> None:
+    def __init__(self, fabric: Fabric, job: Job[B], began: float) -> None:
+        """began: when the run was started or resumed, by `time.monotonic`."""
         self.fabric, self.job, self.learner = fabric, job, job.learner
+        self.clock = Clock(job.trainer.minutes if fabric.is_global_zero else None, began)
+        self.progress = self._progress(0, 0.0)
         if job.trainer.compile == "on":
             compile_parts(job.learner)
         # Float16 alone needs a scale: its smallest normal number, 6e-5, exceeds many gradients.
@@ -58,68 +61,72 @@ class Training(Generic[B]):
     def restore(self, state: checkpoint.State) -> None:
         """Continue from a checkpoint."""
         checkpoint.restore(state, self.learner, self.optimizer)
+        self.clock.restore(state.log)
+        self.progress = self._progress(state.step, share_in(state.log))
         if self.scaler.is_enabled():
             scale = {key: state.optimizer[name].item() for key, name in _SCALE.items() if name in state.optimizer}
             self.scaler.load_state_dict(self.scaler.state_dict() | scale)
         self._unlogged = state.log
 
-    def time_steps(self) -> float:
-        """Median seconds per step, without the first steps."""
-        monitor = Monitor(self.job.logging, None, 0, self.job.steps, self.learner.uniform_terms)
-        seconds = []
-        with self._threads(), self._compiled():
-            batches = self.job.batches(0, self.fabric)
-            for step in range(self.job.steps):
-                before, progress = time.perf_counter(), self._progress(step)
-                micro_batches = self._gradients(progress, batches, monitor)
-                self._update(progress, sum(part.waited for part in micro_batches), monitor)
-                seconds.append(time.perf_counter() - before)
-        return statistics.median(seconds[_WARMING_UP:])
+    @property
+    def is_finished(self) -> bool:
+        return self.progress.is_over or self.job.ends_early(self.progress.step)
 
-    def train(self, start: int) -> Run:
-        """Train from step `start` to the end; saves regularly, at the end, and when a signal stops the run."""
-        job, first, measurement = self.job, self.fabric.is_global_zero, self.job.measurement
-        pace = Pace(start, job.steps)
-        saving = _SaveSchedule(job.checkpoint, job.steps, job.steps_per_epoch)
+    def train(self) -> Run:
+        """Train to the end; saves regularly, at the end, and when a signal stops the run."""
+        job, first, start = self.job, self.fabric.is_global_zero, self.progress.step
+        pace = Pace(self.progress)
+        saving = _SaveSchedule(job.checkpoint, job.steps_per_epoch)
         path = job.run.path if first else None
         monitor = Monitor(job.logging, path, start, job.steps, self.learner.uniform_terms)
         monitor.restore(self._unlogged)
         monitor.print(job.describe(self.fabric))
         with self._threads(), self._compiled(), monitor, StopRequest(monitor.print) as stop:
-            if measurement is not None and start == 0:
-                self._measure(monitor, 0, measurement)
+            if start == 0:
+                self._measure(monitor, 0)
             batches = job.batches(start, self.fabric)
-            for step in range(start, job.steps):
-                progress = self._progress(step)
-                micro_batches = self._gradients(progress, batches, monitor)
-                signal_number, late = self._agree(progress, micro_batches, stop.received, saving.is_late())
-                self._update(progress, sum(part.waited for part in micro_batches), monitor)
+            ends = self.is_finished
+            while not ends:
+                before = self.progress
+                micro_batches = self._gradients(before, batches, monitor)
+                agreed = self._agree(before, micro_batches, stop.received, saving.is_late())
+                after = self.progress = self._progress(before.step + 1, agreed.share)
+                self._update(before, after, sum(part.waited for part in micro_batches), monitor)
                 # Before saving, so that the checkpoint contains what a measurement decides.
-                if measurement is not None and measurement.is_due(step + 1):
-                    self._measure(monitor, step + 1, measurement)
-                ends = job.ends_early(step + 1)
-                if saving.is_due(step + 1, late) or signal_number or ends:
-                    self._save(step + 1, monitor)
-                if ends:
-                    break
-                if (hours := pace.hours(step + 1)) is not None and hours > LONG_HOURS:
-                    estimate = f"At this speed the run takes {duration(3600 * hours)}."
-                    monitor.print(f"{estimate} {job.advice(self.fabric.device)}")
-                if signal_number:
+                if self._measures(before, after, agreed.has_rested):
+                    self._measure(monitor, after.step)
+                ends = self.is_finished
+                if saving.is_due(after, agreed.late) or agreed.signal_number or ends:
+                    self._save(after.step, monitor)
+                if pace.is_known(after) and (message := outlook(job, pace, after, self.fabric.device)) is not None:
+                    monitor.print(message)
+                if agreed.signal_number:
                     raise Interrupted(
-                        f"stopped at step {step + 1} of {job.steps} and saved; resume with: "
+                        f"stopped at step {after.step} ({after.share:.0%} of the run) and saved; resume with: "
                         f"asterism {job.verb} --resume {job.run.path}",
-                        signal_number,
+                        agreed.signal_number,
                     )
             if job.examples is not None:
-                monitor.examples(job.steps, partial(job.examples, job.run))
+                monitor.examples(self.progress.step, partial(job.examples, job.run))
         if first and (summary := job.verdict(job.run.metrics())) is not None:
             monitor.print(summary)
         return job.run
 
-    def _measure(self, monitor: Monitor, step: int, measurement: Measurement) -> None:
-        with monitor.paused():
-            record = measurement.measure(step)
+    def _measures(self, before: Progress, after: Progress, has_rested: bool) -> bool:
+        """Whether to measure after the step between. All processes agree, because a measurement may need them all."""
+        if self.job.measurement is None:
+            return False
+        if after.is_over:
+            return True
+        if (interval := self.job.measurement.interval) is not None:
+            return after.step % interval == 0
+        return has_rested and int(_TIMES * after.share) > int(_TIMES * before.share)
+
+    def _measure(self, monitor: Monitor, step: int) -> None:
+        if self.job.measurement is None:
+            return
+        with monitor.paused(), self.clock.timed("measurement"):
+            record = self.job.measurement.measure(step)
         monitor.measured(step, record)
 
     def _gradients(self, progress: Progress, batches: Iterator[tuple[B, float]], monitor: Monitor) -> list[_MicroBatch]:
@@ -137,20 +144,19 @@ class Training(Generic[B]):
             made.append(_MicroBatch({name: value.detach().float() for name, value in losses.terms.items()}, waited))
         return made
 
-    def _agree(
-        self, progress: Progress, micro_batches: list[_MicroBatch], signal_number: int, late: bool
-    ) -> tuple[int, bool]:
-        """Agree in one collective whether all processes stop for a signal after this step, and whether they save.
+    def _agree(self, progress: Progress, micro_batches: list[_MicroBatch], signal_number: int, late: bool) -> _Agreed:
+        """Agree in one collective whether all processes stop for a signal after this step, whether they save, and on
+        the time, which is that of the first.
 
         Raises on all processes, before the update, if the loss of one is not finite.
         """
         values = torch.stack([value for part in micro_batches for value in part.terms.values()])
-        requests = torch.tensor([signal_number, late], device=values.device)
-        agreed = collectives.all_reduce_max(torch.cat([(~values.isfinite()).any()[None].long(), requests]))
-        broken, signal_number, late_number = agreed.tolist()
-        if broken:
+        requests = [signal_number, late, self.clock.read(), self.clock.has_rested and self.fabric.is_global_zero]
+        broken = (~values.isfinite()).any()[None].float()
+        agreed = collectives.all_reduce_max(torch.cat([broken, torch.tensor(requests, device=values.device)])).tolist()
+        if agreed[0]:
             raise self._not_finite(micro_batches, progress)
-        return signal_number, bool(late_number)
+        return _Agreed(int(agreed[1]), bool(agreed[2]), agreed[3], bool(agreed[4]))
 
     def _not_finite(self, micro_batches: list[_MicroBatch], progress: Progress) -> Diverged:
         """The error, with the terms of the first micro-batch whose loss is not finite."""
@@ -173,7 +179,7 @@ class Training(Generic[B]):
                 f"the weights; {self._last_checkpoint()}. Try trainer.precision=32 or a lower optim.lr"
             )
 
-    def _update(self, progress: Progress, waited: float, monitor: Monitor) -> None:
+    def _update(self, progress: Progress, after: Progress, waited: float, monitor: Monitor) -> None:
         """Clip the gradients, update the weights and the learner's other state, and report the step."""
         lr = self.job.set_schedules(self.optimizer, progress)
         frozen = list(self.learner.frozen(progress))
@@ -181,7 +187,9 @@ class Training(Generic[B]):
             parameter.grad = None
         self.scaler.unscale_(self.optimizer)
         norm = clip_gradients(self._parameters, self.job.clipping)
-        numbers: dict[str, float | Tensor] = {"lr": lr, "epoch": (progress.step + 1) / self.job.steps_per_epoch}
+        numbers: dict[str, float | Tensor] = {"lr": lr, "epoch": after.step / self.job.steps_per_epoch}
+        if self.job.steps is None:
+            numbers["share_of_time"] = after.share
         overflown = self.scaler.is_enabled() and self.scaler.get_scale() > _LEAST_SCALE and not norm.isfinite()
         if not overflown:  # else the scaler leaves this step out and lowers the scale
             self._check_gradient(norm, progress)
@@ -190,13 +198,7 @@ class Training(Generic[B]):
         self.scaler.update()
         self.optimizer.zero_grad()
         self.learner.after_update(progress)
-        monitor.step(
-            progress.step + 1,
-            images=self.job.batch_size,
-            waited=waited,
-            settled=not frozen,
-            numbers=numbers,
-        )
+        monitor.step(after, images=self.job.batch_size, waited=waited, settled=not frozen, numbers=numbers)
 
     def _threads(self) -> contextlib.AbstractContextManager[None]:
         device, parameters = self.fabric.device, trained_parameters(self.learner)
@@ -206,7 +208,8 @@ class Training(Generic[B]):
         return compiled_functions() if self.job.trainer.compile == "on" else contextlib.nullcontext()
 
     def _save(self, step: int, monitor: Monitor) -> None:
-        state = checkpoint.capture(self.learner, self.optimizer, step, self.job.facts(), monitor.state())
+        log = monitor.state() | self.clock.state()
+        state = checkpoint.capture(self.learner, self.optimizer, step, self.job.facts(), log)
         scale = self.scaler.state_dict()  # empty unless the precision is float16
         state.optimizer.update({name: torch.tensor(scale[key]) for key, name in _SCALE.items() if key in scale})
         broken = checkpoint.not_finite(state, {name for name, _ in self.learner.named_parameters()})
@@ -220,14 +223,17 @@ class Training(Generic[B]):
             checkpoint.write(state, self.job.run.checkpoints, self.job.checkpoint)
             self.job.saved(state)
 
-        collectives.on_first_process(write)
+        with self.clock.timed("checkpoint"):
+            collectives.on_first_process(write)
 
     def _last_checkpoint(self) -> str:
         saved = checkpoint.steps(self.job.run.checkpoints)
         return f"the last checkpoint, of step {saved[-1]}, is good" if saved else "there is no checkpoint yet"
 
-    def _progress(self, step: int) -> Progress:
-        return Progress(step, self.job.steps, self.job.steps_per_epoch, self.job.trainer.seed)
+    def _progress(self, step: int, share: float) -> Progress:
+        """share: of the time, in a run of minutes."""
+        steps = expected_steps(step, share) if self.job.steps is None else self.job.steps
+        return Progress(step, steps, self.job.steps_per_epoch, self.job.trainer.seed)
 
 
 @dataclass(frozen=True)
@@ -236,6 +242,16 @@ class _MicroBatch:
 
     terms: dict[str, Tensor]
     waited: float
+
+
+@dataclass(frozen=True)
+class _Agreed:
+    """What all processes know after the gradients of a step."""
+
+    signal_number: int  # 0: none
+    late: bool  # whether the last checkpoint is too old
+    share: float  # of the time of a run of minutes
+    has_rested: bool  # whether it may measure again
 
 
 class _Objective(nn.Module, Generic[B]):
@@ -254,38 +270,20 @@ class _Objective(nn.Module, Generic[B]):
         return self.losses.total
 
 
-class Pace:
-    """The expected duration of a run, from its first steps."""
-
-    def __init__(self, start: int, steps: int) -> None:
-        self._start, self._steps = start, steps
-        self._since: float | None = None
-
-    def hours(self, step: int) -> float | None:
-        """Expected hours of the whole run, after the fourth step; None after all others. The first is not timed."""
-        done = step - self._start
-        if done == 1:
-            self._since = time.monotonic()
-        if done != 4 or self._since is None:
-            return None
-        return (time.monotonic() - self._since) / 3 * (self._steps - self._start) / 3600
-
-
 class _SaveSchedule:
     """Saves every so many steps, every so many minutes, and at the end."""
 
-    def __init__(self, config: checkpoint.CheckpointConfig, steps: int, steps_per_epoch: int) -> None:
+    def __init__(self, config: checkpoint.CheckpointConfig, steps_per_epoch: int) -> None:
         self._every = config.every_steps or steps_per_epoch
         self._seconds = 60 * config.every_minutes if config.every_minutes else float("inf")
-        self._steps = steps
         self._last = time.monotonic()
 
     def is_late(self) -> bool:
         """Whether the last checkpoint is too old, by this process's clock."""
         return time.monotonic() - self._last > self._seconds
 
-    def is_due(self, step: int, late: bool) -> bool:
-        due = step % self._every == 0 or step == self._steps or late
+    def is_due(self, progress: Progress, late: bool) -> bool:
+        due = progress.step % self._every == 0 or progress.is_over or late
         if due:
             self._last = time.monotonic()
         return due

@@ -22,7 +22,7 @@ from asterism.train.online_quality import OnlineKnnConfig
 from asterism.train.progress import ProgressDisplay
 from asterism.train.trackers.base import Ending
 from asterism.train.trackers.of_run import Trackers, TrackersConfig
-from asterism.types import Losses
+from asterism.types import Losses, Progress
 from asterism.viz.page import Gallery
 
 _RANK_ROWS = 256  # embeddings that the rank is measured on, from several batches if they are small
@@ -49,8 +49,14 @@ class Monitor:
     """
 
     def __init__(
-        self, config: LoggingConfig, run: Path | None, start_step: int, steps: int, uniform_terms: Mapping[str, float]
+        self,
+        config: LoggingConfig,
+        run: Path | None,
+        start_step: int,
+        steps: int | None,
+        uniform_terms: Mapping[str, float],
     ) -> None:
+        """steps: of the whole run; None if they are not known."""
         self._every = config.log_every
         self._steps = steps
         self._sums: dict[str, Tensor] = {}
@@ -58,7 +64,7 @@ class Monitor:
         self._spread: SpreadWindow | None = None
         self._earlier: Tensor | None = None  # embeddings from before an interruption
         self._window = _Window()
-        self._watch = CollapseWatch(uniform_terms, steps // config.log_every)
+        self._watch = CollapseWatch(uniform_terms, None if steps is None else steps // config.log_every)
         self._log = MetricsLog(run, start_step) if run is not None else None
         self._display = ProgressDisplay(start_step, steps) if run is not None else None
         self._trackers = None if run is None else Trackers(config, run, start_step, self._warn)
@@ -87,22 +93,23 @@ class Monitor:
             self._add(name, value)
         if losses.embeddings is not None:
             if self._spread is None:
-                first_tenth = len(losses.embeddings) * max(1, self._steps // 10)
+                first_tenth = _RANK_ROWS if self._steps is None else len(losses.embeddings) * max(1, self._steps // 10)
                 self._spread = SpreadWindow(min(_RANK_ROWS, first_tenth))
                 if self._earlier is not None:
                     self._spread.add(self._earlier.to(losses.embeddings))
             self._spread.add(losses.embeddings)
 
     def step(
-        self, step: int, *, images: int, waited: float, settled: bool, numbers: Mapping[str, float | Tensor]
+        self, after: Progress, *, images: int, waited: float, settled: bool, numbers: Mapping[str, float | Tensor]
     ) -> None:
         """Finish an optimiser step; `settled` is False while parts of the method are frozen on purpose."""
         self._window.add(images, waited)
+        step = after.step
         if self._display is not None:
-            self._display.advance(step)
+            self._display.advance(after)
         if self._spread is not None and self._spread.is_full and not self._watch.has_begun:
             self._watch.begin(step, self._spread.measure().get("effective_rank", 0.0))
-        if step % self._every and step != self._steps:
+        if step % self._every and not after.is_over:
             return
         window, self._window = self._window.summary(), _Window()
         self._add("cpu_seconds", torch.tensor(window.pop("cpu_seconds") * world_size()))

@@ -23,6 +23,7 @@ from asterism.ops import streams
 from asterism.ops.knn import knn_accuracy
 from asterism.ops.random import fold, generator
 from asterism.ranges import Count, Positive, VoteTemperature
+from asterism.train.clock import fitting_stride
 from asterism.types import ViewSpec
 
 _IMAGES = 512  # of view retrieval
@@ -60,6 +61,13 @@ class OnlineKnn:
         self._subsets = (bank, queries)
         self._images: dict[int, list[tuple[UInt8[Tensor, "n 3 s s"], Int[Tensor, " n"]]]] = {}  # by size
 
+    def within(self, minutes: float, encoder: Encoder) -> OnlineKnn:
+        """With fewer images, if all of them would take too much of a run of so many minutes."""
+        size, bank = encoder.image_size, self._subsets[0]
+        total = sum(map(len, self._subsets))
+        stride = fitting_stride(minutes, total, lambda few: _embed(encoder, _read(Subset(bank, few), size)[0]))
+        return OnlineKnn(self._config, *(Subset(each, range(0, len(each), stride)) for each in self._subsets))
+
     def accuracy(self, encoder: Encoder, size: int | None = None) -> float:
         """Top-1 in percent, on images of this size; by default the encoder's."""
         size = size or encoder.image_size
@@ -82,6 +90,10 @@ class ViewRetrieval:
         self._source = Subset(source, sorted(order[:_IMAGES]))
         self._views = Views((_alone(spec),))
         self._pairs: list[UInt8[Tensor, "n 3 s s"]] = []
+
+    def within(self, minutes: float, encoder: Encoder) -> ViewRetrieval:
+        """It takes few images anyway."""
+        return self
 
     def accuracy(self, encoder: Encoder, size: int | None = None) -> float:
         """How often the nearest second view is of the same image, in percent. Views have one size for all encoders."""

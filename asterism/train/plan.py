@@ -10,13 +10,13 @@ from rich.table import Table
 
 from asterism.train.cores import process_count, starts_processes, training_threads
 from asterism.train.cost import StepCost, step_cost
-from asterism.train.job import LONG_HOURS
 from asterism.train.kind import Init
 from asterism.train.launch import launch
 from asterism.train.memory_estimate import Memory, estimate_memory
+from asterism.train.outlook import LONG_HOURS, of_minutes, of_steps
 from asterism.train.pretraining import OpenedPretraining
 from asterism.train.recipe import Recipe
-from asterism.train.resolve import advice, describe, limited_to, with_network_of
+from asterism.train.resolve import advice, describe, with_network_of
 from asterism.train.units import duration, size
 
 
@@ -34,8 +34,16 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        assert self.recipe.trainer.steps is not None
-        return self.recipe.trainer.steps
+        """In a run of minutes, as many as fit."""
+        trainer = self.recipe.trainer
+        if trainer.minutes is not None:
+            return max(1, round(60 * trainer.minutes / self.cost.seconds))
+        assert trainer.steps is not None
+        return trainer.steps
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.images // int(self.recipe.trainer.batch_size)
 
     @property
     def hours(self) -> float:
@@ -59,15 +67,21 @@ class Plan:
 
     def __rich__(self) -> Group:
         about = describe(self.recipe, self.images, self.parameters, self.device, self.processes)
-        return Group(about, self.table(), *([advice(self.recipe, self.device)] if self.hours > LONG_HOURS else []))
+        return Group(about, self.table(), *filter(None, [self._outlook]))
+
+    @property
+    def _outlook(self) -> str | None:
+        minutes, cheaper = self.recipe.trainer.minutes, advice(self.device)
+        if minutes is not None:
+            return of_minutes(minutes, self.steps, self.steps_per_epoch, cheaper)
+        return of_steps(self.hours, self.steps, cheaper) if self.hours > LONG_HOURS else None
 
     def table(self) -> Table:
-        steps_per_epoch = self.images // int(self.recipe.trainer.batch_size)
         table = Table.grid(padding=(0, 2))
         table.add_row("arithmetic", f"{self.cost.flops / 1e9:,.1f} GFLOP per step and process")
         table.add_row("memory", f"about {self.needed_memory} per process, without prefetched images")
         table.add_row("step", f"about {duration(self.cost.seconds)} on this {self.device.type}, without views")
-        table.add_row("epoch", f"about {duration(self.cost.seconds * steps_per_epoch)}")
+        table.add_row("epoch", f"about {duration(self.cost.seconds * self.steps_per_epoch)}")
         table.add_row("whole run", f"about {duration(3600 * self.hours)}")
         table.add_row("disk", f"about {size(self.disk)}")
         return table
@@ -90,7 +104,5 @@ def plan(recipe: Recipe, init: Init | None = None) -> Plan:
     with training_threads(device, trained, processes, recipe.data.workers):
         own = trainer.batch_size // processes
         cost = step_cost(method.to(device), recipe.optim, own, trainer.accumulate, gradients_stay=stay)
-    if trainer.minutes is not None:
-        recipe = recipe.model_copy(update={"trainer": limited_to(trainer, cost.seconds)})
     memory = estimate_memory(recipe, trainer.batch_size // processes // trainer.accumulate, gradients_stay=stay)
     return Plan(recipe, len(opened.source), trained, cost, device, processes, memory)

@@ -33,17 +33,14 @@ class OpenedPretraining(Opened[Recipe, Run]):
     """The method and its images; with masks only if a view needs them, because reading masks takes time."""
 
     def __init__(self, recipe: Recipe, init: Init | None = None, run: Run | None = None) -> None:
-        self.recipe, self._init = with_network_of(recipe, init), init
-        self.build()
+        self.recipe, self._init, self._loaded = with_network_of(recipe, init), init, None
+        self.method = build_method(self.recipe)
+        if init is not None:
+            self._loaded = load_weights_into(self.method.backbone, init.source, **init.options)
+            self.method.backbone_was_loaded()
         data = self.recipe.data
         self.has_masks = any(view.segments for view in self.method.views)
         self.source = (open_segmented if self.has_masks else open_source)(data.path, data.split)
-
-    def build(self) -> None:
-        self.method, self._loaded = build_method(self.recipe), None
-        if self._init is not None:
-            self._loaded = load_weights_into(self.method.backbone, self._init.source, **self._init.options)
-            self.method.backbone_was_loaded()
 
     @property
     def parameters(self) -> int:
@@ -100,9 +97,12 @@ class Pretraining(Job[Batch]):
         if config is not None:
             self.start = opened.start(self.run)
             quality = open_quality(config, opened.images_with_labels, self.method.views[0])
-            every = config.every_epochs
-            interval = self.steps // 10 if every is None else round(every * self.steps_per_epoch)
-            self.measurement = _Measuring(self, quality, max(1, interval), device)
+            self.measurement = _Measuring(self, quality, self._interval(config.every_epochs), device)
+
+    def _interval(self, every_epochs: float | None) -> int | None:
+        if every_epochs is not None:
+            return max(1, round(every_epochs * self.steps_per_epoch))
+        return None if self.steps is None else max(1, self.steps // 10)
 
     def optimizer(self) -> torch.optim.Optimizer:
         return build_optimizer(self.method, self.recipe.optim)
@@ -122,7 +122,7 @@ class Pretraining(Job[Batch]):
             world_size=fabric.world_size,
             seed=self.trainer.seed,
             start_step=start,
-            steps=self.steps,
+            steps=self.end,
         )
         bad = BadImageLog(self.run.path / "bad_images.jsonl", data.max_bad_share, len(self.source))
         for raw, waited in timed(iter(loader)):
@@ -155,7 +155,7 @@ class Pretraining(Job[Batch]):
     def _keeps_start(self) -> bool:
         return self.start is not None and is_behind_start(self.run.metrics())
 
-    def repair(self, state: State, report: Callable[[str], None]) -> None:
+    def repair(self, state: State, finished: bool, report: Callable[[str], None]) -> None:
         def exported() -> bool:
             kept = self.start.step if self.start is not None and self._keeps_start() else state.step
             stale = exported_step(self.run) != kept
@@ -170,7 +170,7 @@ class Pretraining(Job[Batch]):
         return describe(self.recipe, self.images, trained_parameters(self.method), fabric.device, fabric.world_size)
 
     def advice(self, device: torch.device) -> str:
-        return advice(self.recipe, device)
+        return advice(device)
 
     def verdict(self, records: Sequence[Mapping[str, Any]]) -> str | None:
         return verdict(records)
@@ -179,17 +179,18 @@ class Pretraining(Job[Batch]):
 class _Measuring:
     """Measures the quality of the method's encoder on the first process, while the others wait."""
 
-    def __init__(self, job: Pretraining, quality: Quality, interval: int, device: torch.device) -> None:
-        self._job, self._quality, self._interval, self._device = job, quality, interval, device
-
-    def is_due(self, step: int) -> bool:
-        return step % self._interval == 0 or step == self._job.steps
+    def __init__(self, job: Pretraining, quality: Quality, interval: int | None, device: torch.device) -> None:
+        self.interval = interval
+        self._job, self._quality, self._device = job, quality, device
+        self._minutes = job.trainer.minutes
 
     def measure(self, step: int) -> dict[str, float]:
         """In percent; before training also that of raw pixels of the same images."""
         name = self._quality.name
         with all_cores(self._device):
             encoder = self._job.method.encoder().eval()
+            if self._minutes is not None:
+                self._quality, self._minutes = self._quality.within(self._minutes, encoder), None
             if step == 0 and self._job.start is not None:
                 start = self._quality.accuracy(self._job.start.to(self._device))
                 record = {name: start, f"{name}_{START}": start}

@@ -30,7 +30,7 @@ class TrainerConfig(Config):
 
     epochs: Positive | Literal["auto"] = "auto"  # passes over the data; auto: 100, and at least 10 000 steps
     steps: Count | None = None  # optimiser steps, instead of epochs
-    minutes: Positive | None = None  # of training, instead of epochs or steps: a few steps are timed first
+    minutes: Positive | None = None  # until the run ends, instead of epochs or steps: schedules follow the clock
     batch_size: Count | Literal["auto"] = "auto"  # global: over all devices and micro-batches
     accumulate: Few = 1  # micro-batches per optimiser step and device
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -74,7 +74,10 @@ class RunRecipe(Config):
 
     def unresolved(self) -> list[str]:
         """The settings without which it is not the recipe of a run."""
-        length = {"trainer.steps": self.trainer.steps, "trainer.batch_size": self.trainer.batch_size}
+        length = {
+            "trainer.steps": self.trainer.steps or self.trainer.minutes,
+            "trainer.batch_size": self.trainer.batch_size,
+        }
         return [name for name, value in length.items() if value in (None, "auto")]
 
 

@@ -17,6 +17,7 @@ from asterism.nn.weights.load import read_weights
 from asterism.train.cores import BATCH
 from asterism.train.kind import Init
 from asterism.train.recipe import Recipe, TrainerConfig
+from asterism.train.units import duration
 
 _LEAST_STEPS = 10_000  # with few images, an automatic run makes more epochs so that it trains long enough
 _EPOCHS = 100
@@ -120,13 +121,6 @@ def resolved_workers(workers: int | Literal["auto"], device: torch.device, world
     return max(1, min(16, cores() // world))
 
 
-def limited_to(trainer: TrainerConfig, seconds_per_step: float) -> TrainerConfig:
-    """The settings with as many steps as fit into `trainer.minutes`."""
-    assert trainer.minutes is not None
-    steps = max(1, round(60 * trainer.minutes / seconds_per_step))
-    return trainer.model_copy(update={"steps": steps, "minutes": None})
-
-
 def _check_accumulation(recipe: Recipe) -> None:
     """Refuse micro-batches for a loss that needs the whole batch at once, because they would change it."""
     parts, coupling = recipe.trainer.accumulate, recipe.method.needs_whole_batch
@@ -142,14 +136,12 @@ def describe(recipe: Recipe, images: int, parameters: int, device: torch.device,
     """A summary of the run, shown before the first step."""
     trainer = recipe.trainer
     assert isinstance(trainer.batch_size, int)
-    assert trainer.steps is not None
-    epochs = trainer.steps / (images // trainer.batch_size)
     table = Table.grid(padding=(0, 2))
     table.add_row("method", recipe.method.name)
     table.add_row("backbone", f"{_shape(recipe.backbone)}, init {recipe.backbone.init}")
     table.add_row("parameters", f"{parameters / 1e6:.1f} M trained")
     table.add_row("data", f"{recipe.data.path}, {images:,} images")
-    table.add_row("length", f"{trainer.steps:,} steps of {trainer.batch_size} images ({epochs:.1f} epochs)")
+    table.add_row("length", length(trainer, images))
     table.add_row("learning rate", f"{recipe.optim.peak_lr(trainer.batch_size):.3g} at its peak, {recipe.optim.name}")
     table.add_row(
         "device", f"{world} × {device.type}, precision {trainer.precision}, {recipe.data.workers} data workers"
@@ -157,13 +149,22 @@ def describe(recipe: Recipe, images: int, parameters: int, device: torch.device,
     return table
 
 
-def advice(recipe: Recipe, device: torch.device) -> str:
-    """How to shorten a long run."""
+def length(trainer: TrainerConfig, images: int, unit: str = "images") -> str:
+    """The length of a run in words."""
+    assert isinstance(trainer.batch_size, int)
+    if trainer.minutes is not None:
+        return f"{duration(60 * trainer.minutes)} by the clock, {trainer.batch_size} {unit} in a step"
+    assert trainer.steps is not None
+    epochs = trainer.steps / (images // trainer.batch_size)
+    return f"{trainer.steps:,} steps of {trainer.batch_size} {unit} ({epochs:.1f} epochs)"
+
+
+def advice(device: torch.device) -> str:
+    """What makes steps cheaper."""
     smaller = "smaller views (backbone.image_size), larger patches (backbone.patch_size)"
-    length = f"fewer steps (trainer.steps, now {recipe.trainer.steps:,}), or a time limit (trainer.minutes=30)"
     if device.type == "cpu":
-        return f"To shorten it: {length}; {smaller}; a small network (backbone.dim=192 backbone.depth=4); or a GPU"
-    return f"To shorten it: {length}; {smaller}; more devices (trainer.devices)"
+        return f"{smaller}, a small network (backbone.dim=192 backbone.depth=4), or a GPU"
+    return f"{smaller}, or more devices (trainer.devices)"
 
 
 def _shape(config: BackboneConfig) -> str:

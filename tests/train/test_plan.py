@@ -1,12 +1,15 @@
+import io
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 from asterism.train import building
 from asterism.train.cost import step_cost
 from asterism.train.online_quality import verdict
 from asterism.train.optim import OptimConfig
+from asterism.train.outlook import Pace, of_minutes
 from asterism.train.plan import plan as plan_of
 from asterism.train.recipe import Recipe, load_recipe
 from asterism.types import Batch, Losses, Progress
@@ -68,15 +71,6 @@ def test_a_plan_estimates_the_cost_of_a_run() -> None:
     assert set(rows) == {"arithmetic", "memory", "step", "epoch", "whole run", "disk"}
 
 
-def test_minutes_become_steps_and_stay_when_resumed(tmp_path: Path) -> None:
-    recipe = tiny_recipe("mae", trainer={"steps": None, "minutes": 0.05})
-    run = pretrain(recipe, tmp_path / "run")
-    trainer = run.config["trainer"]
-    assert trainer["minutes"] is None
-    assert trainer["steps"] >= 1
-    assert list(tmp_path.iterdir()) == [run.path], "the timed steps leave no files"
-
-
 def test_a_machine_without_gpu_gets_the_small_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "r.yaml").write_text(
         "method: mae\ndata: {path: scenes}\nbackbone: {depth: 12}\non_cpu: {backbone: {depth: 2, dim: 64}}\n"
@@ -110,6 +104,25 @@ def test_every_method_has_a_small_version(name: str, monkeypatch: pytest.MonkeyP
     method = building.build_method(recipe)
     assert sum(p.numel() for p in method.parameters() if p.requires_grad) < 4e6
     assert max(view.size for view in method.views) <= 64
+
+
+def test_the_pace_is_known_after_four_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([100.0, 160.0])
+    monkeypatch.setattr("asterism.train.outlook.time.monotonic", lambda: next(clock))
+    pace = Pace(Progress(0, 180, 10))
+    assert [pace.is_known(Progress(step, 180, 10)) for step in range(1, 6)] == [False, False, False, True, False]
+    assert pace.seconds == 20
+
+
+def test_minutes_that_are_too_few_name_what_would_help() -> None:
+    assert of_minutes(20, 4000, 100, "a GPU") == "At this speed 20 min are 4,000 steps, 40.0 epochs"
+    assert of_minutes(20, 5000, 9000, "a GPU") == "At this speed 20 min are 5,000 steps, 0.6 epochs"
+    for steps, per_epoch in ((80, 67), (290, 100), (2, 1)):
+        assert "too few to learn much. More fit with more minutes, a GPU" in of_minutes(8, steps, per_epoch, "a GPU")
+    plan = plan_of(tiny_recipe("mae", trainer={"steps": None, "minutes": 0.0001}))
+    console = Console(record=True, width=200, file=io.StringIO())
+    console.print(plan)
+    assert "too few to learn much. More fit with more minutes, smaller views" in console.export_text()
 
 
 def test_the_verdict_compares_with_the_start_and_with_pixels() -> None:

@@ -11,7 +11,7 @@ from asterism.methods.dino import Dino
 from asterism.ops.collectives import rank
 from asterism.train.metrics import read_metrics
 from asterism.train.monitor import LoggingConfig, Monitor
-from asterism.types import Losses
+from asterism.types import Losses, Progress
 from tests import distributed
 from tests.train.tiny import Killed, pretrain, resume, tiny_recipe
 
@@ -42,7 +42,7 @@ def _train(monitor: Monitor, start: int, end: int) -> dict[str, Tensor]:
                 loss = 3.0 + 0.5 * torch.rand((), generator=draw) * (step < 20)
                 metrics = {"sometimes": torch.rand((), generator=draw)} if step % 3 == 0 else {}
                 monitor.micro_batch(Losses({"dino": loss}, metrics=metrics, embeddings=rows))
-            monitor.step(step + 1, images=_BATCH, waited=0.0, settled=True, numbers={"lr": 0.1})
+            monitor.step(Progress(step + 1, _STEPS, 10), images=_BATCH, waited=0.0, settled=True, numbers={"lr": 0.1})
         return monitor.state()
 
 

@@ -94,7 +94,8 @@ def _columns(
 def _unfinished(run: Run, records: list[dict[str, Any]]) -> str:
     done = int(records[-1]["step"]) if records else 0
     try:
-        return f"unfinished: {done} of {run.config['trainer']['steps']} steps"
+        planned = run.config["trainer"]["steps"]
+        return f"unfinished: {done} {'' if planned is None else f'of {planned} '}steps"
     except UserError as error:
         return f"unfinished: {error}"
 

@@ -13,6 +13,7 @@ from typing import Any
 from asterism.extras.studies.budget import Budget
 from asterism.extras.studies.study import EvaluationConfig, StudyConfig, chosen_runs
 from asterism.train import checkpoint
+from asterism.train.clock import share_in
 from asterism.train.run import Run
 
 Command = list[str]  # arguments after `asterism`
@@ -125,10 +126,12 @@ def as_text(command: Command) -> str:
 
 
 def is_finished(place: Place, trial: str) -> bool:
-    """Whether training has finished all its steps."""
+    """Whether training has finished all its steps, or used all its minutes."""
     run = Run(place.run(trial))
     done = checkpoint.steps(run.checkpoints)
-    return bool(done) and done[-1] >= (run.recipe.trainer.steps or 0)
+    if done and (steps := run.recipe.trainer.steps) is not None:
+        return done[-1] >= steps
+    return bool(done) and share_in(checkpoint.read(run.checkpoints).log) >= 1
 
 
 def is_evaluated(trial: Trial, place: Place, part: EvaluationConfig) -> bool:

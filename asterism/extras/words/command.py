@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -60,6 +61,7 @@ def align(
         asterism align --resume runs/first-text
         asterism search runs/first-text --index photos.parquet --text "two dogs on a beach"
     """
+    began = time.monotonic()
     from asterism.extras.words.opening import ALIGNMENT
     from asterism.extras.words.recipe import load_align_recipe
     from asterism.models import place_of
@@ -71,9 +73,10 @@ def align(
     if resume is not None:
         if any(value is not None for value in (source, text, out)) or overwrite:
             raise UserError("--resume continues a run as it is; leave out the source, --text, --out and --overwrite")
-        return engine.resume(ALIGNMENT, Path(resume), changes)
+        return engine.resume(ALIGNMENT, Path(resume), changes, began=began)
     if source is None:
         raise UserError("give the encoder to align: a run folder, a weights file or a timm name")
     weights = place_of(source)
     recipe = load_align_recipe(weights.place, text, weights.options, changes)
-    return engine.start(ALIGNMENT, recipe, Path("runs/aligned" if out is None else out), overwrite=overwrite)
+    folder = Path("runs/aligned" if out is None else out)
+    return engine.start(ALIGNMENT, recipe, folder, overwrite=overwrite, began=began)

@@ -31,6 +31,7 @@ from asterism.ops.collectives import on_first_process, rank
 from asterism.train.checkpoint import Facts, State
 from asterism.train.job import Job, timed
 from asterism.train.optim import build_optimizer, set_schedules
+from asterism.train.resolve import length
 from asterism.types import Losses, Progress
 
 _KS = (1, 5, 10)
@@ -77,7 +78,7 @@ class AlignmentJob(Job[PairBatch]):
             batch_size=self.batch_size,
             seed=self.trainer.seed,
             start=start,
-            steps=self.steps,
+            steps=self.end,
             rank=fabric.global_rank,
             world=fabric.world_size,
         )
@@ -110,8 +111,8 @@ class AlignmentJob(Job[PairBatch]):
                 f"cannot write {path}: {reason_of(error)}; the checkpoint of step {state.step} is complete"
             ) from None
 
-    def repair(self, state: State, report: Callable[[str], None]) -> None:
-        if state.step >= self.steps:  # else the next checkpoint writes it
+    def repair(self, state: State, finished: bool, report: Callable[[str], None]) -> None:
+        if finished:  # else the next checkpoint writes it
             on_first_process(lambda: self.saved(state))
 
     def describe(self, fabric: Fabric) -> RenderableType:
@@ -124,18 +125,14 @@ class AlignmentJob(Job[PairBatch]):
         table.add_row("parameters", f"{trained_parameters(self.learner) / 1e6:.1f} M trained")
         sentences = len(self.pairs.sentences.sentences)
         table.add_row("data", f"{recipe.data.path}, {self.images:,} images{held_out}, {sentences:,} sentences")
-        epochs = self.steps / self.steps_per_epoch
-        table.add_row("length", f"{self.steps:,} steps of {self.batch_size} pairs ({epochs:.1f} epochs)")
+        table.add_row("length", length(self.trainer, self.images, "pairs"))
         table.add_row("loss", f"{recipe.loss.name}, learning rate {recipe.optim.peak_lr(self.batch_size):.3g}")
         table.add_row("device", f"{fabric.world_size} × {fabric.device.type}, precision {self.trainer.precision}")
         return table
 
     def advice(self, device: torch.device) -> str:
         more = "a GPU" if device.type == "cpu" else "more devices (trainer.devices)"
-        return (
-            f"To shorten it: fewer steps (trainer.steps, now {self.steps:,}), a time limit (trainer.minutes=30), a "
-            f"smaller text tower (text.depth, text.dim), fewer tokens (probe.tokens=class), or {more}"
-        )
+        return f"a smaller text tower (text.depth, text.dim), fewer tokens (probe.tokens=class), or {more}"
 
     def verdict(self, records: Sequence[Mapping[str, Any]]) -> str | None:
         values = [record for record in records if "held_out/text_to_image_r1" in record]
@@ -164,10 +161,8 @@ class _HeldOut:
     def __init__(self, job: AlignmentJob) -> None:
         assert job.held_out is not None
         self._job = job
-        self._every = max(1, job.steps_per_epoch, -(-job.steps // _MOST_MEASUREMENTS))
-
-    def is_due(self, step: int) -> bool:
-        return step % self._every == 0 or step == self._job.steps
+        most = None if job.steps is None else -(-job.steps // _MOST_MEASUREMENTS)
+        self.interval = None if most is None else max(1, job.steps_per_epoch, most)
 
     def measure(self, step: int) -> dict[str, float]:
         assert self._job.held_out is not None

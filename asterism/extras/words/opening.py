@@ -40,19 +40,7 @@ class OpenedAlignment(Opened[AlignRecipe, AlignedRun]):
             encoder = load_encoder(recipe.source.path, **recipe.source.options)
         self.encoder = encoder.requires_grad_(False).eval()
         self.recipe = _probed(recipe, self.encoder)
-        self.build()
-
-    def build(self) -> None:
-        """Probe and tower with fresh weights."""
-        probe, tokens, seed = self.recipe.probe, self.recipe.probe.tokens, self.recipe.trainer.seed
-        assert tokens != "auto"
-        assert probe.heads != "auto"
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            tower = build_tower(self.recipe.text, training_sentences(self.source, self.recipe.data, seed))
-            pooling = AttentionPooling(self.encoder.backbone.dim, tower.dim, probe.heads, probe.mlp_ratio)
-        loss = self.recipe.loss
-        self.alignment = Alignment(pooling, tower, tokens, loss.scale, loss.bias)
+        self.alignment = _fresh(self.recipe, self.encoder, self.source)
 
     @property
     def parameters(self) -> int:
@@ -96,6 +84,18 @@ def _probed(recipe: AlignRecipe, encoder: Encoder) -> AlignRecipe:
     with torch.no_grad():  # refuses tokens that the encoder does not have
         chosen_tokens(encoder(torch.zeros(1, 3, size, size)), tokens)
     return recipe.model_copy(update={"probe": probe.model_copy(update={"tokens": tokens, "heads": heads})})
+
+
+def _fresh(recipe: AlignRecipe, encoder: Encoder, source: Captioned) -> Alignment:
+    """Probe and tower with fresh weights."""
+    probe, tokens, loss, seed = recipe.probe, recipe.probe.tokens, recipe.loss, recipe.trainer.seed
+    assert tokens != "auto"
+    assert probe.heads != "auto"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        tower = build_tower(recipe.text, training_sentences(source, recipe.data, seed))
+        pooling = AttentionPooling(encoder.backbone.dim, tower.dim, probe.heads, probe.mlp_ratio)
+    return Alignment(pooling, tower, tokens, loss.scale, loss.bias)
 
 
 def _check(trainer: TrainerConfig) -> None:
