@@ -46,6 +46,8 @@ def explain_system_error(error: BaseException) -> str | None:
     """
     if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
         return f"not enough memory ({reason_of(error)}); use a smaller batch size, smaller images or a smaller network"
+    if isinstance(error, RuntimeError) and str(error).startswith(_LINK_CIRCLE):  # pathlib, before Python 3.13
+        error = OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(error).removeprefix(_LINK_CIRCLE).strip("'"))
     number = _number(error)
     if number is None:
         return reason_of(error) if isinstance(error, OSError) else None
@@ -67,6 +69,7 @@ def reason_of(error: BaseException) -> str:
 
 
 _NO_MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory|Cannot allocate memory", re.IGNORECASE)
+_LINK_CIRCLE = "Symlink loop from "
 _FIXES = {
     errno.ENOSPC: ("the disk is full", "free some space or write elsewhere, and run the command again"),
     errno.EDQUOT: ("your share of the disk is used up", "free some space or write elsewhere, and run it again"),

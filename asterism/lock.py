@@ -27,7 +27,7 @@ _HELD_BY_OTHERS = (errno.EACCES, errno.EAGAIN)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # the file system has none
 
 # A record lock does not exclude threads of the same process, and closing any descriptor of the file releases it.
-_held: set[Path] = set()
+_held: dict[Path, int] = {}  # descriptor by lock file
 _guard = threading.Lock()
 
 
@@ -49,15 +49,16 @@ def owned(lock: Path, what: Path) -> Iterator[None]:
         if place in _held:
             raise _in_use(what, "this process")
         descriptor = _acquire(lock, what)
-        _held.add(place)
+        _held[place] = descriptor
     try:
         yield
     finally:
         with _guard:
             with contextlib.suppress(OSError):
-                lock.unlink()  # before the release: the next owner makes a file of its own
+                if _is_at(descriptor, lock):  # else its folder was replaced by another, perhaps of another owner
+                    lock.unlink()  # before the release: the next owner makes a file of its own
             os.close(descriptor)
-            _held.discard(place)
+            del _held[place]
 
 
 def check_unowned(lock: Path, what: Path) -> None:
@@ -74,6 +75,13 @@ def check_unowned(lock: Path, what: Path) -> None:
                 raise _in_use(what, _owner_of(lock))
         finally:
             os.close(descriptor)
+
+
+def is_owned(lock: Path) -> bool:
+    """Whether this process owns what is now at the place of the lock file: a folder may have been moved or deleted."""
+    with _guard:
+        descriptor = _held.get(_place(lock))
+        return descriptor is not None and _is_at(descriptor, lock)
 
 
 def _acquire(lock: Path, what: Path) -> int:

@@ -15,6 +15,14 @@ Several = Annotated[tuple[T, ...], Field(min_length=1)]
 
 _MOST = 2**31 - 1  # of anything counted: steps, images, channels
 _LARGEST = 1e12  # of any measure; beyond it float32 has lost all detail
+_SMALLEST = 1e-12  # of any measure that is not 0; far smaller ones underflow in powers and quotients
+
+
+def _not_tiny(value: float) -> float:
+    if 0 < value < _SMALLEST:
+        raise ValueError(f"is too small to compute with; give at least {_SMALLEST:g}")
+    return value
+
 
 Count = Annotated[int, Field(ge=1, le=_MOST)]
 CountFromZero = Annotated[int, Field(ge=0, le=_MOST)]
@@ -27,8 +35,8 @@ Level = Annotated[int, Field(ge=0, le=256)]  # of an 8-bit channel; 256 is above
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # torch and the keys of `asterism.ops.random` hold signed 64-bit integers
 
 Number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
-NonNegative = Annotated[float, Field(ge=0, le=_LARGEST)]
-Positive = Annotated[float, Field(gt=0, le=_LARGEST)]
+NonNegative = Annotated[float, Field(ge=0, le=_LARGEST), AfterValidator(_not_tiny)]
+Positive = Annotated[float, Field(gt=0, le=_LARGEST), AfterValidator(_not_tiny)]
 AtLeastOne = Annotated[float, Field(ge=1, le=_LARGEST)]
 Share = Annotated[float, Field(ge=0, le=1)]
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
@@ -36,6 +44,7 @@ ShareBelowOne = Annotated[float, Field(ge=0, lt=1)]
 InnerShare = Annotated[float, Field(gt=0, lt=1)]
 Zoom = Annotated[float, Field(gt=1, le=1000)]
 Hue = Annotated[float, Field(ge=0, le=0.5)]  # half the colour circle
+Temperature = Annotated[float, Field(ge=0.001, le=_LARGEST)]  # of cosines; gradients are divided by it
 VoteTemperature = Annotated[float, Field(ge=0.02, le=_LARGEST)]  # exp(1 / 0.02) is close to the largest float32
 
 

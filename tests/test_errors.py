@@ -35,6 +35,15 @@ def test_memory_that_cannot_be_reserved_is_a_sentence() -> None:
     assert "not enough memory" in str(explain_system_error(error.value))
 
 
+@pytest.mark.parametrize("place", ["a", "a/run"])
+def test_links_in_a_circle(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a").symlink_to("b"), Path("b").symlink_to("a")
+    ended = CliRunner().invoke(app, ["pretrain", "mae", "--data", "scenes:count=8", "--out", place, "trainer.steps=1"])
+    assert ended.exit_code == 2
+    assert "links point to each other in a circle" in " ".join(ended.stderr.split())
+
+
 def test_home_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert user_path("~/photos") == tmp_path / "photos"

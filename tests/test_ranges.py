@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 import asterism
 from asterism.config import Config, with_overrides
 from asterism.errors import UserError
+from asterism.finetuning.classification.timm_images import MixingConfig
 from asterism.train.recipe import Recipe, load_recipe
 from tests.campaigns.settings import PRETRAINING
 
@@ -64,10 +65,17 @@ def test_every_number_has_bounds() -> None:
     assert not [place for config in found for place in unbounded(config)]
 
 
+def test_mixing_without_a_distribution() -> None:
+    with pytest.raises(UserError, match="cutmix = 1e-320: is too small to compute with; give at least 1e-12"):
+        MixingConfig.parse({"cutmix": 1e-320})
+    assert MixingConfig(cutmix=0).cutmix == 0
+
+
 OF_THE_NETWORK = {"backbone.heads=3", "backbone.image_size=17", "backbone.name=no_such_model"}  # found when it is built
+OF_THE_MACHINE = {"trainer.devices=1000", "trainer.nodes=2", "data.workers=1000"}
 
 
-@pytest.mark.parametrize("override", sorted(set(PRETRAINING.split()) - OF_THE_NETWORK))
+@pytest.mark.parametrize("override", sorted(set(PRETRAINING.split()) - OF_THE_NETWORK - OF_THE_MACHINE))
 def test_a_value_outside_its_range_is_named(override: str) -> None:
     with pytest.raises(UserError) as error:
         load_recipe("dino", ["data.path=scenes", override])

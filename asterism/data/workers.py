@@ -43,6 +43,7 @@ def prepare(
         generator=generator(0),  # otherwise torch would draw from the global one
     )
     if workers:
+        check_count("data workers", workers)
         get_temp_dir()  # workers use it, and this process deletes it; each would leave one of its own when it is killed
     with _own_child_signal():
         iterator: Any = iter(loader)
@@ -70,6 +71,13 @@ def prepare(
 def cores() -> int:
     """Processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_count(what: str, count: int) -> None:
+    """Refuse more processes than this machine can start without choking."""
+    most = max(16, 8 * cores())
+    if count > most:
+        raise UserError(f"{count} {what} are too many for {cores()} cores; choose at most {most}")
 
 
 def _start_worker(number: int) -> None:

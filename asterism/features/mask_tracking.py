@@ -22,7 +22,7 @@ from asterism.errors import UserError
 from asterism.nn.encoder import Encoder
 from asterism.ops.neighbours import nearest
 from asterism.ops.propagation import class_shares, hard_labels, one_hot_masks, propagate, resize_labels
-from asterism.ranges import Count, CountFromZero, Pixels, Positive
+from asterism.ranges import Count, CountFromZero, Pixels, Temperature
 
 _SHORT_SIDE, _MULTIPLE, _IMAGE_SIZE = 480, 64, 224  # pixels, of the published protocol
 MOST_PATCHES = 16_384  # of one image; a frame of the published protocol has 1,620 patches of 16 pixels
@@ -45,7 +45,7 @@ class Tracking(FrameSize):
     context: CountFromZero = 7  # preceding frames to propagate from, in addition to the first
     topk: Count = 5  # most similar patches in all these frames, whose masks are averaged
     radius: CountFromZero = 12  # patches; 12 is a window of 25 × 25
-    temperature: Positive = 0.1
+    temperature: Temperature = 0.1
     first_mask: Literal["nearest", "shares"] = "nearest"  # per cell: the nearest pixel, or the share of each object
 
 

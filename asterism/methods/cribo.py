@@ -65,7 +65,16 @@ from asterism.ops.normalise import denormalise, normalise
 from asterism.ops.object_losses import Counts, ObjectBatch, ObjectSoftmax, gather_objects, neighbour_loss, object_loss
 from asterism.ops.random import fold, fold_each
 from asterism.ops.schedules import ramp_per_epoch
-from asterism.ranges import AreaRange, CountFromTwo, CountFromZero, NonNegative, Pixels, Positive, Share, ShareBelowOne
+from asterism.ranges import (
+    AreaRange,
+    CountFromTwo,
+    CountFromZero,
+    NonNegative,
+    Pixels,
+    Share,
+    ShareBelowOne,
+    Temperature,
+)
 from asterism.types import Batch, Losses, Progress, Tokens, View, ViewSpec
 
 Named = dict[str, Float[Tensor, ""]]
@@ -102,9 +111,9 @@ class CriboConfig(ColorsConfig, PrototypeHeadConfig):
     object_out_dim: CountFromTwo = 65536  # prototypes of objects
     center_momentum: ShareBelowOne = 0.9
     object_center_momentum: ShareBelowOne = 0.9
-    object_student_temp: Positive | None = None  # None: student_temp; likewise the other two
-    object_warmup_teacher_temp: Positive | None = None
-    object_teacher_temp: Positive | None = None
+    object_student_temp: Temperature | None = None  # None: student_temp; likewise the other two
+    object_warmup_teacher_temp: Temperature | None = None
+    object_teacher_temp: Temperature | None = None
 
     @model_validator(mode="after")
     def _something_to_learn(self) -> CriboConfig:

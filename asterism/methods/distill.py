@@ -43,7 +43,7 @@ from asterism.ops.losses import entropy
 from asterism.ops.normalise import denormalise
 from asterism.ops.patches import standardize
 from asterism.ops.precision import at_least_float32
-from asterism.ranges import AreaRange, Count, Few, Pixels, Positive, Share
+from asterism.ranges import AreaRange, Count, Few, Pixels, Positive, Share, Temperature
 from asterism.types import Batch, Features, Losses, Progress, Tokens, ViewSpec
 
 Metrics = dict[str, Float[Tensor, ""]]
@@ -62,8 +62,8 @@ class QueueTarget(Config):
     temperatures 0.04, and no own target."""
 
     size: Count = 16384  # rows K, over all processes
-    teacher_temp: Positive = 0.01  # τ_T divides cosines
-    student_temp: Positive = 0.2  # τ_S
+    teacher_temp: Temperature = 0.01  # τ_T divides cosines
+    student_temp: Temperature = 0.2  # τ_S
     own_target: bool = True  # whether the image's own target is a row of Q
     weight: Positive = 1.0
 

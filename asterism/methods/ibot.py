@@ -41,7 +41,7 @@ from asterism.ops.losses import cross_entropy, cross_view_loss, masked_rows_mean
 from asterism.ops.masking import rows_at
 from asterism.ops.random import fold_each
 from asterism.ops.schedules import ramp
-from asterism.ranges import CountFromTwo, NonNegative, Positive, ShareBelowOne
+from asterism.ranges import CountFromTwo, NonNegative, ShareBelowOne, Temperature
 from asterism.types import Batch, Losses, Progress, Tokens, ViewSpec
 
 
@@ -67,8 +67,8 @@ class IbotConfig(MultiCropConfig, PrototypeHeadConfig):
     patch_center_momentum: ShareBelowOne = 0.9
     patch_center_of: Literal["all", "masked"] = "all"  # patches whose logits it averages
     # Differs from the paper: with masked, the teacher describes masked patches alone, which saves most of its head.
-    warmup_teacher_patch_temp: Positive = 0.04  # of patches; same warm-up length as for images
-    teacher_patch_temp: Positive = 0.07
+    warmup_teacher_patch_temp: Temperature = 0.04  # of patches; same warm-up length as for images
+    teacher_patch_temp: Temperature = 0.07
 
     @model_validator(mode="after")
     def _something_to_learn(self) -> IbotConfig:

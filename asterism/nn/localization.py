@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asterism.config import Config
-from asterism.ranges import Positive
+from asterism.ranges import Temperature
 
 _FLOOR = 1e-7  # smallest norm
 
@@ -15,7 +15,7 @@ _FLOOR = 1e-7  # smallest norm
 class LocalizationConfig(Config):
     """How sharply patches are divided among concepts."""
 
-    temperature: Positive = 0.06  # t, divides cosines
+    temperature: Temperature = 0.06  # t, divides cosines
 
 
 class Localization(nn.Module):

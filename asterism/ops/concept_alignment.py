@@ -24,14 +24,14 @@ from asterism.config import Config
 from asterism.ops import assignment
 from asterism.ops.losses import entropy
 from asterism.ops.prototype_alignment import prototype_cross_entropy
-from asterism.ranges import Few, Positive
+from asterism.ranges import Few, Positive, Temperature
 
 
 class AlignmentConfig(Config):
     """Temperatures divide logits. Targets are sharper than predictions, although the paper prints τ̃ > τ."""
 
-    target_temp: Positive = 0.06  # τ̃
-    prediction_temp: Positive = 0.12  # τ
+    target_temp: Temperature = 0.06  # τ̃
+    prediction_temp: Temperature = 0.12  # τ
     sinkhorn_iterations: Few = 3
     matching: Literal["transport", "hungarian"] = "transport"  # entropic and parallel, or exact and slow (table 12)
     match_epsilon: Positive = 0.1  # ε

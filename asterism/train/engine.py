@@ -20,7 +20,7 @@ from lightning_fabric import Fabric
 
 from asterism.config import Config
 from asterism.errors import UserError
-from asterism.lock import check_unowned, folder_lock, owned
+from asterism.lock import check_unowned, folder_lock, is_owned, owned
 from asterism.ops import collectives
 from asterism.train import checkpoint
 from asterism.train.cores import process_count, starts_processes
@@ -166,7 +166,7 @@ def _new_run(fabric: Fabric, out: Path, recipe: Config, overwrite: bool) -> Iter
         except Diverged:
             raise
         except BaseException:
-            if fabric.is_global_zero and not Run(out).has_results():
+            if fabric.is_global_zero and is_owned(folder_lock(out)) and not Run(out).has_results():
                 empty(out)
             raise
 

@@ -14,6 +14,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from asterism.errors import Interrupted, UserError
+from asterism.lock import folder_lock, is_owned
 from asterism.nn.learner import B, Learner, trained_parameters
 from asterism.ops import collectives
 from asterism.ops.compilable import compiled_functions
@@ -220,6 +221,12 @@ class Training(Generic[B]):
             )
 
         def write() -> None:
+            run = self.job.run.path
+            if not is_owned(folder_lock(run)):
+                raise UserError(
+                    f"{run} was moved or deleted while it was trained, so step {step} cannot be saved. If it was "
+                    f"moved, resume it where it is now: asterism {self.job.verb} --resume PLACE"
+                )
             checkpoint.write(state, self.job.run.checkpoints, self.job.checkpoint)
             self.job.saved(state)
 

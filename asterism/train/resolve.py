@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from rich.table import Table
 
-from asterism.data.workers import cores
+from asterism.data.workers import check_count, cores
 from asterism.errors import UserError
 from asterism.nn.backbone import FROM_WEIGHTS, NAME_OF_INIT, Architecture, BackboneConfig
 from asterism.nn.initialisation import Init as InitRule
@@ -115,6 +115,7 @@ def resolved_workers(workers: int | Literal["auto"], device: torch.device, world
     """Data workers per process. On a CPU they compete with training for cores: a single process gets few, and several
     processes, which use all cores, load their own data. On a GPU the workers have to keep up with it."""
     if workers != "auto":
+        check_count("data workers (data.workers)", workers)
         return workers
     if device.type == "cpu":
         return max(1, cores() // 8) if world == 1 else 0

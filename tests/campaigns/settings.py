@@ -29,6 +29,8 @@ PRETRAINING = """
     backbone.dim=99999999999999999999 backbone.heads=0 backbone.heads=3 backbone.patch_size=0 backbone.image_size=-16
     backbone.image_size=17 backbone.mlp_ratio=0 backbone.mlp_ratio=.nan backbone.drop_path=1 backbone.drop_path=-0.5
     backbone.name=[x] backbone.name=no_such_model backbone.registers=-1 backbone.arguments={pretrained:true} backbone=7
+    method.student_temp=1e-8 method.teacher_temp=0.0001 optim.clip=1e-320 trainer.minutes=1e-320
+    trainer.devices=1000 trainer.nodes=2 data.workers=1000
 """
 _LENGTHS = " ".join(
     f"trainer.{name}={length}"
@@ -37,7 +39,7 @@ _LENGTHS = " ".join(
 )
 _FINETUNING = """
     task=nothing task.name=[a] task.name=null task=5 task.nothing=1 task.label_smoothing=1 task.label_smoothing=-0.1
-    task.label_smoothing=.nan task.mixing.mixup=-1 task.mixing.mixup=.nan task.mixing.nothing=1
+    task.label_smoothing=.nan task.mixing.cutmix=1e-320 task.mixing.mixup=-1 task.mixing.mixup=.nan task.mixing.nothing=1
     task.augmentation.erasing=2 task.augmentation.scale=[1,0.5] task.augmentation.scale=[0,1]
     task.augmentation.flip=.nan head=nothing head=5 head=first-layer head.std=-1 head.std=.nan head.pooling=x
     head.pooling=sparse head.hidden=5 source.image_size=17 source.image_size=0 source.image_size=-16

@@ -260,3 +260,8 @@ def test_memory_is_limited_and_the_first_images_stay() -> None:
         for index in range(10):
             assert images[index].key == str(index)
     assert source.drawn == [*range(10), *range(3, 10)]
+
+
+def test_more_workers_than_a_machine_can_start_are_refused() -> None:
+    with pytest.raises(UserError, match=r"1000 data workers are too many for \d+ cores; choose at most \d+"):
+        next(iter(loader(Numbered(8), workers=1000)))

@@ -242,6 +242,29 @@ def test_weights_that_are_not_finite_are_neither_saved_nor_exported(tmp_path, mo
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
+@pytest.mark.parametrize("change", ["deleted", "moved", "replaced"])
+def test_a_folder_that_is_taken_away_while_it_is_trained(tmp_path, monkeypatch, change):
+    """After the first checkpoint. What is at its place then belongs to somebody else."""
+    out, moved, after_update = tmp_path / "run", tmp_path / "moved", Mae.after_update
+
+    def disturb(self, progress):
+        after_update(self, progress)
+        if progress.step == 2:
+            shutil.rmtree(out) if change == "deleted" else out.rename(moved)
+        if progress.step == 2 and change == "replaced":
+            out.mkdir()
+            (out / ".lock").write_text("of another process")
+
+    monkeypatch.setattr(Mae, "after_update", disturb)
+    with pytest.raises(UserError, match=f"{out} was moved or deleted while it was trained, so step 4 cannot be saved"):
+        pretrain(recipe(), out)
+    if change == "replaced":
+        assert (out / ".lock").read_text() == "of another process"
+    if change != "deleted":
+        monkeypatch.setattr(Mae, "after_update", after_update)
+        assert checkpoint.steps(resume(moved).checkpoints) == [2, 4]
+
+
 def test_an_error_of_any_kind_before_the_first_step_leaves_no_folder(tmp_path, monkeypatch):
     def broken(self, batch, progress):
         raise OSError("something else")

@@ -20,7 +20,7 @@ from asterism.nn.teacher import Teacher
 from asterism.ops.losses import entropy
 from asterism.ops.precision import at_least_float32
 from asterism.ops.schedules import cosine, ramp_per_epoch
-from asterism.ranges import Count, CountFromZero, Positive, Share
+from asterism.ranges import Count, CountFromZero, Share, Temperature
 from asterism.types import Progress
 
 
@@ -28,9 +28,9 @@ class TeacherConfig(MethodConfig):
     """How the teacher follows, and how sharp targets and predictions are. Temperatures divide logits."""
 
     momentum: Share = 0.996  # of the teacher at the start; a cosine takes it to 1
-    student_temp: Positive = 0.1
-    warmup_teacher_temp: Positive = 0.04  # the teacher's at the start
-    teacher_temp: Positive = 0.07  # the teacher's after the warm-up
+    student_temp: Temperature = 0.1
+    warmup_teacher_temp: Temperature = 0.04  # the teacher's at the start
+    teacher_temp: Temperature = 0.07  # the teacher's after the warm-up
     warmup_teacher_temp_epochs: CountFromZero = 30
 
 
