@@ -19,6 +19,18 @@ if os.environ.get("ASTERISM_TYPES") == "1":
 
     jaxtyping.install_import_hook("asterism", "tests.typechecker.checked")
 
+# Settings of the user, and what launchers and schedulers set: tests set their own.
+_FOREIGN = (
+    "ASTERISM_DATASETS",
+    "ASTERISM_PATIENCE",
+    "SLURM_",
+    "TORCHELASTIC_",
+    "MASTER_",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_",
+)
+
 torch.set_num_threads(int(os.environ.get("ASTERISM_TEST_THREADS", "1")))
 
 
@@ -32,7 +44,9 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep tests away from the user's cache; indices of real data are built once for all tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.delenv("ASTERISM_DATASETS", raising=False)
+        for name in os.environ:
+            if name.startswith(_FOREIGN):
+                patch.delenv(name)
         yield
 
 

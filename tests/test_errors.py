@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from asterism.cli import app
 from asterism.errors import explain_system_error
 from asterism.inputs import user_path
 

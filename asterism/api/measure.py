@@ -71,7 +71,7 @@ def evaluate(
     run is measured by its task's own metric, unless --protocols are given.
 
     In Python, model may also be an encoder, and a protocol's settings are changed with, for example, `knn={"k": 20}`.
-    Returns the results by protocol. Processes started by torchrun share the feature extraction; the first one writes.
+    Returns the results by protocol. Processes of torchrun or srun share the feature extraction; the first one writes.
 
     Examples:
 
@@ -85,24 +85,26 @@ def evaluate(
     from asterism.evals.run import chosen_protocols, run_protocol
     from asterism.models import Weights, open_model, path_of
     from asterism.nn.encoder import Encoder
-    from asterism.ops.collectives import join_processes
+    from asterism.ops.collectives import joined_processes
     from asterism.train.run import is_finetuned
 
-    join_processes()
-    place = None if isinstance(data, Mapping) or data is None else os.fspath(data)
-    if protocols is None and not against and not isinstance(model, Weights | Encoder) and is_finetuned(path_of(model)):
-        return Scores(task=_evaluate_task(path_of(model), place, test_split, out, device))
-    chosen = ["knn"] if protocols is None else [protocols] if isinstance(protocols, str) else list(protocols)
-    configs = chosen_protocols(chosen, changes_of(settings, overrides))
-    subject = open_model(model, device)
-    choice = DataChoice(subject.data(place), train_split, test_split)
-    names = [against] if isinstance(against, str | os.PathLike) else against
-    others = {os.fspath(name): open_model(name, device).encoder for name in names}
-    folder = Path(out) if out is not None else subject.run and subject.run / "eval"
-    scores = Scores()
-    for name, config in configs.items():
-        result = run_protocol(name, config, choice, subject.encoder, subject.model, baselines=baselines, against=others)
-        scores[name] = result if folder is None else _written(result, folder)
+    with joined_processes("Finished results and features are kept; run the command again"):
+        place = None if isinstance(data, Mapping) or data is None else os.fspath(data)
+        by_task = protocols is None and not against and not isinstance(model, Weights | Encoder)
+        if by_task and is_finetuned(path_of(model)):
+            return Scores(task=_evaluate_task(path_of(model), place, test_split, out, device))
+        chosen = ["knn"] if protocols is None else [protocols] if isinstance(protocols, str) else list(protocols)
+        configs = chosen_protocols(chosen, changes_of(settings, overrides))
+        subject = open_model(model, device)
+        choice = DataChoice(subject.data(place), train_split, test_split)
+        names = [against] if isinstance(against, str | os.PathLike) else against
+        others = {os.fspath(name): open_model(name, device).encoder for name in names}
+        folder = Path(out) if out is not None else subject.run and subject.run / "eval"
+        scores = Scores()
+        for name, config in configs.items():
+            tested = (name, config, choice, subject.encoder, subject.model)
+            result = run_protocol(*tested, baselines=baselines, against=others)
+            scores[name] = result if folder is None else _written(result, folder)
     return scores
 
 

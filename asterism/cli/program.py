@@ -126,6 +126,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):  # file names may hold bytes that are not text
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # lost connections are explained without stacks of C++
     shown = warnings.showwarning
 
     def show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:

@@ -5,10 +5,12 @@ The only code that talks to `torch.distributed`. A collective must be called by 
 
 from __future__ import annotations
 
+import atexit
 import math
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -17,12 +19,17 @@ import torch.distributed as dist
 from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor
 
-from asterism.errors import UserError, explain_system_error
+from asterism.errors import UserError, explain_system_error, reason_of
+from asterism.ops.launched import Place, launched
+from asterism.ops.vigil import Vigil, end_this_process, explained, patience
 
 T = TypeVar("T")
 
+_vigil: Vigil | None = None  # of processes that `join` has brought together
+
+_LOOPBACK = "127.0.0.1"
 _INTERFACE = "GLOO_SOCKET_IFNAME"  # the network interface that gloo listens on
-_MEETING = timedelta(seconds=60)  # for processes that have already started
+_UNLIMITED = timedelta(days=20)  # of an exchange, which `Vigil` ends; more milliseconds do not fit into 32 bits
 _EXPLAINED = (UserError, OSError, MemoryError)  # errors that reach all processes as one sentence
 _LOST = ("gloo", "Gloo", "Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL")
 
@@ -68,7 +75,8 @@ def all_gather_rows(tensor: Shaped[Tensor, "rows ..."]) -> Shaped[Tensor, "all_r
         return tensor.detach()
     sent = tensor.contiguous().to(_reachable(tensor))
     gathered = sent.new_empty((world_size() * len(tensor), *tensor.shape[1:]))
-    dist.all_gather_into_tensor(gathered, sent)
+    with exchange():
+        dist.all_gather_into_tensor(gathered, sent)
     return gathered.to(tensor.device)
 
 
@@ -108,7 +116,8 @@ def broadcast_object(value: T, source: int = 0) -> T:
     if world_size() == 1:
         return value
     box = [value]
-    dist.broadcast_object_list(box, src=source)
+    with exchange():
+        dist.broadcast_object_list(box, src=source)
     return box[0]
 
 
@@ -149,32 +158,92 @@ def on_every_process(action: Callable[[], T]) -> T:
     return result
 
 
-def join_processes() -> None:
-    """Join the other processes that torchrun started, if any. The data exchanged here is small, so it
-    goes through gloo, which needs no device."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and dist.is_available() and not dist.is_initialized():
-        dist.init_process_group("gloo")
+def exchange() -> AbstractContextManager[None]:
+    """The block exchanges data with all other processes, which may keep it waiting."""
+    return nullcontext() if _vigil is None else _vigil.exchange()
 
 
-def join_local_processes(rank: int, size: int, port: int, listener: int | None) -> None:
-    """Join `size` processes on this machine, which meet at `port` on the loopback interface and nowhere else.
+@contextmanager
+def joined_processes(fix: str) -> Iterator[None]:
+    """Join the other processes that torchrun or srun started, if any. The data exchanged here is small, so it
+    goes through gloo, which needs no device. fix: what to do if one of them is lost."""
+    place = launched()
+    with explained_loss(lambda: fix):
+        if place is not None and place.size > 1:
+            join(place, give_up=lambda ranks, reason: end_this_process(f"{reason}. {fix}"))
+        yield
 
-    listener: in the first process, the descriptor of a socket that already listens at that port.
+
+def join(place: Place, give_up: Callable[[list[int], str], None], backend: str = "gloo") -> None:
+    """Join the other processes at their meeting point, and exchange signs of life with them from then on.
+
+    give_up: called in a thread with the ranks that were lost and a sentence. It must make this process end.
     """
-    store = dist.TCPStore(  # type: ignore[attr-defined]
-        "127.0.0.1", port, size, rank == 0, timeout=_MEETING, wait_for_workers=False, master_listen_fd=listener
-    )
-    store.set(f"arrived {rank}", "")
-    if rank == 0:  # gloo would wait for half an hour for one that has died
-        store.wait([f"arrived {other}" for other in range(size)], _MEETING)
+    global _vigil
+    if _distributed():
+        return
+    limit, alone = patience(), place.address == _LOOPBACK
+    prefix = f"asterism {place.attempt}"
+    with explained(f"rank 0 of {place.size} to open {place.address}:{place.port}, where all meet ({place.launcher})"):
+        store = _store(place, limit, hosts=place.is_host)
+        signs = _store(place, limit, hosts=False)  # a connection of its own, because each serves one request at a time
+    _vigil = Vigil(place.rank, place.size, dist.PrefixStore(prefix, signs), give_up)  # type: ignore[attr-defined]
+    _vigil.begin()
+    _vigil.await_all(limit)
+    device = None
+    if backend == "nccl":
+        device = torch.device("cuda", place.local_rank)
+        torch.cuda.set_device(device)
+        atexit.register(leave_processes)
+    group = dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]
+    with _on_loopback() if alone else nullcontext(), exchange():
+        dist.init_process_group(
+            backend, store=group, rank=place.rank, world_size=place.size, timeout=_UNLIMITED, device_id=device
+        )
+
+
+def _store(place: Place, limit: timedelta, *, hosts: bool) -> Any:
+    try:
+        return dist.TCPStore(  # type: ignore[attr-defined]
+            place.address,
+            place.port,
+            place.size,
+            hosts,
+            timeout=limit,
+            wait_for_workers=False,
+            master_listen_fd=place.listener if hosts else None,
+        )
+    except dist.DistError as error:
+        raise UserError(
+            f"rank {place.rank} of {place.size} cannot meet the others at {place.address}:{place.port} "
+            f"({reason_of(error)}); give another MASTER_PORT if it is taken, and start all with {place.launcher}"
+        ) from None
+
+
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Gloo listens on the loopback interface and nowhere else."""
     before = os.environ.get(_INTERFACE)
     os.environ[_INTERFACE] = _loopback()
     try:
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+        yield
     finally:
         os.environ.pop(_INTERFACE)
         if before is not None:
             os.environ[_INTERFACE] = before
+
+
+@contextmanager
+def explained_loss(fix: Callable[[], str]) -> Iterator[None]:
+    """A sentence instead of a traceback when another process has died."""
+    try:
+        yield
+    except RuntimeError as error:
+        if _vigil is None or not lost_connection(error):
+            raise
+        raise UserError(
+            f"lost the connection to another process: it was killed, or its machine failed. {fix()}"
+        ) from error
 
 
 def lost_connection(error: BaseException) -> bool:
@@ -184,7 +253,11 @@ def lost_connection(error: BaseException) -> bool:
 
 def leave_processes() -> bool:
     """Leave the process group; no collective communicates afterwards. Returns whether there was a group to leave."""
+    global _vigil
     joined = _distributed()
+    if _vigil is not None:
+        _vigil.end()
+        _vigil = None
     if joined:
         dist.destroy_process_group()
     return joined
@@ -193,7 +266,8 @@ def leave_processes() -> bool:
 def barrier() -> None:
     """Wait until every process has reached this point."""
     if world_size() > 1:
-        dist.barrier()
+        with exchange():
+            dist.barrier()
 
 
 def _sentence(error: Exception) -> str:
@@ -218,7 +292,8 @@ def _reduced(tensor: Tensor, operation: str) -> Tensor:
     result = tensor.detach().clone(memory_format=torch.contiguous_format)
     if world_size() > 1:
         sent = result.to(_reachable(tensor))
-        dist.all_reduce(sent, op=dist.ReduceOp.SUM if operation == "sum" else dist.ReduceOp.MAX)
+        with exchange():
+            dist.all_reduce(sent, op=dist.ReduceOp.SUM if operation == "sum" else dist.ReduceOp.MAX)
         result = sent.to(tensor.device)
     return result
 

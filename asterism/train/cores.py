@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import torch
 
-from asterism.data.workers import cores
+from asterism.data.workers import check_count, cores
+from asterism.errors import UserError
 from asterism.train.recipe import TrainerConfig
 
 SMALL = 10_000_000  # trained parameters up to which processes are faster than threads and copies of the network cheap
@@ -26,19 +27,43 @@ def allowed_cores() -> int:
     return min(cores(), int(limit)) if limit.isdigit() and int(limit) > 0 else cores()
 
 
-def starts_processes(config: TrainerConfig) -> bool:
-    """Whether training is on the CPU of one machine, and we have to start its processes."""
-    started_outside = any(name in os.environ for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_NTASKS"))
-    accelerated = torch.cuda.is_available() or torch.backends.mps.is_available()
-    on_cpu = config.accelerator == "cpu" or (config.accelerator == "auto" and not accelerated)
-    ours = config.nodes == 1 and config.strategy in ("auto", "ddp")
-    return on_cpu and ours and not started_outside
+def device_type(config: TrainerConfig) -> str:
+    """What training runs on; refuses what this machine does not have."""
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if config.accelerator == "auto":
+        return next(name for name, found in available.items() if found)
+    if not available[config.accelerator]:
+        raise UserError(
+            f"trainer.accelerator = {config.accelerator!r}, but torch finds no such device on this machine; "
+            "choose trainer.accelerator=cpu or auto, or install a torch build for your GPU"
+        )
+    return config.accelerator
+
+
+def check_devices(config: TrainerConfig) -> None:
+    """Refuse more devices than this machine has, and other machines, where nothing has started the processes."""
+    if device_type(config) == "cuda" and config.devices != "auto" and config.devices > torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        raise UserError(
+            f"trainer.devices = {config.devices}, but this machine has {count} CUDA devices; choose at most {count}"
+        )
+    if config.devices != "auto":
+        check_count("processes (trainer.devices)", config.devices)
+    if config.nodes > 1:
+        raise UserError(
+            f"trainer.nodes = {config.nodes}, but neither torchrun nor srun has started this process, so the other "
+            "machines would be awaited for ever; start the command on each with one of these, or set trainer.nodes=1"
+        )
 
 
 def process_count(config: TrainerConfig, parameters: int, available: int | None = None) -> int:
-    """Processes on a CPU for a network of this many trained parameters: as configured, or as cores and batch allow."""
+    """Processes of a run on this machine: one for each GPU; on a CPU as configured, or as many as suit the number of
+    trained parameters, the cores and the batch."""
     if config.devices != "auto":
         return config.devices
+    kind = device_type(config)
+    if kind != "cpu" or config.strategy == "fsdp":
+        return max(1, torch.cuda.device_count()) if kind == "cuda" else 1
     available = allowed_cores() if available is None else available
     too_few = config.steps is not None and config.steps < _WORTHWHILE_STEPS
     too_short = config.minutes is not None and config.minutes < _WORTHWHILE_MINUTES

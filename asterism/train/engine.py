@@ -2,8 +2,8 @@
 
 `start` and `resume` describe a run in a `Request`. Each process opens its data and network, and carries it out:
 
-    _on_all_cores   how many processes; on a CPU, starts the others, which call `carry_out` too
-    carry_out       joins the processes and checks the run's folder
+    _on_all_cores   joins the processes of torchrun or srun, or starts those that suit this machine
+    carry_out       in each process: checks the run's folder, and that all processes were given the same run
     _started        resolves the recipe, creates the folder, trains
     _resumed        checks that it is the same run, restores the last intact checkpoint, repairs the folder, trains
 """
@@ -14,6 +14,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from lightning_fabric import Fabric
@@ -22,14 +23,23 @@ from asterism.config import Config
 from asterism.errors import UserError
 from asterism.lock import check_unowned, folder_lock, is_owned, owned
 from asterism.ops import collectives
+from asterism.ops.launched import Place, launched
+from asterism.ops.vigil import end_this_process
 from asterism.train import checkpoint
-from asterism.train.cores import process_count, starts_processes
+from asterism.train.cores import check_devices, process_count
 from asterism.train.job import Examples
 from asterism.train.kind import F, Init, Kind, Opened, R, Request
-from asterism.train.launch import launch
+from asterism.train.launch import ALONE, launch
 from asterism.train.loop import Diverged, Training
-from asterism.train.processes import Place, explained_loss_of_processes, started_processes
-from asterism.train.resuming import check_data, check_frozen_encoders, check_overrides, check_recipe, check_unedited
+from asterism.train.processes import backend, resumable, started_processes
+from asterism.train.resuming import (
+    check_data,
+    check_equal_everywhere,
+    check_frozen_encoders,
+    check_overrides,
+    check_recipe,
+    check_unedited,
+)
 from asterism.train.run import Run, check_free, create_run, empty
 from asterism.train.trackers.of_run import check_packages
 
@@ -71,41 +81,60 @@ def resume(
 
 def carry_out(
     request: Request[R, F],
-    place: Place | None = None,
+    place: Place = ALONE,
     opened: Opened[R, F] | None = None,
     examples: Examples | None = None,
 ) -> F:
-    """Train in this process. place: its rank among those started for the request; opened: if it already is."""
-    trainer, trackers = request.recipe.trainer, request.recipe.monitor
-    fabric = launch(trainer, place)
+    """Train in this process. place: where it is among those that have met; opened: if it already is."""
+    fabric = launch(request.recipe.trainer, place)
+    request = _after_restart(request, place)
     collectives.on_first_process(lambda: _check_place(request))
-    collectives.on_first_process(lambda: check_packages(trackers))
+    collectives.on_first_process(lambda: check_packages(request.recipe.monitor))
     if opened is None:
         opened = request.open()
+    check_equal_everywhere(opened.recipe, opened.source, request)
     return (_resumed if request.resume else _started)(fabric, request, opened, examples)
 
 
 def _on_all_cores(request: Request[R, F], examples: Examples | None) -> F:
-    """Carry out the request in this process and, on a CPU, in as many others as suit the network."""
-    if not starts_processes(request.recipe.trainer):
-        with explained_loss_of_processes():
-            return _alone(request, None, examples)
+    """Carry out the request in this process, and in as many others as suit the devices, the cores and the network."""
+    place, trainer = launched(), request.recipe.trainer
+    if place is not None and place.size > 1:
+        with collectives.explained_loss(lambda: resumable(request)):
+            collectives.join(place, partial(_end_without, request), backend(trainer))
+            return carry_out(request, place, None, examples)
+    if place is None:
+        check_devices(trainer)
     _check_place(request)
     opened = request.open()
     request = replace(request, recipe=opened.recipe)
-    count = process_count(opened.recipe.trainer, opened.parameters)
+    count = 1 if place is not None else process_count(opened.recipe.trainer, opened.parameters)
     if count == 1:
         return _alone(request, opened, examples)
-    with started_processes(request, count) as place:
-        return carry_out(request, place, opened, examples)
+    with started_processes(request, count) as own:
+        return carry_out(request, own, opened, examples)
 
 
-def _alone(request: Request[R, F], opened: Opened[R, F] | None, examples: Examples | None) -> F:
+def _end_without(request: Request[R, F], ranks: Sequence[int], reason: str) -> None:
+    end_this_process(f"{reason}. {resumable(request)}")
+
+
+def _alone(request: Request[R, F], opened: Opened[R, F], examples: Examples | None) -> F:
     try:
-        return carry_out(request, None, opened, examples)
+        return carry_out(request, ALONE, opened, examples)
     finally:
-        if collectives.world_size() == 1:
-            collectives.leave_processes()
+        collectives.leave_processes()  # a group of one
+
+
+def _after_restart(request: Request[R, F], place: Place) -> Request[R, F]:
+    """What is left to do for processes that torchrun has restarted: the run is its own, so it goes on where it was."""
+    run = request.kind.run(request.out)
+    if request.resume or place.attempt == 0 or not collectives.on_first_process(run.is_of_this_launcher):
+        return request
+    if not collectives.on_first_process(lambda: bool(checkpoint.steps(run.checkpoints))):
+        return replace(request, overwrite=True)
+    recipe = run.read_to_resume(request.kind.recipe, ())
+    return replace(request, recipe=recipe, init=None, resume=True)
 
 
 def _check_place(request: Request[R, F]) -> None:

@@ -137,7 +137,7 @@ class Training(Generic[B]):
         count, made = self.job.trainer.accumulate, []
         for number in range(count):
             batch, waited = collectives.on_every_process(lambda: next(batches))
-            with self.fabric.no_backward_sync(self.forward, enabled=number < count - 1):
+            with collectives.exchange(), self.fabric.no_backward_sync(self.forward, enabled=number < count - 1):
                 total = self.forward(batch, progress)
                 losses = self.objective.losses
                 self.fabric.backward(self.scaler.scale(total / count))

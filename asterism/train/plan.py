@@ -8,10 +8,10 @@ import torch
 from rich.console import Group
 from rich.table import Table
 
-from asterism.train.cores import process_count, starts_processes, training_threads
+from asterism.ops.launched import launched
+from asterism.train.cores import check_devices, device_type, process_count, training_threads
 from asterism.train.cost import StepCost, step_cost
 from asterism.train.kind import Init
-from asterism.train.launch import launch
 from asterism.train.memory_estimate import Memory, estimate_memory
 from asterism.train.outlook import LONG_HOURS, of_minutes, of_steps
 from asterism.train.pretraining import OpenedPretraining
@@ -89,13 +89,12 @@ class Plan:
 
 def plan(recipe: Recipe, init: Init | None = None) -> Plan:
     """Estimate the cost of a run on this machine without starting it."""
+    if launched() is None:
+        check_devices(recipe.trainer)
     opened = OpenedPretraining(with_network_of(recipe, init))
     recipe, method, trained = opened.recipe, opened.method, opened.parameters
-    if starts_processes(recipe.trainer):
-        device, processes = torch.device("cpu"), process_count(recipe.trainer, trained)
-    else:
-        fabric = launch(recipe.trainer)
-        device, processes = fabric.device, fabric.world_size
+    device, place = torch.device(device_type(recipe.trainer)), launched()
+    processes = process_count(recipe.trainer, trained) if place is None else place.size
     recipe = opened.resolved(device, processes)
     trainer = recipe.trainer
     assert isinstance(trainer.batch_size, int)

@@ -1,8 +1,8 @@
-"""Training on a CPU with several processes on this machine.
+"""Training with several processes on this machine: one for each GPU, or several on a CPU.
 
 A small network has small matrices. Threads that share a matrix synchronise after every operation; processes that share
 a batch synchronise once per step, to average their gradients (`benchmarks/threads.py` measures both). They meet on the
-loopback interface and train as several GPUs do. The losses are those of a single process, up to the order of summation.
+loopback interface. The losses are those of a single process, up to the order of summation.
 
 The first process is the one that the user started: a command, a script or a notebook. The others run
 `python -m asterism.train.processes`, read the request from standard input, and end when the first one ends. When a
@@ -14,33 +14,31 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from asterism.errors import Interrupted, UserError, explain_system_error
 from asterism.ops import collectives
+from asterism.ops.launched import Place
+from asterism.ops.vigil import end_this_process, explained, patience
 from asterism.train import checkpoint
+from asterism.train.cores import device_type
 from asterism.train.kind import Request
+from asterism.train.recipe import TrainerConfig
 
 _PATIENCE = 20.0  # seconds that the other processes get to exit before they are killed
 _MOMENT = 1.0  # seconds: a connection may close before its process has exited
+_ADDRESS = "127.0.0.1"
+_QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # lost connections are explained here, without stacks of C++
 _USER_ERROR = 2  # exit code
-
-
-@dataclass(frozen=True)
-class Place:
-    """The rank of a process among those on this machine, and where they meet."""
-
-    rank: int
-    size: int
-    port: int
-    listener: int | None = None  # in the first process: the descriptor of the socket that listens at the port
 
 
 @dataclass(frozen=True)
@@ -53,50 +51,67 @@ class _Other:
 
 @contextlib.contextmanager
 def started_processes(request: Request[Any, Any], size: int) -> Iterator[Place]:
-    """Start the other `size - 1` processes, give the place of this one, and end the others on exit."""
+    """Start the other `size - 1` processes, join them, give the place of this one, and end the others on exit."""
     others: list[_Other] = []
+    lost: list[str] = []
+
+    def give_up(ranks: Sequence[int], reason: str) -> None:
+        lost.append(reason)
+        for rank in ranks:
+            others[rank - 1].process.kill()  # which closes its connections, so that this process stops waiting
+
     with socket.socket() as meeting:
-        meeting.bind(("127.0.0.1", 0))
+        meeting.bind((_ADDRESS, 0))
         meeting.listen(size)
-        port = int(meeting.getsockname()[1])
+        own = Place(0, size, _ADDRESS, int(meeting.getsockname()[1]), 0, size)
         try:
             for rank in range(1, size):
-                others.append(_start(request, Place(rank, size, port)))
-            if not all(os.read(other.ready, 1) for other in others):
-                raise RuntimeError("a process ended before it was ready")
-            yield Place(0, size, port, os.dup(meeting.fileno()))
+                others.append(_start(request, replace(own, rank=rank, local_rank=rank)))
+            _await(others)
+            own = replace(own, listener=os.dup(meeting.fileno()))
+            collectives.join(own, give_up, backend(request.recipe.trainer))
+            yield own
         except RuntimeError as error:
-            reason = _exit_reason(others)
+            reason = lost[0] if lost else _exit_reason(others)
             if reason is None:
                 raise
-            raise UserError(f"{reason}. {_resumable(request)}") from error
+            raise UserError(f"{reason}. {resumable(request)}") from error
         finally:
             had_joined = collectives.leave_processes()
-            _end(others, _PATIENCE if had_joined else 0.0)
+            _end(others, _PATIENCE if had_joined and not lost else 0.0)
 
 
-@contextlib.contextmanager
-def explained_loss_of_processes() -> Iterator[None]:
-    """For processes started by torchrun or SLURM: a sentence instead of a traceback when another one has died."""
-    try:
-        yield
-    except RuntimeError as error:
-        if collectives.world_size() == 1 or not collectives.lost_connection(error):
-            raise
-        raise UserError(
-            "lost the connection to another training process: it was killed, or its machine failed. The last "
-            "checkpoint is good; resume with --resume"
-        ) from error
+def backend(config: TrainerConfig) -> str:
+    """What carries the data between processes."""
+    return "nccl" if device_type(config) == "cuda" else "gloo"
 
 
-def _resumable(request: Request[Any, Any]) -> str:
-    if request.resume or checkpoint.steps(request.out / "checkpoints"):
+def resumable(request: Request[Any, Any]) -> str:
+    """What is left of a run that has ended too early."""
+    if checkpoint.steps(request.out / "checkpoints"):
         return f"The last checkpoint is good; resume with: asterism {request.kind.name} --resume {request.out}"
     return "No checkpoint had been saved"
 
 
+def _await(others: Sequence[_Other]) -> None:
+    """Until all have started. One that ends before closes its pipe."""
+    waiting = {other.ready: rank for rank, other in enumerate(others, 1)}
+    deadline = time.monotonic() + patience().total_seconds()
+    awaited = f"{len(others)} other training process{'es' * (len(others) > 1)}"
+    with explained(f"{awaited} to start"):
+        while waiting:
+            ready, _, _ = select.select(list(waiting), [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                minutes = patience().total_seconds() / 60
+                raise UserError(f"{awaited} did not start within {minutes:g} minutes (ASTERISM_PATIENCE)")
+            for pipe in ready:
+                if not os.read(pipe, 1):
+                    raise RuntimeError("a process ended before it was ready")
+                del waiting[pipe]
+
+
 def _start(request: Request[Any, Any], place: Place) -> _Other:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
+    environment = os.environ | _QUIET | {"PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
     receiver, sender = os.pipe()
     command = [sys.executable, "-m", "asterism.train.processes", str(sender)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, pass_fds=(sender,))
@@ -146,10 +161,12 @@ def _main(ready: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one decides for all
     values = json.load(sys.stdin)
     request, place = Request.from_json(values["request"]), Place(**values["place"])
+    threading.Thread(target=_end_with, args=(first, request), daemon=True).start()
     os.write(ready, b".")
     os.close(ready)
     try:
         with contextlib.suppress(UserError, Interrupted, KeyboardInterrupt):
+            collectives.join(place, lambda ranks, reason: end_this_process(reason), backend(request.recipe.trainer))
             carry_out(request, place)
         collectives.leave_processes()
     except OSError as error:
@@ -158,11 +175,15 @@ def _main(ready: int) -> None:
     except RuntimeError as error:
         if not collectives.lost_connection(error):
             raise
+        time.sleep(2 * _MOMENT)  # `_end_with` prints the reason if the first process has ended, else that one does
+        sys.exit(_USER_ERROR)
+
+
+def _end_with(first: int, request: Request[Any, Any]) -> None:
+    """End this process soon after the first one, whatever it is doing."""
+    while os.getppid() == first:
         time.sleep(_MOMENT)
-        if os.getppid() != first:
-            message = f"The first training process has ended, so this one ends too. {_resumable(request)}"
-            print(f"Error: {message}", file=sys.stderr, flush=True)
-        sys.exit(_USER_ERROR)  # the first process says why
+    end_this_process(f"The first training process has ended, so this one ends too. {resumable(request)}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from torch import nn
 
 from asterism.data import Views, to_batch, view_loader
 from asterism.train.kind import Init
-from asterism.train.launch import launch
 from asterism.train.optim import build_optimizer, clip_gradients, set_schedules
 from asterism.train.pretraining import OpenedPretraining
 from asterism.train.recipe import Recipe

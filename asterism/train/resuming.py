@@ -9,7 +9,9 @@ from typing import Any
 from asterism.config import Config
 from asterism.data import Source
 from asterism.errors import UserError
+from asterism.ops import collectives
 from asterism.train.checkpoint import Facts, newest_facts
+from asterism.train.kind import Request
 from asterism.train.run import Run
 
 _MAY_CHANGE = (
@@ -63,6 +65,27 @@ def check_recipe(recipe: Config, facts: Facts, file: Path) -> None:
                 f"{file} was changed since the last checkpoint: {key} is {now.get(key)!r}, but was {value!r}. A "
                 f"resumed run has to be the same run: restore the value, or {_ANEW}"
             )
+
+
+def check_equal_everywhere(recipe: Config, source: Source, request: Request[Any, Any]) -> None:
+    """Refuse processes that were started with different settings or images: they would train one network together."""
+    if collectives.world_size() == 1:
+        return
+    init = None if request.init is None else request.init.source
+    own: dict[str, Any] = {"--resume": request.resume, "--init": init, "the number of images": len(source)}
+    own |= {key: value for key, value in _leaves(recipe.model_dump(mode="json")) if not _may_change(key)}
+    own["the fingerprint of the images' names"] = source.fingerprint
+    first = collectives.broadcast_object(own)
+
+    def compare() -> None:
+        for key in (*first, *own):
+            if first.get(key) != own.get(key):
+                raise UserError(
+                    f"{key} is {own.get(key)!r} in the process of rank {collectives.rank()}, but {first.get(key)!r} in "
+                    "that of rank 0; start all processes with the same command and the same images"
+                )
+
+    collectives.on_every_process(compare)
 
 
 def check_data(source: Source, path: str, facts: Facts, run: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import shutil
+import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -116,6 +117,10 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """The logged metrics, one record per logged step."""
         return read_metrics(self.path)
+
+    def is_of_this_launcher(self) -> bool:
+        """Whether the run was started by the same torchrun as this process, before it restarted its processes."""
+        return (self.environment or {}).get("launcher") == _launcher()
 
     def check_files(self) -> None:
         """Refuse a run with folders in place of files, before hours of training fail to write one of them."""
@@ -247,7 +252,15 @@ def _environment() -> dict[str, Any]:
         "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] or [platform.machine()],
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "launcher": _launcher(),
     }
+
+
+def _launcher() -> list[str | int] | None:
+    """Torchrun's process, which remains while it restarts others."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return None
+    return [socket.gethostname(), os.getppid(), os.environ["TORCHELASTIC_RUN_ID"]]
 
 
 def _version(package: str) -> str | None:

@@ -39,7 +39,8 @@ _LENGTHS = " ".join(
 )
 _FINETUNING = """
     task=nothing task.name=[a] task.name=null task=5 task.nothing=1 task.label_smoothing=1 task.label_smoothing=-0.1
-    task.label_smoothing=.nan task.mixing.cutmix=1e-320 task.mixing.mixup=-1 task.mixing.mixup=.nan task.mixing.nothing=1
+    task.label_smoothing=.nan task.mixing.cutmix=1e-320 task.mixing.mixup=-1 task.mixing.mixup=.nan
+    task.mixing.nothing=1
     task.augmentation.erasing=2 task.augmentation.scale=[1,0.5] task.augmentation.scale=[0,1]
     task.augmentation.flip=.nan head=nothing head=5 head=first-layer head.std=-1 head.std=.nan head.pooling=x
     head.pooling=sparse head.hidden=5 source.image_size=17 source.image_size=0 source.image_size=-16

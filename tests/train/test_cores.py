@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,9 @@ from safetensors.torch import load_file
 from asterism.config import write_yaml
 from asterism.errors import UserError
 from asterism.train import checkpoint, loop, processes
-from asterism.train.cores import SMALL, allowed_cores, process_count, starts_processes, thread_count
+from asterism.train.cores import SMALL, allowed_cores, process_count, thread_count
 from asterism.train.kind import Request
+from asterism.train.plan import plan
 from asterism.train.pretraining import PRETRAINING
 from asterism.train.recipe import TrainerConfig
 from tests.train.tiny import pretrain, resume, tiny_recipe
@@ -72,14 +74,20 @@ def test_omp_num_threads_limits_the_cores(limit: str, count: int, monkeypatch: p
     assert process_count(trainer(), 10**6) == count
 
 
-def test_no_processes_are_started_inside_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_NTASKS"):
-        monkeypatch.delenv(name, raising=False)
-    assert starts_processes(trainer())
-    assert not starts_processes(trainer(strategy="fsdp"))
-    assert not starts_processes(trainer(nodes=2))
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert not starts_processes(trainer())
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"nodes": 2}, "trainer.nodes = 2, but neither torchrun nor srun has started this process"),
+        ({"devices": 1000}, r"1000 processes \(trainer.devices\) are too many for \d+ cores"),
+    ],
+)
+@pytest.mark.parametrize("ask", [pretrain, lambda recipe, out: plan(recipe)])
+def test_devices_that_are_not_there(
+    ask: Callable[..., object], settings: dict[str, int], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=message):
+        ask(tiny_recipe("mae", trainer=settings), tmp_path / "run")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
