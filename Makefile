@@ -9,7 +9,7 @@ STAMP := $(VENV)/.asterism-$(shell cat pyproject.toml constraints.txt | cksum | 
 # Workers and commands under test share the bytecode of the package, even where the shell says to write none.
 PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPATH=$(CURDIR) $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --durations 10
 
-.PHONY: setup demo test test-all campaign check audit format docs clean
+.PHONY: setup demo test test-all campaign matrix check audit format docs clean
 
 setup: $(STAMP)
 
@@ -36,6 +36,10 @@ test-all: test
 # Every generated bad input, failing disk and attack; `make test` runs a few of each kind. CAMPAIGN=outputs runs one campaign.
 campaign: setup
 	PYTHONPATH=$(CURDIR) $(BIN)/python -m tests.campaigns $(CAMPAIGN)
+
+# The quick tests with the oldest, the tested and the newest versions of what we depend on; VERSIONS=newest runs one of them.
+matrix:
+	$(PYTHON) -m tests.matrix $(VERSIONS)
 
 check: setup
 	$(BIN)/ruff format --check .

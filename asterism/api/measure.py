@@ -90,8 +90,8 @@ def evaluate(
 
     with joined_processes("Finished results and features are kept; run the command again"):
         place = None if isinstance(data, Mapping) or data is None else os.fspath(data)
-        by_task = protocols is None and not against and not isinstance(model, Weights | Encoder)
-        if by_task and is_finetuned(path_of(model)):
+        by_task = protocols is None and not against
+        if by_task and not isinstance(model, Weights | Encoder) and is_finetuned(path_of(model)):
             return Scores(task=_evaluate_task(path_of(model), place, test_split, out, device))
         chosen = ["knn"] if protocols is None else [protocols] if isinstance(protocols, str) else list(protocols)
         configs = chosen_protocols(chosen, changes_of(settings, overrides))

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Iterable, Iterator
 from functools import partial
 from multiprocessing.process import BaseProcess
@@ -32,18 +33,20 @@ def prepare(
     Workers start once and run until the requests end. A `UserError` in a worker is raised here, without the worker's
     traceback.
     """
-    loader: DataLoader[Prepared | UserError] = DataLoader(
-        tasks,
-        batch_size=None,
-        sampler=requests,
-        num_workers=workers,
-        prefetch_factor=prefetch if workers else None,
-        worker_init_fn=_start_worker if workers else None,
-        pin_memory=pin_memory,
-        generator=generator(0),  # otherwise torch would draw from the global one
-    )
+    check_count("data workers", workers)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than cores, as was asked for
+        loader: DataLoader[Prepared | UserError] = DataLoader(
+            tasks,
+            batch_size=None,
+            sampler=requests,
+            num_workers=workers,
+            prefetch_factor=prefetch if workers else None,
+            worker_init_fn=_start_worker if workers else None,
+            pin_memory=pin_memory,
+            generator=generator(0),  # otherwise torch would draw from the global one
+        )
     if workers:
-        check_count("data workers", workers)
         get_temp_dir()  # workers use it, and this process deletes it; each would leave one of its own when it is killed
     with _own_child_signal():
         iterator: Any = iter(loader)

@@ -14,6 +14,7 @@ from rich.table import Table
 from torch import nn
 
 from asterism.data import Views, to_batch, view_loader
+from asterism.train.cores import device_type
 from asterism.train.kind import Init
 from asterism.train.optim import build_optimizer, clip_gradients, set_schedules
 from asterism.train.pretraining import OpenedPretraining
@@ -46,7 +47,7 @@ def profile(recipe: Recipe, steps: int, init: Init | None = None) -> Profile:
 
     With `data.keep_mb` the images have been read before, as in every epoch but the first.
     """
-    device = launch(recipe.trainer.model_copy(update={"devices": 1, "nodes": 1})).device
+    device = torch.device(device_type(recipe.trainer))
     opened = OpenedPretraining(recipe, init)
     recipe, method, source = opened.resolved(device, 1), opened.method, opened.source
     assert isinstance(recipe.trainer.batch_size, int)
