@@ -37,7 +37,7 @@ def replacing(path: Path) -> Iterator[Path]:
 def write_text(path: Path, text: str) -> None:
     """Write a file atomically: a reader sees the old file or the new one, never part of it."""
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")  # names of files may not be text
 
 
 def open_for_appending(path: Path) -> FileIO:

@@ -42,6 +42,20 @@ def is_text(value: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in value)
 
 
+def as_text(name: str | bytes) -> str:
+    r"""A file's name as text that every file can hold: with bytes that are not UTF-8 as in \xe9t\xe9.png."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def output_path(text: str | os.PathLike[str]) -> Path:
+    """Where a user wants files. Several libraries cannot open a file whose path is not UTF-8."""
+    if not is_text(os.fspath(text)):
+        raise UserError(
+            f"the path {as_text(os.fspath(text))} is not UTF-8, and could not be read again; choose another --out"
+        )
+    return Path(text)
+
+
 def read_regular(path: Path, most: int) -> bytes:
     """The content of a regular file of at most `most` bytes."""
     return tried_again(path, lambda: _read_regular(path, most))

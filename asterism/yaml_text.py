@@ -67,7 +67,9 @@ class _Loader(yaml.SafeLoader):
         try:
             return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16")
         except UnicodeDecodeError:
-            raise _Flaw(f"line {node.start_mark.line + 1}: half of a character that is written as two") from None
+            raise _Flaw(
+                f"line {node.start_mark.line + 1}: half of a character; a path that is not UTF-8 must be renamed"
+            ) from None
 
     def construct_number(self, node: yaml.ScalarNode) -> int:
         if len(node.value) > _MOST_DIGITS:

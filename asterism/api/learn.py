@@ -21,6 +21,7 @@ from asterism.api.parameters import (
     instead,
 )
 from asterism.errors import UserError
+from asterism.inputs import output_path
 
 if TYPE_CHECKING:
     from asterism.evals.result import Scores
@@ -102,7 +103,7 @@ def pretrain(
         changes = changes_of(_sections(method, data, settings), overrides)
         return engine.resume(PRETRAINING, Path(resume), changes, _examples, began)
     name, loaded, weights = _recipe_and_weights(method, data, recipe, init, overrides, settings, announce=True)
-    folder = Path(out) if out is not None else Path("runs") / Path(name).stem
+    folder = output_path(out) if out is not None else Path("runs") / Path(name).stem
     return engine.start(PRETRAINING, loaded, folder, init=weights, overwrite=overwrite, examples=_examples, began=began)
 
 
@@ -191,7 +192,11 @@ def finetune(
         say(f"Starting from {NANO}, the model in the package")
     weights, named = place_of(NANO if source is None else source), None if recipe is None else str(recipe)
     loaded = load_finetune_recipe(weights.place, task=task, recipe=named, options=weights.options, overrides=changes)
-    folder = Path(out) if out is not None else Path("runs") / (loaded.task.name if named is None else Path(named).stem)
+    folder = (
+        output_path(out)
+        if out is not None
+        else Path("runs") / (loaded.task.name if named is None else Path(named).stem)
+    )
     return engine.start(FINETUNING, loaded, folder, overwrite=overwrite, began=began)
 
 
@@ -220,7 +225,7 @@ def demo(
     from asterism.train.run import check_free
     from asterism.viz.console import say
 
-    check_free(Path(out), overwrite)
+    check_free(output_path(out), overwrite)
     others = [NANO] if is_present(NANO) else []
     for other in others:
         data, changes = _DEMO_SCORES["knn"]

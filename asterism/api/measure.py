@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from asterism.api.parameters import Data, Device, Overrides, PathLike, Read, changes_of
+from asterism.inputs import output_path
 
 if TYPE_CHECKING:
     from asterism.evals.result import Result, Scores
@@ -99,7 +100,7 @@ def evaluate(
         choice = DataChoice(subject.data(place), train_split, test_split)
         names = [against] if isinstance(against, str | os.PathLike) else against
         others = {os.fspath(name): open_model(name, device).encoder for name in names}
-        folder = Path(out) if out is not None else subject.run and subject.run / "eval"
+        folder = output_path(out) if out is not None else subject.run and subject.run / "eval"
         scores = Scores()
         for name, config in configs.items():
             tested = (name, config, choice, subject.encoder, subject.model)
@@ -117,7 +118,7 @@ def _evaluate_task(run: Path, data: str | None, split: str | None, out: PathLike
     opened = open_finetuned(run)
     place = opened.data_path() if data is None else data
     result = evaluate_task(opened, place, split, device_named(device))
-    return _written(result, opened.path / "eval" if out is None else Path(out))
+    return _written(result, opened.path / "eval" if out is None else output_path(out))
 
 
 def _written(result: Result, folder: Path) -> Result:

@@ -24,6 +24,7 @@ from asterism.api.parameters import (
     changes_of,
 )
 from asterism.errors import UserError
+from asterism.inputs import output_path
 
 if TYPE_CHECKING:
     from asterism.images.pictures import Picture
@@ -69,7 +70,7 @@ def predict(
     from asterism.tools.output_folder import check_folder
     from asterism.tools.predict import predict_images
 
-    folder = check_folder(Path(out), overwrite)
+    folder = check_folder(output_path(out), overwrite)
     loaded = load_model(path_of(model))
     loaded.to(device_named(device))
     return predict_images(loaded, Path(images), folder, batch_size=batch_size)
@@ -110,7 +111,7 @@ def embed(
     from asterism.index.write import check_target, write_embeddings
     from asterism.models import open_model
 
-    target = check_target(Path(out), overwrite)
+    target = check_target(output_path(out), overwrite)
     subject = open_model(model, device)
     path = subject.data(data)
     source, split = open_everything(path) if split is None else (open_source(path, split), split)
@@ -177,7 +178,7 @@ def concepts(
     from asterism.tools.output_folder import check_folder
 
     pictures = as_list(images)
-    folder = check_folder(Path(out), overwrite)
+    folder = check_folder(output_path(out), overwrite)
     encoder, name = open_concept_model(model, device, tokenizer)
     words = [text] if isinstance(text, str) else list(text)
     place = None if data is None else os.fspath(data)
@@ -253,7 +254,7 @@ def reconstruct(
     from asterism.tools.reconstruct import Edit, Move, write_reconstructions  # imports the drawing libraries
 
     pictures = as_list(images)
-    folder = check_folder(Path(out), overwrite)
+    folder = check_folder(output_path(out), overwrite)
     encoder, _ = open_concept_model(model, device, tokenizer)
     moves = tuple(Move(token, down, right) for token, (down, right) in (move or {}).items())
     return write_reconstructions(encoder, pictures, folder, Edit(swap, tuple(drop), moves))
@@ -297,7 +298,7 @@ def track(
     from asterism.tools.track import TrackingObjects, track_video
 
     changes = with_overrides({"first_mask": "shares"}, changes_of(settings, overrides))
-    folder, config = check_folder(Path(out), overwrite), TrackingObjects.parse(changes)
+    folder, config = check_folder(output_path(out), overwrite), TrackingObjects.parse(changes)
     return track_video(open_model(model, device).encoder, Path(video), Path(mask), folder, config)
 
 
@@ -341,7 +342,7 @@ def segment(
     from asterism.tools.output_folder import check_folder
     from asterism.tools.segment import Segmenting, segment_images
 
-    folder = check_folder(Path(out), overwrite)
+    folder = check_folder(output_path(out), overwrite)
     config = Segmenting.parse(with_overrides({"head": head}, changes_of(settings, overrides)))
     return segment_images(open_model(model, device).encoder, Path(examples), Path(images), folder, config)
 
@@ -394,7 +395,7 @@ def search(
     sentences = [text] if isinstance(text, str) else list(text)
     if not paths and not sentences:
         raise UserError("give at least one query: --query IMAGE or --text SENTENCE")
-    sheet = check_sheet(Path(out), overwrite)
+    sheet = check_sheet(output_path(out), overwrite)
     place = None if data is None else os.fspath(data)
     encoder = open_model(model, device).encoder
     return search_images(encoder, Path(index), [*paths, *sentences], sheet, count=count, data=place)
@@ -434,7 +435,7 @@ def export(
 
     target, precision = target_named(to), dtype_named(dtype)
     source = None if isinstance(model, Encoder) else Path(place_of(model).place)
-    folder = check_out(Path(out), overwrite, source)
+    folder = check_out(output_path(out), overwrite, source)
     subject = open_model(model, "auto" if isinstance(model, Encoder) else "cpu")
     origin = origin_of(subject.model.name, subject.run)
     return export_encoder(subject.encoder, target, folder, precision, origin, license)

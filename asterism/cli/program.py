@@ -134,7 +134,9 @@ def main() -> None:
         if category.__module__.startswith("asterism."):
             _warn(f"Warning: {message}")
         else:
-            shown(message, category, *place, **more)
+            from asterism.viz.console import visible
+
+            shown(visible(message), category, *place, **more)
 
     warnings.showwarning = show_warning
     app()

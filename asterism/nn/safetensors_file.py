@@ -19,7 +19,7 @@ from torch import Tensor
 
 from asterism.errors import UserError, reason_of
 from asterism.files import replacing
-from asterism.inputs import parse_json
+from asterism.inputs import as_text, is_text, parse_json
 
 METADATA_KEY = "asterism"  # under which our files describe themselves, in JSON
 _CHECKSUM = "checksum"  # part of that description, because the order of several keys would differ from file to file
@@ -81,6 +81,8 @@ def _check_header(path: Path) -> None:
     """Refuse a file whose header has another length than it states, or is longer than any network needs."""
     if not path.is_file():
         raise UserError(f"{path} is not a regular file; give the file of the weights")
+    if not is_text(str(path)):
+        raise UserError(f"{as_text(str(path))} cannot be opened, because its path is not UTF-8; rename it")
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

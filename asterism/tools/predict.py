@@ -18,6 +18,7 @@ from asterism.finetuning.model import FinetunedModel
 from asterism.images.bad_image import BadImage
 from asterism.images.decode import SUFFIXES, decode
 from asterism.images.write import save_picture
+from asterism.inputs import as_text
 from asterism.viz.bar import Bar
 
 _MOST_VALUES = 200_000_000  # bytes of the images of a batch, beyond which it is not filled
@@ -89,7 +90,7 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def _decoded(root: Path, files: list[Path], skipped: list[BadImage]) -> Iterator[_Picture]:
-    keys = [path.relative_to(root).as_posix() for path in files]
+    keys = [as_text(path.relative_to(root).as_posix()) for path in files]
     for path, key, name in zip(files, keys, drawing_names(keys), strict=True):
         try:
             yield key, name, decode(path, key)

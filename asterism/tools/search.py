@@ -30,6 +30,7 @@ from asterism.index.search import nearest_images, nearest_to_texts
 from asterism.nn.encoder import Encoder
 from asterism.nn.text_encoder import needs_text
 from asterism.ops.neighbours import Matches
+from asterism.viz.console import one_line
 from asterism.viz.page import page
 
 
@@ -193,6 +194,7 @@ def _square(image: Tensor, side: int) -> Image.Image:
 
 def _shortened(name: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
     """The end of a name, as much as fits below a picture."""
+    name = one_line(name)
     if font.getlength(name) <= _SIDE:
         return name
     while font.getlength(f"…{name}") > _SIDE:

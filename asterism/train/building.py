@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from asterism.nn.weights.load import load_encoder
 from asterism.train import checkpoint
 from asterism.train.recipe import Recipe
 from asterism.train.run import Run
+from asterism.viz.console import warn
 
 
 def build_method(recipe: Recipe) -> Method:
@@ -37,7 +37,7 @@ def load_method(run: Run) -> Method:
     method = build_method(run.recipe)
     path, problems = checkpoint.newest_intact(run.checkpoints)
     for problem in problems:
-        print(f"{problem}; used {path.name} instead", file=sys.stderr)
+        warn(f"{problem}; used {path.name} instead")
     state = checkpoint.load(path)
     checkpoint.check_fit(state.method, method.state_dict())
     method.load_state_dict(state.method)

@@ -42,6 +42,7 @@ from asterism.train.resuming import (
 )
 from asterism.train.run import Run, check_free, create_run, empty
 from asterism.train.trackers.of_run import check_packages
+from asterism.viz.console import visible
 
 
 def start(
@@ -151,7 +152,7 @@ def _started(fabric: Fabric, request: Request[R, F], opened: Opened[R, F], examp
     job = opened.job(recipe, run, fabric)
     job.examples = examples
     for line in opened.started_from():
-        fabric.print(line)
+        fabric.print(visible(line))
     training = Training(fabric, job, request.began)
     with _new_run(fabric, out, recipe, request.overwrite):
         training.train()
@@ -232,7 +233,7 @@ def _last_intact(fabric: Fabric, run: Run) -> checkpoint.State:
     """The last intact checkpoint; the first process looks for it."""
     path, problems = collectives.on_first_process(lambda: checkpoint.newest_intact(run.checkpoints))
     for problem in problems:
-        fabric.print(f"{problem}. Resuming from {path.name}")
+        fabric.print(visible(f"{problem}. Resuming from {path.name}"))
     try:
         return checkpoint.load(path)
     except checkpoint.Damaged as error:

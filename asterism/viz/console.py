@@ -30,6 +30,11 @@ def visible(text: object) -> str:
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
 
 
+def one_line(name: str) -> str:
+    r"""A name as a picture shows it: also with line breaks, as `\n`, and bytes that are not text, as `\udce9`."""
+    return visible(name).replace("\n", r"\n").encode("utf-8", "backslashreplace").decode()
+
+
 class _PlainConsole(Console):
     def print(self, *objects: Any, **how: Any) -> None:
         super().print(*(visible(each) if isinstance(each, str) else each for each in objects), **how)

@@ -10,6 +10,8 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 from torch.nn.functional import interpolate, normalize
 
+from asterism.viz.console import one_line
+
 Pictures = UInt8[Tensor, "b 3 h w"]
 Magnified = UInt8[Tensor, "b 3 H W"]
 
@@ -104,6 +106,7 @@ def captioned(image: UInt8[Tensor, "3 h w"], text: str) -> UInt8[Tensor, "3 _ _"
     strip = Image.new("RGB", (width, size * 2), "white")
     font = ImageFont.load_default(size)
     pen = ImageDraw.Draw(strip)
+    text = one_line(text)
     while len(text) > 1 and pen.textlength(text, font=font) > width - size:
         text = text[:-2].rstrip() + "…"
     pen.text((size // 2, size // 3), text, fill="black", font=font)

@@ -15,6 +15,7 @@ from asterism.data.sources.listing import Listing, list_images
 from asterism.data.sources.source import Sample
 from asterism.errors import UserError
 from asterism.images.decode import decode
+from asterism.inputs import as_text
 
 
 class NoImages(UserError):
@@ -59,7 +60,7 @@ class Folder:
         """Direct subfolders without an image, if they are why the others are not taken for classes."""
         filled = _top_folders(self.listing)
         others_are_classes = len(filled) >= 2 and b"" not in filled
-        return sorted(map(_text, _direct_subfolders(self.listing) - filled)) if others_are_classes else []
+        return sorted(map(as_text, _direct_subfolders(self.listing) - filled)) if others_are_classes else []
 
     def keys(self) -> list[str]:
         return [self.key(index) for index in range(len(self))]
@@ -68,7 +69,7 @@ class Folder:
         return (self._file(index) for index in range(len(self)))
 
     def key(self, index: int) -> str:
-        return self._prefix + self.listing.path(index).decode("utf-8", "backslashreplace")
+        return self._prefix + as_text(self.listing.path(index))
 
     def label(self, index: int) -> int | None:
         return None if self._labels is None else int(self._labels[self.listing.folder(index)])
@@ -115,7 +116,7 @@ def _open_all_parts(root: Path, parts: list[str], labels: bool | None) -> Folder
     listing = list_images(root)
     if not len(listing):
         raise NoImages(_no_images(root, listing))
-    folders = [_text(listing.folders[i]).split("/") for i in range(len(listing.folders))]
+    folders = [as_text(listing.folders[i]).split("/") for i in range(len(listing.folders))]
     in_classes = all(len(path) > 1 and path[0] in parts for path in folders)
     if labels and not in_classes:
         raise UserError(f"labels were requested, but {root} has images outside SPLIT/CLASS/; read it without labels")
@@ -153,11 +154,11 @@ def _classes(root: Path, folder: Path, listing: Listing, labelled: bool) -> list
     """Subfolders in sorted order. A held-out part is numbered like the training part, even if it lacks some classes."""
     if not labelled:
         return None
-    own = {_text(name) for name in _top_folders(listing)}
+    own = {as_text(name) for name in _top_folders(listing)}
     if "" in own:
         raise UserError(
             f"labels were requested, but {folder} has images outside class subfolders, such as "
-            f"{_text(listing.path(0))}; put every image into the subfolder of its class, or read it without labels"
+            f"{as_text(listing.path(0))}; put every image into the subfolder of its class, or read it without labels"
         )
     training = [name for name in _split_folders(root) if splits.part(name) == "train"] if folder != root else []
     known = _subfolders(root / training[0]) if training else set()
@@ -166,18 +167,14 @@ def _classes(root: Path, folder: Path, listing: Listing, labelled: bool) -> list
 
 def _subfolders(folder: Path) -> set[str]:
     with os.scandir(folder) as entries:
-        return {_text(os.fsencode(e.name)) for e in entries if not e.name.startswith(".") and e.is_dir()}
+        return {as_text(e.name) for e in entries if not e.name.startswith(".") and e.is_dir()}
 
 
 def _labels(listing: Listing, classes: list[str], level: int) -> NDArray[np.int64]:
     """The label of each folder of the listing."""
     number = {name: label for label, name in enumerate(classes)}
     folders = listing.folders
-    return np.array([number[_text(folders[i].split(b"/")[level])] for i in range(len(folders))], dtype=np.int64)
-
-
-def _text(name: bytes) -> str:
-    return name.decode("utf-8", "backslashreplace")
+    return np.array([number[as_text(folders[i].split(b"/")[level])] for i in range(len(folders))], dtype=np.int64)
 
 
 def _no_images(folder: Path, listing: Listing) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from asterism.errors import UserError
+from asterism.inputs import as_text
 
 _BLOCK = 512  # bytes; a header is one block, contents are padded to whole blocks
 _REGULAR = b"0\0007"
@@ -102,7 +103,7 @@ def _number(field: bytes) -> int:
 
 
 def _name(field: bytes) -> str:
-    return field.partition(b"\0")[0].decode("utf-8", "backslashreplace")
+    return as_text(field.partition(b"\0")[0])
 
 
 def _decimal(text: str | None, otherwise: int) -> int:

@@ -19,6 +19,7 @@ from asterism.files import write_text
 from asterism.images.palette import palette
 from asterism.images.write import to_pillow
 from asterism.viz import page
+from asterism.viz.console import one_line
 from asterism.viz.page import Section
 from asterism.viz.pictures import magnified
 
@@ -50,7 +51,7 @@ def drawn_objects(
     line = max(2, round(min(large.shape[1:]) / 200))
     letters = max(12, min(large.shape[1:]) // 30)
     font = ImageFont.load_default(letters)
-    for box, label, caption in zip(boxes.tolist(), labels.tolist(), captions, strict=True):
+    for box, label, caption in zip(boxes.tolist(), labels.tolist(), map(one_line, captions), strict=True):
         left, top, right, bottom = (round(scale * edge) for edge in box)
         pen.rectangle((left, top, max(left, right - 1), max(top, bottom - 1)), outline=colours[1 + label], width=line)
         place = (left, max(0, top - letters - 4))
