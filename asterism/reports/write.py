@@ -177,7 +177,7 @@ def _is_compared(result: Result) -> bool:
 def _classification(result: Result) -> str:
     own = result.values[_NEIGHBOURS]
     others = {_NAMES.get(name, name): values[_NEIGHBOURS] for name, values in result.baselines.items()}
-    ahead = all(own > value + _CLEAR for value in others.values())
+    ahead = all(own > value + _CLEAR for name, value in others.items() if name in _NAMES.values())
     opening = "Learned without labels" if ahead else "Not ahead of everything it was compared with"
     compared = " and ".join(f"{value:.1f} % with {name}" for name, value in others.items())
     return (

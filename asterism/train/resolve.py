@@ -139,7 +139,8 @@ def describe(recipe: Recipe, images: int, parameters: int, device: torch.device,
     assert isinstance(trainer.batch_size, int)
     table = Table.grid(padding=(0, 2))
     table.add_row("method", recipe.method.name)
-    table.add_row("backbone", f"{_shape(recipe.backbone)}, init {recipe.backbone.init}")
+    weights = "of the weights" if recipe.backbone.arguments else f"init {recipe.backbone.init}"
+    table.add_row("backbone", f"{_shape(recipe.backbone)}, {weights}")
     table.add_row("parameters", f"{parameters / 1e6:.1f} M trained")
     table.add_row("data", f"{recipe.data.path}, {images:,} images")
     table.add_row("length", length(trainer, images))
@@ -169,12 +170,12 @@ def advice(device: torch.device) -> str:
 
 
 def _shape(config: BackboneConfig) -> str:
-    """The timm model and the recipe's changes to it."""
+    """The timm model and the changes to it of the recipe, or of the weights that it takes its network from."""
     changes = {
         "{} px": config.image_size,
-        "patch {}": config.patch_size,
-        "width {}": config.dim,
-        "depth {}": config.depth,
+        "patch {}": config.patch_size or config.arguments.get("patch_size"),
+        "width {}": config.dim or config.arguments.get("embed_dim"),
+        "depth {}": config.depth or config.arguments.get("depth"),
     }
     return ", ".join([config.name, *(form.format(value) for form, value in changes.items() if value is not None)])
 

@@ -32,6 +32,13 @@ def test_no_lead_is_claimed_where_there_is_none() -> None:
     assert verdict([behind], LOGGED).startswith("Not ahead of everything")
 
 
+def test_a_trained_model_beside_it_does_not_change_what_was_learned() -> None:
+    beside = replace(KNN, baselines=KNN.baselines | {"nano": {"top1_k20": 60.0}})
+    said = verdict([beside], LOGGED)
+    assert said.startswith("Learned without labels")
+    assert said.endswith("37.0 % with raw pixels and 60.0 % with nano.")
+
+
 def test_without_an_evaluation_training_has_the_word() -> None:
     assert verdict([REBUILT, replace(KNN, baselines={})], LOGGED).startswith("Learned: k-NN accuracy")
     assert verdict([], []) == ""
