@@ -113,14 +113,6 @@ def _evaluated(labelled: Path, home: Path) -> dict[str, float]:
     return dict(result.values)
 
 
-def test_a_run_has_its_config_metrics_and_encoder(run: Run) -> None:
-    assert run.config["optim"]["lr"] == 3e-4
-    assert run.config["backbone"]["dim"] == 16
-    assert run.metrics()[-1]["step"] == 2
-    saved, loaded = run.encoder().state_dict(), asterism.load(str(run.path)).state_dict()
-    assert all(saved[name].equal(loaded[name]) for name in saved)
-
-
 def test_settings_in_three_forms_mean_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Recipe, Path]] = []
 

@@ -209,12 +209,6 @@ def test_names_with_brackets_are_shown_as_they_are() -> None:
     assert "no such file or folder: ./[bold]" in refused(call("evaluate", "pixels", "--data", "./[bold]"))
 
 
-def test_fewer_images_than_k_are_reported(labelled: Path, weights: Path) -> None:
-    result = call("evaluate", weights, "--data", labelled)
-    assert result.exit_code == 0
-    assert "k = 20, 100, 200 was reduced to 12" in result.stdout
-
-
 # --- mistakes -------------------------------------------------------------------------------------------------------
 
 # What is wrong, a command line, and a part of the message; DINO stands for a small run of DINO.

@@ -1,17 +1,21 @@
 """The smallest sensible runs of fine-tuning: one block, 24-pixel images, a few steps."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pytest
+import torch
 from PIL import Image
+from torch import Tensor
 
 from asterism.finetuning.opening import FINETUNING
 from asterism.finetuning.recipe import FinetuneRecipe, load_finetune_recipe
 from asterism.finetuning.task import Start
 from asterism.nn.backbone import BackboneConfig, build_backbone
 from asterism.train import engine
+from tests import distributed
 from tests.train.tiny import TEACHER
 
 COLOURS = {"blue": (20, 40, 220), "green": (30, 200, 60), "red": (220, 30, 20)}
@@ -42,6 +46,23 @@ def tiny(data: Path | str, *changes: str, task: str = "classify", source: Path |
     )
     overrides = [f"data.path={data}", *usual.split(), *changes]
     return load_finetune_recipe(str(source), task=task, overrides=overrides)
+
+
+def assert_two_processes_equal_one(
+    train_all: Callable[[str, str, str], dict[str, tuple[list[float], dict[str, Tensor]]]],
+    folder: Path,
+    data: Path,
+    strategy: str,
+    rtol: float = 1e-3,
+) -> None:
+    """`train_all(folder, data, strategy)` gives what was logged and the kept weights of several runs, by name."""
+    alone = train_all(str(folder / "alone"), str(data), "auto")
+    words = (str(folder / "together"), str(data), strategy)
+    together = distributed.run(distributed.launched, train_all, *words)[0]
+    for name, (values, weights) in alone.items():
+        assert together[name][0] == pytest.approx(values, rel=1e-5, abs=1e-5), name
+        for key, value in weights.items():
+            torch.testing.assert_close(together[name][1][key], value, rtol=rtol, atol=1e-5, msg=f"{name} {key}")
 
 
 def start(config: BackboneConfig = BACKBONE, classes: int = 3, size: int = 16) -> Start:

@@ -252,8 +252,7 @@ def test_training_checkpoints_are_recognised_by_their_wrapper(golden: Path, tmp_
     v = read(golden / "stellar" / "forward_tiny.npz")
     tensors = load_file(golden / "checkpoints" / "stellar_tiny.safetensors")
     torch.save({"state_dict": {f"model.{name}": t for name, t in tensors.items()}, "epoch": 3}, tmp_path / "x.pth")
-    heads, decoder_heads = v.params["num_attention_heads"], v.params["decoder_num_attention_heads"]
-    encoder = load_encoder(tmp_path / "x.pth", heads=heads, decoder_heads=decoder_heads)
+    encoder = _load_file(tmp_path / "x.pth", v.params)
     torch.testing.assert_close(encoder.encode(v["in_image"]).sparse, v["out_sparse"], rtol=0, atol=1e-4)
 
 

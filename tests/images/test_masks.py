@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from asterism.errors import UserError
-from asterism.images.masks import read_mask, save_mask, white_as_object
+from asterism.images.masks import read_mask, save_mask
 from asterism.images.palette import palette
 
 
@@ -24,12 +24,6 @@ def test_colours_are_objects_and_black_is_none(tmp_path: Path) -> None:
     pixels[0, 1], pixels[1, 0] = (255, 0, 0), (0, 9, 0)
     Image.fromarray(pixels).save(tmp_path / "m.png")
     assert read_mask(tmp_path / "m.png").tolist() == [[0, 2], [1, 0]]
-
-
-def test_white_is_an_object_if_it_is_the_only_value() -> None:
-    mask = torch.tensor([[0, 255]])
-    assert white_as_object(mask, {0, 255}).tolist() == [[0, 1]]
-    assert white_as_object(mask, {0, 1, 255}).tolist() == [[0, 255]]
 
 
 def test_smoothed_and_broken_masks_are_rejected(tmp_path: Path) -> None:

@@ -143,15 +143,6 @@ def test_a_failure_leaves_no_file(source: Source, tmp_path: Path, name: str, mon
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_targets_are_checked_first(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"must end in \.parquet or \.npz"):
-        check_target(tmp_path / "x.csv", overwrite=False)
-    (tmp_path / "x.npz").write_text("precious")
-    with pytest.raises(UserError, match="exists already"):
-        check_target(tmp_path / "x.npz", overwrite=False)
-    assert check_target(tmp_path / "x.npz", overwrite=True)
-
-
 def test_an_index_has_one_writer(source: Source, tmp_path: Path) -> None:
     target = tmp_path / "index.npz"
     with owned(file_lock(target), target):

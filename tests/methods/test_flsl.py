@@ -11,7 +11,6 @@ from asterism.ops.geometry import geometry_from_rows, locate, patch_centers
 from asterism.ops.random import fold_each
 from asterism.ops.soft_clusters import PowerLaw, prior_shares
 from asterism.ops.window_sampling import sample_windows
-from asterism.train.recipe import load_recipe
 from asterism.types import Batch, Progress, View
 from tests.methods.batches import TINY, random_batch
 
@@ -199,15 +198,3 @@ def test_settings_are_checked(settings: dict[str, object], message: str) -> None
 def test_warnings_name_settings_that_collapse(changes: dict[str, object], message: str) -> None:
     with pytest.warns(UserWarning, match=message):
         _flsl(**changes)
-
-
-@pytest.mark.parametrize(("name", "patch"), [("vits16", 16), ("vits8", 8), ("vitb16", 16)])
-def test_published_recipes_follow_the_paper(name: str, patch: int) -> None:
-    recipe = load_recipe(f"flsl-imagenet-{name}")
-    assert recipe.method == FlslConfig(), "the defaults are those of the paper"
-    assert (recipe.backbone.class_token, recipe.backbone.positions, recipe.backbone.drop_path) == (False, "sincos", 0.1)
-    assert f"patch{patch}_" in recipe.backbone.name
-    optim = recipe.optim
-    assert optim.peak_lr(512) == pytest.approx(5e-4)
-    assert (optim.min_lr, optim.warmup_epochs, optim.weight_decay, optim.weight_decay_end) == (1e-6, 10, 0.05, 0.5)
-    assert (optim.clip, optim.clip_by, recipe.trainer.batch_size, recipe.trainer.epochs) == (3.0, "tensor", 512, 300)

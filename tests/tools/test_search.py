@@ -54,13 +54,6 @@ def test_mistakes_are_named(photos: Path, tmp_path: Path) -> None:
         api.search(pixel_encoder(), index, query, out)
     with pytest.raises(UserError, match="was made by another model"):
         api.search(small_encoder(seed=2), index, query, out)
-    with pytest.raises(UserError, match="there is no index"):
-        api.search(small_encoder(), tmp_path / "none.parquet", query, out)
-    with pytest.raises(UserError, match="is not an index"):
-        api.search(small_encoder(), query, query, out)
-    (tmp_path / "broken.parquet").write_bytes(b"nothing")
-    with pytest.raises(UserError, match="cannot be read as an index"):
-        api.search(small_encoder(), tmp_path / "broken.parquet", query, out)
     with pytest.raises(UserError, match="cannot read the image"):
         api.search(small_encoder(seed=1), index, tmp_path / "none.jpg", out)
     with pytest.raises(UserError, match=r"must end in .html or .png"):

@@ -11,9 +11,8 @@ from safetensors.torch import load_file
 
 import asterism
 from asterism.finetuning.learner import FineTuned
-from tests import distributed
 from tests.extras.detection.drawn import HEADS, coco_file, detector
-from tests.finetuning.tiny import finetune, resume, tiny
+from tests.finetuning.tiny import assert_two_processes_equal_one, finetune, resume, tiny
 from tests.train.tiny import Killed
 
 
@@ -118,9 +117,4 @@ def train_all(folder: str, data: str, strategy: str) -> dict[str, tuple[list[flo
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_a_run_of_two_processes_equals_one(tmp_path: Path, data: Path, strategy: str) -> None:
-    alone = train_all(str(tmp_path / "alone"), str(data), "auto")
-    together = distributed.run(distributed.launched, train_all, str(tmp_path / "together"), str(data), strategy)[0]
-    for head, (values, weights) in alone.items():
-        assert together[head][0] == pytest.approx(values, rel=1e-5, abs=1e-5), head
-        for name, value in weights.items():
-            torch.testing.assert_close(together[head][1][name], value, rtol=1e-4, atol=1e-5, msg=f"{head} {name}")
+    assert_two_processes_equal_one(train_all, tmp_path, data, strategy, rtol=1e-4)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from asterism.errors import UserError
-from asterism.extras.detection.window_attention import from_windows, global_blocks, to_windows, windowed_tokens
+from asterism.extras.detection.window_attention import from_windows, to_windows, windowed_tokens
 from asterism.nn.backbone import build_backbone
 from asterism.nn.vit import ViT
 from tests.extras.detection.drawn import detector
@@ -61,11 +61,6 @@ def test_dropped_paths_are_those_of_the_image() -> None:
     (full,) = backbone.block_outputs(images, [-1], drop_keys=keys)
     found = windowed_tokens(backbone, images, 4, set(), keys)
     torch.testing.assert_close(found.patches, full.patches, atol=1e-5, rtol=1e-5)
-
-
-def test_the_last_block_of_each_quarter_is_global() -> None:
-    assert global_blocks(12, 4) == {2, 5, 8, 11}
-    assert global_blocks(24, 4) == {5, 11, 17, 23}
 
 
 def test_windows_and_pyramids_must_fit_the_network() -> None:

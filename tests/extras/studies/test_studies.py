@@ -37,17 +37,6 @@ def test_every_study_is_complete() -> None:
         check(name)
 
 
-@pytest.mark.slow
-def test_published_ablations_of_sop_have_300_epochs_without_small_views() -> None:
-    names = [name for name in study_names() if name.startswith("sop-") and name.endswith("-imagenet")]
-    ablations = [name for name in names if load_study(name).epochs == (300.0,)]
-    assert len(ablations) >= 10
-    for name in ablations:
-        study = load_study(name)
-        for recipe in check_settings(study, plan_trials(study, Place(Path("nowhere")))).values():
-            assert recipe.method.model_dump()["local_views"] == 0
-
-
 def test_studies_are_listed_with_their_first_line() -> None:
     assert set(entries("studies")) == set(study_names())
     assert entries("studies", "sop-count-imagenet")["sop-count-imagenet"].startswith("SOP: number of prototypes")

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
@@ -18,10 +17,9 @@ import asterism
 from asterism.errors import Interrupted
 from asterism.finetuning.learner import FineTuned
 from asterism.finetuning.recipe import FinetuneRecipe
-from tests import distributed
 from tests.finetuning.segmentation.drawn import drawn, drawn_folder
 from tests.finetuning.segmentation.tiny_heads import SMALL
-from tests.finetuning.tiny import finetune, resume, tiny
+from tests.finetuning.tiny import assert_two_processes_equal_one, finetune, resume, tiny
 
 
 @pytest.fixture(scope="module")
@@ -135,9 +133,4 @@ def train_all(folder: str, data: str, strategy: str) -> dict[str, tuple[list[flo
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_two_processes_equal_one(tmp_path: Path, data: Path, strategy: str) -> None:
-    alone = train_all(str(tmp_path / "alone"), str(data), "auto")
-    together = distributed.run(distributed.launched, train_all, str(tmp_path / "together"), str(data), strategy)[0]
-    for head, (values, weights) in alone.items():
-        assert together[head][0] == pytest.approx(values, rel=1e-5, abs=1e-5), head
-        for name, value in weights.items():
-            torch.testing.assert_close(together[head][1][name], value, rtol=1e-3, atol=1e-5, msg=f"{head} {name}")
+    assert_two_processes_equal_one(train_all, tmp_path, data, strategy)
