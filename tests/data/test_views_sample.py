@@ -35,6 +35,7 @@ def assert_same_distribution(ours: list[float], theirs: list[float]) -> None:
         (100, 400, (0.5, 1.0), (0.5, 1.5)),  # often falls back to the centre
         (400, 100, (0.5, 1.0), (0.7, 2.0)),
         (64, 64, (0.08, 1.0), (1.0, 1.0)),
+        (64, 80, (0.1, 0.3), (0.5, 1.0)),  # tall, so that width and height cannot be exchanged
     ],
 )
 def test_crops_are_distributed_like_torchvision(
