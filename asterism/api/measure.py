@@ -100,12 +100,12 @@ def evaluate(
         choice = DataChoice(subject.data(place), train_split, test_split)
         names = [against] if isinstance(against, str | os.PathLike) else against
         others = {os.fspath(name): open_model(name, device).encoder for name in names}
-        folder = output_path(out) if out is not None else subject.run and subject.run / "eval"
+        folder = None if out is None else output_path(out)
         scores = Scores()
         for name, config in configs.items():
             tested = (name, config, choice, subject.encoder, subject.model)
             result = run_protocol(*tested, baselines=baselines, against=others)
-            scores[name] = result if folder is None else _written(result, folder)
+            scores[name] = _written(result, folder, subject.run)
     return scores
 
 
@@ -118,13 +118,20 @@ def _evaluate_task(run: Path, data: str | None, split: str | None, out: PathLike
     opened = open_finetuned(run)
     place = opened.data_path() if data is None else data
     result = evaluate_task(opened, place, split, device_named(device))
-    return _written(result, opened.path / "eval" if out is None else output_path(out))
+    return _written(result, None if out is None else output_path(out), opened.path)
 
 
-def _written(result: Result, folder: Path) -> Result:
+def _written(result: Result, out: Path | None, run: Path | None) -> Result:
+    """In `out`, else in the run, if there is one; it may have been moved since it was opened."""
     from asterism.ops.collectives import on_first_process
+    from asterism.train.run import open_run
 
-    return on_first_process(lambda: result.write(folder))
+    def write() -> Result:
+        if out is not None:
+            return result.write(out)
+        return result if run is None else result.write(open_run(run).path / "eval")
+
+    return on_first_process(write)
 
 
 def report(

@@ -38,6 +38,7 @@ def write_report(paths: Sequence[Path]) -> Path:
         names = _names(runs)
         target = runs[0].path.parent / f"report-{'-'.join(name.replace('/', '_') for name in names)}.html"
         text = _comparison(dict(zip(names, runs, strict=True)))
+    open_run(runs[0].path)  # it may have been moved meanwhile, and its old place must not become a folder again
     write_text(target, text)
     return target
 

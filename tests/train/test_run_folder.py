@@ -3,12 +3,14 @@
 import json
 import math
 import os
+import pkgutil
 import shutil
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from asterism import api
 from asterism.errors import UserError
 from asterism.lock import folder_lock, owned
 from asterism.methods.mae import Mae
@@ -263,6 +265,24 @@ def test_a_folder_that_is_taken_away_while_it_is_trained(tmp_path, monkeypatch, 
     if change != "deleted":
         monkeypatch.setattr(Mae, "after_update", after_update)
         assert checkpoint.steps(resume(moved).checkpoints) == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("last", "command"),
+    [("asterism.evals.run.run_protocol", "evaluate"), ("asterism.reports.write._single", "report")],
+)
+def test_a_run_that_is_moved_while_it_is_used_gets_no_second_folder(run, tmp_path, monkeypatch, last, command):
+    measure, moved = pkgutil.resolve_name(last), tmp_path / "moved"
+
+    def moving(*words, **more):
+        found = measure(*words, **more)
+        run.path.rename(moved)
+        return found
+
+    monkeypatch.setattr(last, moving)
+    with pytest.raises(UserError, match="no such folder"):
+        getattr(api, command)(run.path, **({"knn": {"k": [2]}} if command == "evaluate" else {}))
+    assert not run.path.exists()
 
 
 def test_an_error_of_any_kind_before_the_first_step_leaves_no_folder(tmp_path, monkeypatch):
