@@ -2,17 +2,21 @@
 
     python -m lab.benchmarks.soak --minutes 60
 
-Two things run at once, on a small file system of their own and on images of which every tenth is damaged:
+Three things run at once, on small file systems of their own and on images of which every tenth is damaged:
 
-- Commands, one after the other: a run is trained, evaluated, embedded and reported. Every few seconds something
-  happens to them: SIGKILL; SIGSTOP and, later, SIGCONT; a full disk (ENOSPC); or a disk that fails (EIO, raised by a
-  layer over Python's file functions for every fourth call). A command that ends is repeated until it succeeds, with
-  --resume if there is a checkpoint.
-- One process that never ends evaluates, embeds and reports in a loop, with the same faults except SIGKILL. Its memory
-  and its open files are measured after every round.
+- Commands, one after the other: a run is trained, in every second round by two processes, then evaluated, embedded and
+  reported. Every few seconds something happens to them: SIGKILL or SIGTERM; SIGSTOP and, later, SIGCONT; either for one
+  process alone, a rank or a data worker; a full disk (ENOSPC); a disk that fails (EIO, raised by a layer over Python's
+  file functions for every fourth call); or another name for the folder of the run. A command that ends is repeated
+  until it succeeds, with --resume if there is a checkpoint. Before some of these, all images are replaced by others of
+  the same names, and the resume must be refused.
+- One process that never ends evaluates, embeds and reports in a loop, with the same faults except kills and names. Its
+  memory and its open files are measured after every round.
+- Clients label images in the explorer, whose server is killed, stopped and gets full and failing disks. An answered
+  label must be found later.
 
 The losses, the weights, the scores and the embeddings must equal those of an undisturbed run, bit by bit, and every
-command must end with exit code 0, with one sentence and exit code 2, or by our SIGKILL. The small file system needs the
+command must end with exit code 0, with one sentence and exit code 2, or by our signals. The small file system needs the
 right to mount; without it, ENOSPC comes from the same layer as EIO.
 """
 
@@ -43,8 +47,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image, ImageOps
 from safetensors.numpy import load_file
 
+from lab.benchmarks.soak_labels import LabelClients
 from tests.campaigns.campaign import Unavailable
 from tests.campaigns.disks import small_disk
 from tests.campaigns.processes import Ended, execute
@@ -53,6 +59,8 @@ from tests.evals.samples import write_colours
 _IMAGES = 20  # of each of three colours
 _STEPS = 15
 _DISK = 8_000  # kilobytes, several times what a run and its report need
+_PATIENCE = 0.2  # minutes without a sign of life after which a rank is given up
+_LONG_STOP = 20.0  # seconds, more than that
 _PROTOCOL = ["--protocols", "knn", "knn.k=[5]"]
 _TRAINING = [
     "dino",
@@ -82,6 +90,23 @@ def write_damaged_photos(folder: Path) -> Path:
         whole = file.read_bytes()
         file.write_bytes((b"", whole[: len(whole) // 2], b"%!PS-Adobe-3.0", os.urandom(600))[number % 4])
     return folder
+
+
+@contextlib.contextmanager
+def replaced_images(data: Path) -> Iterator[None]:
+    """Other images under the same names."""
+    aside, others = data.with_name("aside"), data.with_name("others")
+    data.rename(aside)
+    shutil.copytree(aside, others)
+    for file in others.rglob("*.png"):
+        with contextlib.suppress(OSError), Image.open(aside / file.relative_to(others)) as image:
+            ImageOps.invert(image.convert("RGB")).save(file)
+    others.rename(data)
+    try:
+        yield
+    finally:
+        shutil.rmtree(data)
+        aside.rename(data)
 
 
 # --- faults ----------------------------------------------------------------------------------------------------------
@@ -123,6 +148,7 @@ class Faults:
     mounted: bool
     dice: random.Random
     count: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
     _next: float = 0.0
     _undo: Callable[[], None] | None = None
 
@@ -139,7 +165,8 @@ class Faults:
         kind = self.dice.choice(self.kinds)
         self.count[kind] += 1
         self._undo = getattr(self, f"_{kind}")(pid)
-        self._next = now + (self.dice.uniform(0.3, 2.0) if self._undo else self.dice.uniform(0.5, 2 * self.every))
+        lasts = _LONG_STOP if kind == "stop_one" and self.dice.random() < 0.2 else self.dice.uniform(0.3, 2.0)
+        self._next = now + (lasts if self._undo else self.dice.uniform(0.5, 2 * self.every))
 
     def end(self) -> None:
         """End a fault that lasts."""
@@ -151,13 +178,56 @@ class Faults:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
 
+    def _terminate(self, pid: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+
+    def _kill_one(self, pid: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._one_of(pid), signal.SIGKILL)
+
     def _stop(self, pid: int) -> Callable[[], None]:
+        return self._stopped(-pid)
+
+    def _stop_one(self, pid: int) -> Callable[[], None]:
+        return self._stopped(self._one_of(pid))
+
+    def _stopped(self, pid: int) -> Callable[[], None]:
         def send(number: int) -> None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, number)
+                os.kill(pid, number)
 
         send(signal.SIGSTOP)
         return lambda: send(signal.SIGCONT)
+
+    def _one_of(self, leader: int) -> int:
+        """A rank or a data worker."""
+        found = [leader]
+        for place in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError, IndexError):
+                if int((place / "stat").read_text().rpartition(")")[2].split()[2]) == leader:
+                    found.append(int(place.name))
+        return self.dice.choice(found)
+
+    def _rename(self, pid: int) -> Callable[[], None] | None:
+        run, aside = self.disk / "run", self.disk / "aside"
+        if not run.exists():
+            return None
+        run.rename(aside)
+
+        def undo() -> None:
+            if (run / "config.yaml").exists():  # a new run, of a command that had not looked before
+                shutil.rmtree(aside)
+                return
+            with contextlib.suppress(OSError):
+                run.rmdir()
+            if run.exists():
+                self.wrong.append(f"written where a run was moved away: {sorted(run.rglob('*'))}")
+                print(f"WRONG {self.wrong[-1]}", flush=True)
+                shutil.rmtree(run)
+            aside.rename(run)
+
+        return undo
 
     def _no_space(self, pid: int) -> Callable[[], None]:
         if not self.mounted:
@@ -217,14 +287,15 @@ def results(folder: Path) -> Results:
     )
 
 
-def commands(folder: Path, data: Path) -> Iterator[Callable[[], list[str]]]:
+def commands(folder: Path, data: Path, devices: int) -> Iterator[Callable[[], list[str]]]:
     """The words of each command, which depend on what an earlier attempt has left."""
 
     def train() -> list[str]:
         run = folder / "run"
         if list(run.glob("checkpoints/step-*")):
             return ["pretrain", "--resume", "run"]
-        return ["pretrain", *_TRAINING, "--data", str(data), "--out", "run", *(["--overwrite"] if run.exists() else [])]
+        words = ["pretrain", *_TRAINING, f"trainer.devices={devices}", "--data", str(data), "--out", "run"]
+        return [*words, *(["--overwrite"] if run.exists() else [])]
 
     yield train
     yield lambda: ["evaluate", "run", "--data", str(data), *_PROTOCOL]
@@ -245,13 +316,17 @@ class Tally:
     ends: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
+    @property
+    def bad(self) -> bool:
+        return bool(self.unequal or self.wrong)
+
     def add(self, words: list[str], ended: Ended) -> None:
         if ended.code == 2 and "Error" in ended.errors and "Traceback" not in ended.errors:
             self.ends["a sentence and exit code 2"] += 1
         elif ended.code == 0:
             self.ends["exit code 0"] += 1
-        elif ended.code == -signal.SIGKILL and not ended.problem:
-            self.ends["our SIGKILL"] += 1
+        elif ended.code in (-signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM) and not ended.problem:
+            self.ends[f"our {signal.Signals(abs(ended.code) % 128).name}"] += 1
         else:
             self.ends["wrong"] += 1
             how = f"{ended.problem or ended.code} after {ended.seconds:.0f} s, {ended.computed:.0f} s of them computing"
@@ -260,17 +335,35 @@ class Tally:
 
 
 def one_round(
-    folder: Path, data: Path, tally: Tally, faults: Disturbance | None, inside: Callable[[], None] | None
+    folder: Path,
+    data: Path,
+    devices: int,
+    tally: Tally,
+    faults: Disturbance | None,
+    inside: Callable[[], None] | None,
 ) -> None:
-    for words_of in commands(folder, data):
+    environment = {"ASTERISM_PATIENCE": str(_PATIENCE)}
+    for words_of in commands(folder, data, devices):
         while True:
             words = words_of()
-            ended = execute(words, folder, 300, inside=inside, watch=faults)
+            if faults is not None and "--resume" in words and faults.commands.dice.random() < 0.2:
+                check_other_images_are_refused(words, folder, data, tally)
+            ended = execute(words, folder, 300, inside=inside, watch=faults, environment=environment)
             if faults is not None:
                 faults.end()
             tally.add(words, ended)
             if ended.code == 0:
                 break
+
+
+def check_other_images_are_refused(words: list[str], folder: Path, data: Path, tally: Tally) -> None:
+    with replaced_images(data):
+        ended = execute(words, folder, 300)
+    if ended.code == 2 and "Traceback" not in ended.errors:
+        tally.ends["other images refused"] += 1
+    else:
+        tally.wrong.append(f"other images were not refused: {ended.code} {ended.errors[-1500:]}")
+        print(f"WRONG {tally.wrong[-1]}", flush=True)
 
 
 # --- the process that never ends ------------------------------------------------------------------------------------
@@ -338,43 +431,52 @@ def main() -> int:
     parser.add_argument(
         "--every",
         type=float,
-        help="mean seconds between faults  [default: an eighth of an undisturbed round, at least 3]",
+        help="mean seconds between faults  [default: a third of an undisturbed round of two processes, at least 3]",
     )
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that nothing stays mounted
     with tempfile.TemporaryDirectory(prefix="asterism-soak-") as name:
         home = Path(name).resolve()
-        for place in ("calm", "disturbed", "live", "flags"):
+        for place in ("calm 2", "calm 1", "disturbed", "live", "labels", "flags"):
             (home / place / "here").mkdir(parents=True)
-        data, calm = write_damaged_photos(home / "photos"), home / "calm" / "here"
-        start = time.monotonic()
-        one_round(calm, data, Tally(), None, None)
-        seconds, expected = time.monotonic() - start, results(calm)
-        chosen.every = chosen.every or max(3.0, seconds / 8)
-        print(
-            f"undisturbed: {len(expected.losses)} losses, k-NN {expected.score:.1f} %, {seconds:.0f} s a round; "
-            f"a fault every {chosen.every:.0f} s",
-            flush=True,
-        )
+        data = write_damaged_photos(home / "photos")
+        shutil.copytree(data, home / "photos of others")
+        expected = {}
+        for devices in (1, 2):
+            calm, start = home / f"calm {devices}" / "here", time.monotonic()
+            one_round(calm, data, devices, Tally(), None, None)
+            seconds, expected[devices] = time.monotonic() - start, results(calm)
+            print(
+                f"undisturbed, {devices} processes: {len(expected[devices].losses)} losses, "
+                f"k-NN {expected[devices].score:.1f} %, {seconds:.0f} s a round",
+                flush=True,
+            )
+        chosen.every = chosen.every or max(3.0, seconds / 3)
+        print(f"a fault every {chosen.every:.0f} s", flush=True)
         return soak(home, data, expected, chosen)
 
 
-def soak(home: Path, data: Path, expected: Results, chosen: argparse.Namespace) -> int:
-    folder, place, flags = home / "disturbed" / "here", home / "live" / "here", home / "flags"
+def soak(home: Path, data: Path, expected: dict[int, Results], chosen: argparse.Namespace) -> int:
+    folder, place, labels = (home / name / "here" for name in ("disturbed", "live", "labels"))
+    flags, calm, others = home / "flags", home / "calm 1" / "here", home / "photos of others"
     log = home / "live.jsonl"
     tally, start = Tally(), time.monotonic()
-    with disk(folder) as mounted, disk(place) as live_mounted:
-        dice = random.Random(chosen.seed)
+    with disk(folder) as mounted, disk(place) as live_mounted, disk(labels) as labels_mounted:
+        dice, another, third = (random.Random(chosen.seed + number) for number in range(3))
         lasting = ("stop", "no_space", "failing_disk")
-        faults = Faults(folder, flags / "here", chosen.every, ("kill", *lasting), mounted, dice)
-        live_faults = Faults(place, flags / "here", chosen.every, lasting, live_mounted, random.Random(chosen.seed + 1))
+        kinds = ("kill", "kill_one", "terminate", "stop_one", "rename", *lasting)
+        faults = Faults(folder, flags / "here", chosen.every, kinds, mounted, dice)
+        live_faults = Faults(place, flags / "here", chosen.every, lasting, live_mounted, another)
+        label_faults = Faults(labels, flags / "here", chosen.every, lasting, labels_mounted, third)
         inside = partial(failing_files, str(home / "disturbed"), str(flags / "here"))
-        shutil.copytree(home / "calm/here/run", place / "run", symlinks=True)
+        shutil.copytree(calm / "run", place / "run", symlinks=True)
         live = get_context("forkserver").Process(
-            target=live_on, args=(str(place / "run"), str(data), str(place), str(flags / "here"), str(log))
+            target=live_on, args=(str(place / "run"), str(others), str(place), str(flags / "here"), str(log))
         )
         live.start()
+        failing = partial(failing_files, str(labels.parent), str(flags / "here"))
+        clients = LabelClients(calm / "run", others, labels, failing, label_faults, third)
 
         assert live.pid is not None
         disturbance = Disturbance(faults, live_faults, live.pid)
@@ -382,31 +484,35 @@ def soak(home: Path, data: Path, expected: Results, chosen: argparse.Namespace) 
             while time.monotonic() - start < 60 * chosen.minutes:
                 for left in folder.iterdir():
                     shutil.rmtree(left) if left.is_dir() else left.unlink()
-                one_round(folder, data, tally, disturbance, inside)
+                devices = 1 + tally.rounds % 2
+                one_round(folder, data, devices, tally, disturbance, inside)
                 tally.rounds += 1
-                tally.unequal += results(folder) != expected
+                tally.unequal += results(folder) != expected[devices]
                 if temporaries(folder):  # which a failing disk may have refused to delete: the next writer does
-                    one_round(folder, data, Tally(), None, None)
+                    one_round(folder, data, devices, Tally(), None, None)
                 if left_behind := temporaries(folder):
                     tally.wrong.append(f"left behind: {left_behind}")
                     print(f"WRONG {tally.wrong[-1]}", flush=True)
                 print(f"{(time.monotonic() - start) / 60:.1f} min: {_words(tally, faults)}", flush=True)
         finally:
             disturbance.end()
+            clients.end()
+            label_faults.end()
             still_alive = live.is_alive()
             live.kill()
             live.join()
-    equal = _digest(expected.score, expected.embeddings)
-    return conclude(tally, faults, live_faults, log, equal, still_alive, time.monotonic() - start)
+    equal = _digest(expected[1].score, expected[1].embeddings)
+    count = sum(each.count.total() for each in (faults, live_faults, label_faults)) + clients.servers
+    print(f"\n{(time.monotonic() - start) / 60:.1f} minutes, {count} faults")
+    print(f"commands:  {_words(tally, faults)}")
+    print(f"explorer:  {clients.words}; {dict(label_faults.count)}")
+    return int(conclude(live_faults, log, equal, still_alive) or tally.bad or bool(faults.wrong or clients.wrong))
 
 
-def conclude(
-    tally: Tally, faults: Faults, live: Faults, log: Path, equal: str, still_alive: bool, seconds: float
-) -> int:
+def conclude(live: Faults, log: Path, equal: str, still_alive: bool) -> bool:
+    """Print how the process that never ends did, and whether anything was wrong."""
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     quarter = max(1, len(lines) // 4)
-    print(f"\n{seconds / 60:.1f} minutes, {faults.count.total() + live.count.total()} faults")
-    print(f"commands:  {_words(tally, faults)}")
     good = [line for line in lines if not line["error"]]
     different = sum(line["end"] != equal for line in good)
     bugs = [line["bug"] for line in lines if line["bug"]]
@@ -419,7 +525,7 @@ def conclude(
         peak = max(line[what] for line in lines)
         print(f"             {what}: median {statistics.median(first):.0f} in the first quarter, "
               f"{statistics.median(last):.0f} in the last, at most {peak:.0f}")  # fmt: skip
-    return int(bool(tally.unequal or tally.wrong or different or bugs or not still_alive))
+    return bool(different or bugs or not still_alive)
 
 
 def _words(tally: Tally, faults: Faults) -> str:
