@@ -493,7 +493,8 @@ def soak(home: Path, data: Path, expected: dict[int, Results], chosen: argparse.
                 if left_behind := temporaries(folder):
                     tally.wrong.append(f"left behind: {left_behind}")
                     print(f"WRONG {tally.wrong[-1]}", flush=True)
-                print(f"{(time.monotonic() - start) / 60:.1f} min: {_words(tally, faults)}", flush=True)
+                minutes = (time.monotonic() - start) / 60
+                print(f"{minutes:.1f} min: {_words(tally, faults)}; explorer: {clients.words}", flush=True)
         finally:
             disturbance.end()
             clients.end()
