@@ -84,13 +84,14 @@ def private_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file `path`; other processes on this machine wait for it. A crash releases it too."""
+def locked(path: Path) -> Iterator[int]:
+    """Hold the lock file `path`; other processes on this machine wait for it. A crash releases it too, unless another
+    process has inherited the descriptor, which is given."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = os.open(path, os.O_RDWR | os.O_CREAT | _SAFE, 0o666)
     try:
         _flock(lock)
-        yield
+        yield lock
     finally:
         os.close(lock)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -34,6 +35,7 @@ from asterism.extras.studies.records import write_record
 from asterism.extras.studies.speed import measured_speed
 from asterism.extras.studies.study import StudyConfig
 from asterism.files import locked
+from asterism.ops.vigil import explained
 from asterism.train import checkpoint
 from asterism.train.run import Run
 
@@ -87,14 +89,20 @@ class _Workers:
         self._waiting = list(trials)
         self._unfinished = {trial.name for trial in trials}
         self._running: set[subprocess.Popen[bytes]] = set()
+        self._locks: dict[
+            str, int
+        ] = {}  # by trial; its processes inherit them, so they outlive this one if it is killed
         self._stopping = False
-        self._changed = threading.Condition()  # guards the four above, and wakes threads that have no trial
+        self._changed = threading.Condition()  # guards what is above, and wakes threads that have no trial
         self._reporting = threading.Lock()  # a report reads all runs, so none is removed meanwhile
 
     def work(self, slot: Slot) -> None:
         while (trial := self._next()) is not None:
             try:
-                with locked(self._place.record(trial.name).with_suffix(".lock")):
+                with contextlib.ExitStack() as stack:
+                    with explained(f"another process that is at work on {trial.name}"):
+                        lock = locked(self._place.record(trial.name).with_suffix(".lock"))
+                        self._locks[trial.name] = stack.enter_context(lock)
                     self._trial(trial, slot)
             finally:
                 with self._changed:
@@ -175,6 +183,7 @@ class _Workers:
                     stderr=subprocess.STDOUT,
                     stdin=subprocess.DEVNULL,
                     env={**os.environ, **slot.environment},
+                    pass_fds=(self._locks[trial.name],),
                     start_new_session=True,  # Ctrl-C reaches only this process, which forwards it once
                 )
                 self._running.add(process)

@@ -14,6 +14,7 @@ import asterism
 from asterism import cli
 from asterism.extras.studies import speed
 from asterism.train import checkpoint
+from asterism.train.run import Run
 
 ROOT = Path(asterism.__file__).parents[1]
 STUDY = """
@@ -84,6 +85,22 @@ def test_a_study_that_is_stopped_saves_its_runs(study: Path) -> None:
     assert process.returncode == 128 + 15, words
     assert "the same command" in words
     assert checkpoint.steps(Path("out/runs/mae-0/checkpoints"))
+
+
+@pytest.mark.slow
+def test_a_repeated_study_waits_for_what_a_killed_one_left_running(study: Path) -> None:
+    study.write_text(STUDY.replace("steps: 4", "steps: 60").replace("every_steps=2", "every_steps=100000"))
+    command = [sys.executable, "-m", "asterism", "compare", str(study), "--out", "out", "--only", "mae"]
+    log = Path("out/runs/mae-0/metrics.jsonl")
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        while not (log.is_file() and log.stat().st_size):
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.kill()
+    (row,) = asterism.compare(study, "out", jobs=1, only=["mae"]).rows
+    assert not row.problems
+    assert Path("out/logs/mae-0.log").read_text().count("$ asterism pretrain") == 1
+    assert [record["step"] for record in Run(log.parent).metrics() if "loss" in record] == [*range(1, 61)]
 
 
 def test_a_plan_is_shown_and_nothing_is_done(study: Path) -> None:
