@@ -403,7 +403,7 @@ def search(
 
 def export(
     model: AnyModel,
-    to: Annotated[str, typer.Option("--to", metavar="onnx|torchscript|hf|timm|safetensors", help="The format.")],
+    to: Annotated[str, typer.Option("--to", metavar="onnx|hf|timm|safetensors", help="The format.")],
     out: Annotated[PathLike, typer.Option("--out", "-o", metavar="DIR", help="The new folder.")] = "exported",
     *,
     dtype: Annotated[
@@ -414,9 +414,9 @@ def export(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export in --out.")] = False,
 ) -> Exported:
-    """Write a model for other programs: onnxruntime, torch alone, Hugging Face transformers, timm.
+    """Write a model for other programs: ONNX runtimes, Hugging Face transformers, timm.
 
-    onnx and torchscript take images in [0, 1] and normalise them, for any number of images and, for ViTs, of any size.
+    onnx takes images in [0, 1] and normalises them, for any number of images and, for ViTs, of any size.
     hf and timm folders open with AutoModel and timm.create_model. safetensors is our own file. The export is opened
     again and compared with the model before it is put in place. It includes a model card with data, method and scores.
 
@@ -426,7 +426,7 @@ def export(
 
         asterism export runs/first --to onnx --out first-onnx
         asterism export runs/first --to hf --out first-hf --license apache-2.0
-        asterism export runs/first --to torchscript --dtype float16 --out first-half
+        asterism export runs/first --to onnx --dtype float16 --out first-half
     """
     from asterism.models import open_model, place_of
     from asterism.nn.encoder import Encoder

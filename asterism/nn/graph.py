@@ -1,4 +1,4 @@
-"""An encoder as one function of images that can be recorded: ONNX, TorchScript.
+"""An encoder as one function of images that can be recorded for ONNX.
 
 Recording fixes every branch that Python takes. So nothing here depends on the number or the size of the images: sizes
 enter as lengths of tensors, and the position table is resampled by matrices. Nothing names a device either.

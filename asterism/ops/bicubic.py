@@ -1,7 +1,7 @@
 """Bicubic interpolation as a matrix, for networks whose input size is known only when they run.
 
-`F.interpolate` needs the new size as a number. Here it is the length of a tensor, so a recorded graph (ONNX,
-TorchScript) contains the interpolation for every size.
+`F.interpolate` needs the new size as a number. Here it is the length of a tensor, so a recorded graph
+(ONNX) contains the interpolation for every size.
 """
 
 from __future__ import annotations

@@ -36,15 +36,25 @@ class StepCost:
 
 
 def step_cost(
-    method: Method, optim: OptimConfig, batch_size: int, accumulate: int = 1, *, gradients_stay: bool = False
+    method: Method,
+    optim: OptimConfig,
+    batch_size: int,
+    accumulate: int = 1,
+    *,
+    precision: str = "32",
+    gradients_stay: bool = False,
 ) -> StepCost:
     """The cost of `accumulate` micro-batches, together `batch_size` images, on the device that holds the method.
 
     Arithmetic and memory are linear in the number of images plus a constant (prototypes, memory banks), so two small
-    batches of noise determine them. The method is left unchanged. gradients_stay: as of `estimate_memory`.
+    batches of noise determine them. The method is left unchanged.
+
+    At the start of the backward pass, what autograd keeps comes on top of weights, buffers and moments. It is freed
+    from the last layer to the first, while gradients fill up in the same order, so the larger of both counts.
+    gradients_stay: they outlive a backward pass, as with several micro-batches or DDP's buckets, so their sum counts.
     """
     images = batch_size // accumulate
-    with _unchanged(method):
+    with _unchanged(method), autocast_to(precision, _device(method).type):
         few, more = (_count(method, count) for count in (_FEW, _MORE))
         seconds = accumulate * _seconds(method, images) + _optimizer_seconds(method, optim)
     flops, kept = (_extrapolated(a, b, images) for a, b in zip(few, more, strict=True))
@@ -58,6 +68,12 @@ def step_cost(
         memory=int(state + moments + frozen + (trained + kept if gradients_stay else max(trained, kept))),
         checkpoint=state + moments,
     )
+
+
+def autocast_to(precision: str, device: str) -> contextlib.AbstractContextManager[object]:
+    """Autocast in the precision of a recipe; nothing in full precision."""
+    half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+    return contextlib.nullcontext() if half is None else torch.autocast(device, half)
 
 
 def _extrapolated(few: float, more: float, images: int) -> float:

@@ -24,6 +24,7 @@ from asterism.train import checkpoint
 from asterism.train.clock import Clock, expected_steps, share_in
 from asterism.train.compiling import compile_parts
 from asterism.train.cores import training_threads
+from asterism.train.cost import autocast_to
 from asterism.train.job import Job
 from asterism.train.monitor import Monitor
 from asterism.train.optim import clip_gradients
@@ -269,10 +270,10 @@ class _Objective(nn.Module, Generic[B]):
         self.learner = learner
         self.losses: Losses
         self._kind = device  # not `_device`, which Fabric overwrites
-        self._half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+        self._precision = precision
 
     def forward(self, batch: B, progress: Progress) -> Tensor:
-        with contextlib.nullcontext() if self._half is None else torch.autocast(self._kind, self._half):
+        with autocast_to(self._precision, self._kind):
             self.losses = self.learner.loss(batch, progress)
         return self.losses.total
 

@@ -12,7 +12,6 @@ from asterism.ops.launched import launched
 from asterism.train.cores import check_devices, device_type, process_count, training_threads
 from asterism.train.cost import StepCost, step_cost
 from asterism.train.kind import Init
-from asterism.train.memory_estimate import Memory, estimate_memory
 from asterism.train.outlook import LONG_HOURS, of_minutes, of_steps
 from asterism.train.pretraining import OpenedPretraining
 from asterism.train.recipe import Recipe
@@ -30,7 +29,6 @@ class Plan:
     cost: StepCost
     device: torch.device
     processes: int
-    memory: Memory | None = None  # None where it cannot be computed without running a step
 
     @property
     def steps(self) -> int:
@@ -55,16 +53,6 @@ class Plan:
         """Bytes of the checkpoints that are kept, plus one that is being written."""
         return (self.recipe.checkpoint.keep_last + 1) * self.cost.checkpoint
 
-    @property
-    def needed_memory(self) -> str:
-        """The memory, and what checkpointing would make of it."""
-        if self.memory is None:
-            return size(self.cost.memory)
-        if self.recipe.backbone.checkpointing:
-            return size(self.memory.peak_checkpointed)
-        less = f"with backbone.checkpointing=true {size(self.memory.peak_checkpointed)}"
-        return f"{size(self.memory.peak)} ({less})"
-
     def __rich__(self) -> Group:
         about = describe(self.recipe, self.images, self.parameters, self.device, self.processes)
         return Group(about, self.table(), *filter(None, [self._outlook]))
@@ -79,7 +67,7 @@ class Plan:
     def table(self) -> Table:
         table = Table.grid(padding=(0, 2))
         table.add_row("arithmetic", f"{self.cost.flops / 1e9:,.1f} GFLOP per step and process")
-        table.add_row("memory", f"about {self.needed_memory} per process, without prefetched images")
+        table.add_row("memory", f"about {size(self.cost.memory)} per process, without prefetched images")
         table.add_row("step", f"about {duration(self.cost.seconds)} on this {self.device.type}, without views")
         table.add_row("epoch", f"about {duration(self.cost.seconds * self.steps_per_epoch)}")
         table.add_row("whole run", f"about {duration(3600 * self.hours)}")
@@ -102,6 +90,12 @@ def plan(recipe: Recipe, init: Init | None = None) -> Plan:
     stay = processes > 1 or trainer.accumulate > 1
     with training_threads(device, trained, processes, recipe.data.workers):
         own = trainer.batch_size // processes
-        cost = step_cost(method.to(device), recipe.optim, own, trainer.accumulate, gradients_stay=stay)
-    memory = estimate_memory(recipe, trainer.batch_size // processes // trainer.accumulate, gradients_stay=stay)
-    return Plan(recipe, len(opened.source), trained, cost, device, processes, memory)
+        cost = step_cost(
+            method.to(device),
+            recipe.optim,
+            own,
+            trainer.accumulate,
+            precision=trainer.precision,
+            gradients_stay=stay,
+        )
+    return Plan(recipe, len(opened.source), trained, cost, device, processes)

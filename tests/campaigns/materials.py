@@ -37,7 +37,7 @@ LINES = {
     "align": f"align w.safetensors --data {CAPTIONS} --out OUT {ALIGNING}",
     "distill": f"pretrain distill {_NETWORK} {_SHORT} --data photos --out OUT method.teacher=w.safetensors",
     "predict": "predict finetuned --images labelled --out OUT",
-    **{f"export {to}": f"export finetuned --to {to} --out OUT" for to in ("safetensors", "timm", "torchscript")},
+    **{f"export {to}": f"export finetuned --to {to} --out OUT" for to in ("safetensors", "timm")},
     "evaluate": "evaluate w.safetensors --data photos --out OUT knn.k=2",
     "embed npz": "embed w.safetensors --data photos --out OUT --dense",
     "embed parquet": "embed w.safetensors --data photos --out OUT --dense",

@@ -235,7 +235,7 @@ def cases(seed: int = 0) -> Iterator[Case]:
     for cause, lines in REFUSED.items():
         for words in filter(None, map(str.strip, lines.splitlines())):
             yield on(words.replace(DINO, "dino")[:200], cause, words, seconds=60)
-    for target in ("safetensors", "timm", "torchscript"):
+    for target in ("safetensors", "timm"):
         for kind, text in _LICENCES.items():
             words = ["export", "pretrained", "--to", target, "--license", text, "--out", "out"]
             yield on(f"{target}, licence with {kind}", "export: words", words, exits=(0, 2))

@@ -2,9 +2,7 @@
 
 import json
 import re
-import subprocess
 import sys
-import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -83,14 +81,10 @@ def test_onnx_says_what_it_takes(concepts_in_onnx: tuple[Encoder, Path]) -> None
     assert {o.name: o.shape for o in session.get_outputs()}["where"] == ["batch", 3, "rows", "columns"]
 
 
-def test_graphs_hold_no_paths_of_this_machine(concepts_in_onnx: tuple[Encoder, Path], tmp_path: Path) -> None:
-    encoder, folder = concepts_in_onnx
-    asterism.export(encoder, "torchscript", tmp_path / "script")
-    with zipfile.ZipFile(tmp_path / "script" / "model.pt") as archive:
-        content = b"".join(archive.read(name) for name in archive.namelist())
-    for stored in (content, (folder / "model.onnx").read_bytes()):
-        assert b".py" not in stored
-        assert str(Path(sys.prefix)).encode() not in stored
+def test_graphs_hold_no_paths_of_this_machine(concepts_in_onnx: tuple[Encoder, Path]) -> None:
+    stored = (concepts_in_onnx[1] / "model.onnx").read_bytes()
+    assert b".py" not in stored
+    assert str(Path(sys.prefix)).encode() not in stored
 
 
 @pytest.mark.slow
@@ -104,33 +98,6 @@ def test_onnx_of_a_swin_in_half_precision(tmp_path: Path) -> None:
     for batch in (1, 3):
         images = torch.rand(batch, 3, 32, 32)
         assert_equal(run(session, images), encoder, images, atol=0.05)
-
-
-def test_torchscript_needs_torch_alone(tmp_path: Path) -> None:
-    encoder = concept_encoder()
-    folder = asterism.export(encoder, "torchscript", tmp_path / "script").folder
-    images = [torch.rand(shape) for shape in SHAPES]
-    torch.save(images, tmp_path / "images.pt")
-    code = (
-        "import sys, torch; sys.modules['asterism'] = sys.modules['timm'] = None\n"
-        "files = {'asterism.json': ''}; model = torch.jit.load(sys.argv[1], _extra_files=files)\n"
-        "torch.save([[model(x) for x in torch.load(sys.argv[2])], files], sys.argv[3])"
-    )
-    words = [str(folder / "model.pt"), str(tmp_path / "images.pt"), str(tmp_path / "made.pt")]
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code, *words], check=True, cwd=tmp_path)
-    made, files = torch.load(tmp_path / "made.pt")
-    for each, pixels in zip(made, images, strict=True):
-        assert_equal(each, encoder, pixels)
-    assert json.loads(files["asterism.json"])["mean"] == list(encoder.mean)
-
-
-def test_torchscript_names_no_device(tmp_path: Path) -> None:
-    """A device in the graph would keep it from running on another one."""
-    for name, make in (("concepts", concept_encoder), ("swin", small_swin), ("rotary", SAMPLES["rotary"])):
-        folder = asterism.export(make(), "torchscript", tmp_path / name).folder
-        model: Any = TARGETS["torchscript"].open(folder)
-        assert "Device = prim" not in str(model.inlined_graph)
-        assert 'value="cpu"' not in str(model.inlined_graph)
 
 
 SAMPLES: dict[str, Callable[[], Encoder]] = {
@@ -233,18 +200,13 @@ def test_the_code_of_model_cards_runs(target: str, tmp_path: Path, monkeypatch: 
         assert names["vector"].shape == features.cls.shape
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.load:FutureWarning")
-def test_the_code_of_graphs_cards_runs(
-    concepts_in_onnx: tuple[Encoder, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_code_of_a_graphs_card_runs(
+    concepts_in_onnx: tuple[Encoder, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoder, folder = concepts_in_onnx
+    _, folder = concepts_in_onnx
     picture(30, 40).save(folder / "photo.jpg")
     monkeypatch.chdir(folder)
     assert run_card(folder)["outputs"]["cls"].shape == (1, 16)
-    asterism.export(encoder, "torchscript", tmp_path / "script")
-    picture(30, 40).save(tmp_path / "script" / "photo.jpg")
-    monkeypatch.chdir(tmp_path / "script")
-    assert run_card(tmp_path / "script")["features"]["where"].shape == (1, 3, 4, 4)
 
 
 def run_card(folder: Path) -> dict[str, Any]:
@@ -255,7 +217,7 @@ def run_card(folder: Path) -> dict[str, Any]:
     return names
 
 
-@pytest.mark.parametrize("target", ["torchscript", "timm", "hf"])
+@pytest.mark.parametrize("target", ["timm", "hf"])
 def test_other_targets_in_half_precision(target: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     for dtype in ("float16", "bfloat16"):
@@ -266,7 +228,7 @@ def test_other_targets_in_half_precision(target: str, tmp_path: Path) -> None:
 
 def test_the_encoder_itself_stays_as_it_is(tmp_path: Path) -> None:
     encoder = small_vit().train()
-    asterism.export(encoder, "torchscript", tmp_path / "script", dtype="float16")
+    asterism.export(encoder, "timm", tmp_path / "out", dtype="float16")
     assert encoder.training
     assert next(encoder.parameters()).dtype == torch.float32
 
@@ -306,7 +268,7 @@ def call(*words: str) -> Any:
     ("words", "message"),
     [
         (("run", "--to", "onxx"), "unknown export target 'onxx'; did you mean 'onnx'?"),
-        (("run", "--to", "coreml"), "choose from: hf, onnx, safetensors, timm, torchscript"),
+        (("run", "--to", "coreml"), "choose from: hf, onnx, safetensors, timm"),
         (("run", "--to", "hf", "--dtype", "float8"), "unknown dtype 'float8'; did you mean"),
         (("run", "--to", "onnx", "--dtype", "bfloat16"), "onnxruntime does not run bfloat16"),
         (("empty", "--to", "hf"), "empty contains no weights"),

@@ -15,9 +15,9 @@ import asterism
 from asterism.finetuning.classification.classify import Classify, ClassifyConfig
 from asterism.finetuning.classification.probe import Probe, ProbeConfig
 from asterism.finetuning.model import FinetunedModel
+from tests.export_samples import recorded
 from tests.finetuning.tiny import BACKBONE, start
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.load:FutureWarning")
 SIDE = BACKBONE.image_size
 HEADS: dict[str, dict[str, Any]] = {
     "linear": {"name": "linear"},
@@ -46,10 +46,6 @@ def expected(found: FinetunedModel) -> Float[Tensor, "3 c"]:
 
 def pixels() -> Float[Tensor, "3 3 h w"]:
     return torch.stack(pictures()).float() / 255
-
-
-def with_torchscript(folder: Path) -> Float[Tensor, "3 c"]:
-    return torch.jit.load(folder / "model.pt")(pixels())["scores"]
 
 
 def with_onnx(folder: Path) -> Float[Tensor, "3 c"]:
@@ -82,7 +78,6 @@ def with_asterism(folder: Path) -> Float[Tensor, "3 c"]:
 
 
 OPENED: dict[str, Callable[[Path], Float[Tensor, "3 c"]]] = {
-    "torchscript": with_torchscript,
     "onnx": with_onnx,
     "timm": with_timm,
     "hf": with_transformers,
@@ -111,14 +106,14 @@ def test_predictions_are_the_outputs_of_the_graph() -> None:
     torch.testing.assert_close(found.predict(blank).scores, outputs.detach(), atol=1e-6, rtol=0)
 
 
-def test_a_linear_probe_is_exported_with_its_chosen_classifier(tmp_path: Path) -> None:
+def test_a_linear_probe_is_recorded_with_its_chosen_classifier() -> None:
     torch.manual_seed(0)
     task = Probe(ProbeConfig(learning_rates=(0.1, 1.0), feature="cls"), start(BACKBONE, classes=3))
     for head in task.heads:
         torch.nn.init.normal_(head.weight, std=0.3)
     task.chosen.fill_(1)
     found = FinetunedModel(task).eval()
-    asterism.export(found, "torchscript", tmp_path / "script")
-    torch.testing.assert_close(with_torchscript(tmp_path / "script"), expected(found), atol=1e-5, rtol=0)
+    scores = recorded(found)(pixels())["scores"]
+    torch.testing.assert_close(scores, expected(found), atol=1e-5, rtol=0)
     task.chosen.fill_(0)
-    assert not torch.allclose(with_torchscript(tmp_path / "script"), expected(found), atol=1e-3)
+    assert not torch.allclose(scores, expected(found), atol=1e-3)

@@ -29,6 +29,15 @@ def test_the_cost_of_a_step_grows_with_its_images_and_leaves_the_method_unchange
     assert large.memory > small.memory
 
 
+def test_half_precision_and_checkpointing_take_less_memory() -> None:
+    def memory(precision: str, **backbone: bool) -> int:
+        recipe = tiny_recipe("dino", backbone={"depth": 6, "dim": 64, **backbone})
+        return step_cost(building.build_method(recipe), recipe.optim, 64, precision=precision).memory
+
+    assert memory("bf16") < 0.8 * memory("32")
+    assert memory("32", checkpointing=True) < 0.6 * memory("32")
+
+
 def test_flops_are_those_of_the_matrices() -> None:
     """MAE without decoder blocks is small enough to count by hand: a linear layer has 2·in·out per row, and twice that
     in the backward pass."""

@@ -1,1 +1,1 @@
-"""Models for other programs: ONNX, TorchScript, transformers, timm, and our own file in half precision."""
+"""Models for other programs: ONNX, transformers, timm, and our own file in half precision."""

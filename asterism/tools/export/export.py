@@ -24,10 +24,9 @@ from asterism.tools.export.onnx_file import ONNX
 from asterism.tools.export.own_file import SAFETENSORS
 from asterism.tools.export.target import Model, Target, Written
 from asterism.tools.export.timm_folder import TIMM
-from asterism.tools.export.torchscript_file import TORCHSCRIPT
 from asterism.tools.output_folder import check_folder
 
-TARGETS: Mapping[str, Target] = {target.name: target for target in (TIMM, HF, ONNX, TORCHSCRIPT, SAFETENSORS)}
+TARGETS: Mapping[str, Target] = {target.name: target for target in (TIMM, HF, ONNX, SAFETENSORS)}
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 _TOLERANCE = 1e-4  # largest difference of a float32 export; features are of order 1 after the final norm

@@ -13,7 +13,6 @@ from asterism.evals.result import Result, read_results
 from asterism.finetuning.model import FinetunedModel
 from asterism.finetuning.task import Task
 from asterism.nn.encoder import Encoder
-from asterism.tools.export.graph_card import preprocessing_of
 from asterism.tools.export.target import Target, Written
 from asterism.train.kind import kind_of
 
@@ -106,6 +105,13 @@ def _details(origin: Origin, encoder: Encoder, whole: Task | None, dtype: torch.
         values["classes"] += " …" if len(whole.classes) > _SHOWN else ""
     rows = "".join(f"| {name} | {value} |\n" for name, value in values.items())
     return f"## Model\n\n| | |\n|---|---|\n{rows}"
+
+
+def preprocessing_of(encoder: Encoder, task: Task | None) -> str:
+    """What `predict` of a task, or else `encode`, does to an image before it is normalised."""
+    if task is not None:
+        return task.preprocessing
+    return f"shorter side to {encoder.image_size} (bicubic, antialiased), then the centre square"
 
 
 def _scores(results: Sequence[Result]) -> str:

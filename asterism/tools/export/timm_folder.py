@@ -60,7 +60,7 @@ def notes_of(encoder: Encoder, classifier: TimmClassifier | None) -> tuple[str, 
     if isinstance(encoder, FinetunedModel) and classifier is None:
         notes.append(
             "the head is left out: timm has a place for one linear layer on the pooled tokens only; "
-            "--to onnx, torchscript and safetensors keep it"
+            "--to onnx and safetensors keep it"
         )
     if len(sizes_of(encoder)) == 1:
         notes.append(
@@ -68,7 +68,7 @@ def notes_of(encoder: Encoder, classifier: TimmClassifier | None) -> tuple[str, 
             f"'antialiased', and this model's is {backbone.architecture.resampling!r}"
         )
     if isinstance(encoder, TextEncoder):
-        notes.append("the probe that aligns it with text is left out; --to safetensors, onnx and torchscript keep it")
+        notes.append("the probe that aligns it with text is left out; --to safetensors and onnx keep it")
     return tuple(notes)
 
 
