@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from asterism.train.profiling import Profile
     from asterism.train.recipe import Recipe
     from asterism.train.run import Run
-    from asterism.viz.page import Gallery
 
 Init = Annotated[
     "PathLike | Run | Weights | None",
@@ -101,10 +100,10 @@ def pretrain(
                 "--resume continues a run as it is; leave out the method or recipe, --out, --init and --overwrite"
             )
         changes = changes_of(_sections(method, data, settings), overrides)
-        return engine.resume(PRETRAINING, Path(resume), changes, _examples, began)
+        return engine.resume(PRETRAINING, Path(resume), changes, began)
     name, loaded, weights = _recipe_and_weights(method, data, recipe, init, overrides, settings, announce=True)
     folder = output_path(out) if out is not None else Path("runs") / Path(name).stem
-    return engine.start(PRETRAINING, loaded, folder, init=weights, overwrite=overwrite, examples=_examples, began=began)
+    return engine.start(PRETRAINING, loaded, folder, init=weights, overwrite=overwrite, began=began)
 
 
 def profile(
@@ -294,10 +293,3 @@ def _recipe_and_weights(
         return name, loaded, None
     weights = place_of(source)
     return name, loaded, Init(weights.place, weights.options)
-
-
-def _examples(run: Run) -> Mapping[str, Gallery]:
-    """Pictures of a finished run for its trackers."""
-    from asterism.reports.pictures import example_pictures  # imports the drawing libraries
-
-    return example_pictures(run)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int64, Integer, UInt8
@@ -268,21 +267,3 @@ def _painted(image: UInt8[Tensor, "3 h w"], mask: Integer[Tensor, "h w"], first:
 
 def _square(image: UInt8[Tensor, "3 h w"]) -> UInt8[Tensor, "3 s s"]:
     return center_square(pictures.magnified(image[None], _SIDE)[0], _SIDE, _SIDE)
-
-
-_NEIGHBOURS = 4
-
-
-def example_pictures(run: Run) -> dict[str, Gallery]:
-    """Galleries by title, of the run's last weights and its own data."""
-    look = open_look(run, Recipe.parse(run.config))
-    kinds: dict[str, Callable[[Look], Shown | None]] = {
-        "components of the patches": components,
-        "attention": attention,
-        "similarity to the middle": likeness,
-        "concepts": concept_places,
-        "reconstructions": reconstruction,
-        "nearest images": partial(neighbours, count=_NEIGHBOURS),
-    }
-    shown = {title: draw(look) for title, draw in kinds.items()}
-    return {title: found.columns for title, found in shown.items() if found is not None}

@@ -27,7 +27,6 @@ from asterism.ops.launched import Place, launched
 from asterism.ops.vigil import end_this_process
 from asterism.train import checkpoint
 from asterism.train.cores import check_devices, process_count
-from asterism.train.job import Examples
 from asterism.train.kind import F, Init, Kind, Opened, R, Request
 from asterism.train.launch import ALONE, launch
 from asterism.train.loop import Diverged, Training
@@ -52,23 +51,20 @@ def start(
     *,
     init: Init | None = None,
     overwrite: bool = False,
-    examples: Examples | None = None,
     began: float | None = None,
 ) -> F:
     """Train a new run in the folder `out`; its network starts from the weights `init`, if given.
 
-    examples: draws pictures of the finished run for its trackers. began: from when its minutes count, by
-    `time.monotonic`; None: now.
+    began: from when its minutes count, by `time.monotonic`; None: now.
     """
     began = time.monotonic() if began is None else began
-    return _on_all_cores(Request(kind, recipe, out, init, overwrite, began=began), examples)
+    return _on_all_cores(Request(kind, recipe, out, init, overwrite, began=began))
 
 
 def resume(
     kind: Kind[R, F],
     path: Path,
     overrides: Sequence[str] = (),
-    examples: Examples | None = None,
     began: float | None = None,
 ) -> F:
     """Resume a run from its last checkpoint; the result is the same as without the interruption, if it has steps."""
@@ -77,14 +73,13 @@ def resume(
     check_overrides(overrides)
     recipe = run.read_to_resume(kind.recipe, overrides)
     check_unedited(recipe, run)
-    return _on_all_cores(Request(kind, recipe, path, resume=True, began=began), examples)
+    return _on_all_cores(Request(kind, recipe, path, resume=True, began=began))
 
 
 def carry_out(
     request: Request[R, F],
     place: Place = ALONE,
     opened: Opened[R, F] | None = None,
-    examples: Examples | None = None,
 ) -> F:
     """Train in this process. place: where it is among those that have met; opened: if it already is."""
     fabric = launch(request.recipe.trainer, place)
@@ -94,16 +89,16 @@ def carry_out(
     if opened is None:
         opened = request.open()
     check_equal_everywhere(opened.recipe, opened.source, request)
-    return (_resumed if request.resume else _started)(fabric, request, opened, examples)
+    return (_resumed if request.resume else _started)(fabric, request, opened)
 
 
-def _on_all_cores(request: Request[R, F], examples: Examples | None) -> F:
+def _on_all_cores(request: Request[R, F]) -> F:
     """Carry out the request in this process, and in as many others as suit the devices, the cores and the network."""
     place, trainer = launched(), request.recipe.trainer
     if place is not None and place.size > 1:
         with collectives.explained_loss(lambda: resumable(request)):
             collectives.join(place, partial(_end_without, request), backend(trainer))
-            return carry_out(request, place, None, examples)
+            return carry_out(request, place)
     if place is None:
         check_devices(trainer)
     _check_place(request)
@@ -111,18 +106,18 @@ def _on_all_cores(request: Request[R, F], examples: Examples | None) -> F:
     request = replace(request, recipe=opened.recipe)
     count = 1 if place is not None else process_count(opened.recipe.trainer, opened.parameters)
     if count == 1:
-        return _alone(request, opened, examples)
+        return _alone(request, opened)
     with started_processes(request, count) as own:
-        return carry_out(request, own, opened, examples)
+        return carry_out(request, own, opened)
 
 
 def _end_without(request: Request[R, F], ranks: Sequence[int], reason: str) -> None:
     end_this_process(f"{reason}. {resumable(request)}")
 
 
-def _alone(request: Request[R, F], opened: Opened[R, F], examples: Examples | None) -> F:
+def _alone(request: Request[R, F], opened: Opened[R, F]) -> F:
     try:
-        return carry_out(request, ALONE, opened, examples)
+        return carry_out(request, ALONE, opened)
     finally:
         collectives.leave_processes()  # a group of one
 
@@ -145,12 +140,11 @@ def _check_place(request: Request[R, F]) -> None:
         check_free(request.out, request.overwrite)
 
 
-def _started(fabric: Fabric, request: Request[R, F], opened: Opened[R, F], examples: Examples | None) -> F:
+def _started(fabric: Fabric, request: Request[R, F], opened: Opened[R, F]) -> F:
     """Everything that can fail is done before the folder is created."""
     out, run = request.out, request.kind.run(request.out)
     recipe = opened.resolved(fabric.device, fabric.world_size)
     job = opened.job(recipe, run, fabric)
-    job.examples = examples
     for line in opened.started_from():
         fabric.print(visible(line))
     training = Training(fabric, job, request.began)
@@ -159,7 +153,7 @@ def _started(fabric: Fabric, request: Request[R, F], opened: Opened[R, F], examp
     return run
 
 
-def _resumed(fabric: Fabric, request: Request[R, F], opened: Opened[R, F], examples: Examples | None) -> F:
+def _resumed(fabric: Fabric, request: Request[R, F], opened: Opened[R, F]) -> F:
     path, recipe, run = request.out, opened.recipe, request.kind.run(request.out)
     with _locked(path):
         collectives.on_first_process(run.check_files)
@@ -167,7 +161,6 @@ def _resumed(fabric: Fabric, request: Request[R, F], opened: Opened[R, F], examp
         check_data(opened.source, recipe.data.path, state.facts, path)
         check_recipe(recipe, state.facts, path / "config.yaml")
         job = opened.job(opened.resolved(fabric.device, fabric.world_size), run, fabric)
-        job.examples = examples
         check_frozen_encoders(job.facts(), state.facts, recipe, path)
         checkpoint.check_fit(state.method, job.learner.state_dict())
         training = Training(fabric, job, request.began)

@@ -26,10 +26,8 @@ from asterism.train.optim import Clipping
 from asterism.train.recipe import TrainerConfig
 from asterism.train.run import Run
 from asterism.types import Progress
-from asterism.viz.page import Gallery
 
 T = TypeVar("T")
-Examples = Callable[[Run], Mapping[str, Gallery]]  # draws pictures of a finished run
 
 _NEVER = 2**40  # a step
 
@@ -63,7 +61,6 @@ class Job(ABC, Generic[B]):
     images: int  # of the training data
     workers: int  # data workers of each process
     measurement: Measurement | None = None  # of this process; those of other processes may be None
-    examples: Examples | None = None  # for the run's trackers
 
     @property
     def steps(self) -> int | None:

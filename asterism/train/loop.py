@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Generic
 
 import torch
@@ -108,8 +107,6 @@ class Training(Generic[B]):
                         f"asterism {job.verb} --resume {job.run.path}",
                         agreed.signal_number,
                     )
-            if job.examples is not None:
-                monitor.examples(self.progress.step, partial(job.examples, job.run))
         if first and (summary := job.verdict(job.run.metrics())) is not None:
             monitor.print(summary)
         return job.run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -23,7 +23,6 @@ from asterism.train.progress import ProgressDisplay
 from asterism.train.trackers.base import Ending
 from asterism.train.trackers.of_run import Trackers, TrackersConfig
 from asterism.types import Losses, Progress
-from asterism.viz.page import Gallery
 
 _RANK_ROWS = 256  # embeddings that the rank is measured on, from several batches if they are small
 _SUM, _WATCH, _SPREAD = "sum.", "watch.", "spread"  # in a checkpoint; sums are rows of (sum, count) by process
@@ -163,15 +162,6 @@ class Monitor:
         self.write(step, record)
         if self._display is not None:
             self._display.show(record)
-
-    def examples(self, step: int, draw: Callable[[], Mapping[str, Gallery]]) -> None:
-        """Send example pictures to the trackers that were asked for; a failure is only reported."""
-        if self._trackers is None or not self._trackers.wants_pictures:
-            return
-        try:
-            self._trackers.pictures(step, draw())
-        except Exception as error:
-            self._warn(f"No example pictures for the trackers: {error}")
 
     def print(self, message: RenderableType) -> None:
         if self._display is not None:

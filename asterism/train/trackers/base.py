@@ -8,9 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from jaxtyping import UInt8
-from torch import Tensor
-
 from asterism.files import write_text
 
 Ending = Literal["finished", "stopped", "failed"]
@@ -19,13 +16,10 @@ _FILE = "trackers.json"
 
 
 class Tracker(ABC):
-    """Receives the numbers and pictures of one run. Every method may fail; training continues without the tracker."""
+    """Receives the numbers of one run. Every method may fail; training continues without the tracker."""
 
     @abstractmethod
     def numbers(self, step: int, values: Mapping[str, float]) -> None: ...
-
-    @abstractmethod
-    def picture(self, step: int, title: str, picture: UInt8[Tensor, "3 h w"], caption: str) -> None: ...
 
     @abstractmethod
     def close(self, ending: Ending) -> None: ...

@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxtyping import UInt8
 from pydantic import Field
-from torch import Tensor
 
 from asterism.config import Config
 from asterism.train.trackers.base import Ending, Tracker, entry_of, remember_entry
@@ -51,11 +49,6 @@ class MlflowRuns(Tracker):
         self._client.log_batch(
             self._id, metrics=[Metric(_allowed(name), value, now, step) for name, value in values.items()]
         )
-
-    def picture(self, step: int, title: str, picture: UInt8[Tensor, "3 h w"], caption: str) -> None:
-        pixels = picture.permute(1, 2, 0).cpu().numpy()
-        file = f"pictures/{re.sub(r'[^a-z0-9]+', '-', title.lower()).strip('-')}-{step:08d}.png"
-        self._client.log_image(self._id, pixels, file)
 
     def close(self, ending: Ending) -> None:
         self._client.set_terminated(self._id, _STATUS[ending])

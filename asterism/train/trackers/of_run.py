@@ -7,11 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-from jaxtyping import UInt8
 from pydantic import field_validator
-from torch import Tensor
-from torch.nn.functional import interpolate
 
 from asterism.config import Config, read_yaml
 from asterism.errors import MissingExtra
@@ -19,7 +15,6 @@ from asterism.train.trackers.base import Ending, Tracker
 from asterism.train.trackers.mlflow_runs import MlflowConfig, MlflowRuns
 from asterism.train.trackers.tensorboard import TensorBoard
 from asterism.train.trackers.weights_and_biases import WandbConfig, WeightsAndBiases
-from asterism.viz.page import Gallery
 
 _PATIENCE = 3  # failures in a row after which a tracker is given up
 
@@ -57,7 +52,6 @@ class Trackers:
         self._warn = warn
         self._failures: dict[str, int] = {}
         self._open: dict[str, Tracker] = {}
-        self.wants_pictures = config.tensorboard is True or config.wandb is not None or config.mlflow is not None
         settings = read_yaml(run / "config.yaml") if (run / "config.yaml").is_file() else {}
         if config.tensorboard is True or (config.tensorboard == "auto" and _installed("tensorboard")):
             self._start("TensorBoard", lambda: TensorBoard(run, start_step))
@@ -70,12 +64,6 @@ class Trackers:
         """Log the numbers of a record; texts are only in metrics.jsonl."""
         values = {name: float(value) for name, value in record.items() if isinstance(value, int | float)}
         self._each(lambda tracker: tracker.numbers(step, values))
-
-    def pictures(self, step: int, galleries: Mapping[str, Gallery]) -> None:
-        """Log each gallery as one picture, its columns from left to right."""
-        for title, gallery in galleries.items():
-            picture, caption = tiled(gallery), f"from left to right: {', '.join(gallery)}"
-            self._each(lambda tracker, t=title, p=picture, c=caption: tracker.picture(step, t, p, c))  # type: ignore[misc]
 
     def close(self, ending: Ending) -> None:
         self._each(lambda tracker: tracker.close(ending))
@@ -108,28 +96,3 @@ def _short(error: Exception) -> str:
     """The first line of the message; some trackers print pages."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
-
-
-_SIDE, _GAP = 96, 4  # pixels of a picture, and between two
-_PAPER = 255
-
-
-def tiled(gallery: Gallery) -> UInt8[Tensor, "3 h w"]:
-    """Columns from left to right, images from top to bottom, all at one size."""
-    columns = [_at_one_size(pictures.cpu()) for pictures in gallery.values()]
-    rows = max(len(column) for column in columns)
-    height, width = rows * (_SIDE + _GAP) - _GAP, len(columns) * (_SIDE + _GAP) - _GAP
-    sheet = torch.full((3, height, width), _PAPER, dtype=torch.uint8)
-    for x, column in enumerate(columns):
-        for y, picture in enumerate(column):
-            top, left = y * (_SIDE + _GAP), x * (_SIDE + _GAP)
-            sheet[:, top : top + _SIDE, left : left + _SIDE] = picture
-    return sheet
-
-
-def _at_one_size(pictures: UInt8[Tensor, "b 3 h w"]) -> UInt8[Tensor, "b 3 s s"]:
-    if pictures.shape[2:] == (_SIDE, _SIDE):
-        return pictures
-    if max(pictures.shape[2:]) < _SIDE:  # cells of small images stay visible
-        return interpolate(pictures, (_SIDE, _SIDE), mode="nearest-exact")
-    return interpolate(pictures.float(), (_SIDE, _SIDE), mode="bilinear", antialias=True).round().to(torch.uint8)

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from jaxtyping import UInt8
-from torch import Tensor
-
 from asterism.train.trackers.base import Ending, Tracker
 
 
@@ -22,9 +19,6 @@ class TensorBoard(Tracker):
     def numbers(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
-
-    def picture(self, step: int, title: str, picture: UInt8[Tensor, "3 h w"], caption: str) -> None:
-        self._writer.add_image(title, picture, step)
 
     def close(self, ending: Ending) -> None:
         self._writer.close()

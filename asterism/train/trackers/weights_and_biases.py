@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from jaxtyping import UInt8
-from torch import Tensor
-
 from asterism.config import Config
 from asterism.train.trackers.base import Ending, Tracker, entry_of, remember_entry
 
@@ -34,7 +31,6 @@ class WeightsAndBiases(Tracker):
     def __init__(self, config: WandbConfig, run: Path, settings: Mapping[str, Any]) -> None:
         import wandb
 
-        self._wandb: Any = wandb
         entry = entry_of(run, "wandb") or secrets.token_hex(4)
         self._run: Any = wandb.init(
             project=config.project,
@@ -55,10 +51,6 @@ class WeightsAndBiases(Tracker):
 
     def numbers(self, step: int, values: Mapping[str, float]) -> None:
         self._run.log({"step": step, **values})
-
-    def picture(self, step: int, title: str, picture: UInt8[Tensor, "3 h w"], caption: str) -> None:
-        pixels = picture.permute(1, 2, 0).cpu().numpy()
-        self._run.log({"step": step, title: self._wandb.Image(pixels, caption=caption)})
 
     def close(self, ending: Ending) -> None:
         self._run.finish(exit_code=0 if ending == "finished" else 1)

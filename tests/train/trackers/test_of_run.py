@@ -2,7 +2,6 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from asterism.errors import UserError
@@ -10,8 +9,6 @@ from asterism.train.trackers import of_run
 from asterism.train.trackers.base import Tracker
 from asterism.train.trackers.of_run import Trackers, TrackersConfig
 from tests.train.tiny import pretrain, tiny_recipe
-
-GALLERY = {"image": torch.zeros(2, 3, 8, 8, dtype=torch.uint8), "map": torch.full((2, 3, 200, 200), 9).to(torch.uint8)}
 
 
 class Broken(Tracker):
@@ -26,9 +23,6 @@ class Broken(Tracker):
             raise ConnectionError("no route to host\nand a page of details")
 
     def numbers(self, step, values):
-        self._call()
-
-    def picture(self, step, title, picture, caption):
         self._call()
 
     def close(self, ending):
@@ -67,22 +61,19 @@ def test_training_goes_on_without_a_tracker_that_cannot_start(tmp_path, monkeypa
 
     monkeypatch.setattr(of_run, "TensorBoard", unreachable)
     recipe = tiny_recipe(monitor={"tensorboard": True}, trainer={"steps": 1})
-    run = pretrain(recipe, tmp_path / "run", examples=lambda run: 1 / 0)
+    run = pretrain(recipe, tmp_path / "run")
     assert len(run.metrics()) == 1
     printed = " ".join(capsys.readouterr().out.split())
     assert "Warning: TensorBoard could not be started (ConnectionError: no route to host)" in printed
-    assert "No example pictures for the trackers: division by zero" in printed
 
 
-def test_tensorboard_gets_numbers_and_pictures(tmp_path):
+def test_tensorboard_gets_numbers(tmp_path):
     trackers = Trackers(TrackersConfig(tensorboard=True), tmp_path, 0, pytest.fail)
     trackers.numbers(1, {"loss": 1.5, "warning": "text is not a scalar"})
-    trackers.pictures(2, {"components": GALLERY})
     trackers.close("finished")
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [(1, 1.5)]
-    assert events.Tags()["images"] == ["components"]
 
 
 @pytest.mark.parametrize("package", ["wandb", "mlflow", "tensorboard"])
