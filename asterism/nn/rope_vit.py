@@ -14,11 +14,9 @@ from timm.layers import (  # type: ignore[attr-defined]
     AttentionRope,
     PatchEmbed,
     RotaryEmbeddingDinoV3,
-    apply_rot_embed_cat,
 )
 from timm.models.eva import Eva, EvaAttention, EvaBlock, EvaBlockPostNorm
 from torch import Tensor
-from torch.nn import functional as F
 
 from asterism.errors import UserError
 from asterism.nn.backbone import Architecture, BackboneConfig
@@ -61,17 +59,6 @@ class RopeViT(ViT):
         tables = table.unbind() if self.network.rope_mixed else [table] * self.depth
         return [(each if keep is None else _kept(each, keep),) for each in tables]
 
-    def _queries_and_keys(
-        self, attention: Any, x: Float[Tensor, "b t d"], *context: Tensor | None
-    ) -> tuple[Float[Tensor, "b heads t k"], Float[Tensor, "b heads t k"]]:
-        query, key = _projections(attention, x)
-        query, key = attention.q_norm(query), attention.k_norm(key)
-        (rope,) = context
-        if rope is not None:
-            query, key = _rotated(attention, query, rope), _rotated(attention, key, rope)
-        groups = query.shape[1] // key.shape[1]  # query heads that share a key head
-        return query, key.repeat_interleave(groups, dim=1)
-
     def _pooled_by_attention(self, tokens: Tokens) -> Float[Tensor, "b t d"]:
         """Unlike plain ViTs, these pool over the class token and registers too."""
         prefix = [] if tokens.cls is None else [tokens.cls[:, None]]
@@ -94,23 +81,3 @@ def _kept(table: Tensor, keep: Int[Tensor, "b m"]) -> Tensor:
     if table.ndim == 2:  # the same for all heads
         return table[keep][:, None]
     return table[:, keep].transpose(0, 1)
-
-
-def _projections(attention: Any, x: Float[Tensor, "b t d"]) -> tuple[Tensor, Tensor]:
-    """Queries [b, heads, t, k] and keys, which may have fewer heads."""
-    b, t, _ = x.shape
-    if attention.qkv is None:
-        query, key = attention.q_proj(x), attention.k_proj(x)
-    else:
-        bias = attention.qkv.bias
-        if getattr(attention, "q_bias", None) is not None:  # keys have zeros
-            bias = torch.cat([attention.q_bias, attention.k_bias, attention.v_bias])
-        query, key, _ = F.linear(x, attention.qkv.weight, bias).chunk(3, dim=-1)
-    query, key = (each.view(b, t, -1, attention.head_dim).transpose(1, 2) for each in (query, key))
-    return query, key
-
-
-def _rotated(attention: Any, x: Float[Tensor, "b heads t k"], rope: Tensor) -> Float[Tensor, "b heads t k"]:
-    first = attention.num_prefix_tokens
-    turned = apply_rot_embed_cat(x[:, :, first:], rope, half=attention.rotate_half)
-    return torch.cat([x[:, :, :first], turned], dim=2).type_as(x)

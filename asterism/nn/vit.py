@@ -132,19 +132,16 @@ class ViT(Backbone):
         return self.dim, self.dim, self.dim, self.dim
 
     def attention(self, pixels: Float[Tensor, "b 3 h w"], block: int = -1) -> Float[Tensor, "b heads t t"]:
-        index = self.block_index(block)
-        x, context = self._embed(pixels, None, None), self.context(self.grid_of(pixels), None)
-        for number, earlier in enumerate(self.network.blocks[:index]):
-            x = earlier(x, *context[number])
-        inputs: list[Tensor] = []
-        attention = self.network.blocks[index].attn
-        hook = attention.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
+        attention = self.network.blocks[self.block_index(block)].attn
+        weights: list[Tensor] = []
+        hook = attention.attn_drop.register_forward_pre_hook(lambda _, arguments: weights.append(arguments[0]))
+        fused, attention.fused_attn = attention.fused_attn, False  # a fused attention never holds its weights
         try:
-            self.network.blocks[index](x, *context[index])
+            self.layers(pixels, [block])
         finally:
+            attention.fused_attn = fused
             hook.remove()
-        query, key = self._queries_and_keys(attention, inputs[0], *context[index])
-        return (query * attention.scale @ key.transpose(-2, -1)).softmax(dim=-1)
+        return weights[0]
 
     def pool(self, tokens: Tokens) -> Float[Tensor, "b d"]:
         if self.pooling == "attention":
@@ -162,13 +159,6 @@ class ViT(Backbone):
     def context(self, grid: Grid, keep: Int[Tensor, "b m"] | None) -> Sequence[tuple[Float[Tensor, ...] | None, ...]]:
         """For every block, what it takes besides the tokens."""
         return [()] * self.depth
-
-    def _queries_and_keys(
-        self, attention: Any, x: Float[Tensor, "b t d"], *context: Tensor | None
-    ) -> tuple[Float[Tensor, "b heads t k"], Float[Tensor, "b heads t k"]]:
-        b, t, _ = x.shape
-        query, key, _ = attention.qkv(x).view(b, t, 3, attention.num_heads, attention.head_dim).permute(2, 0, 3, 1, 4)
-        return attention.q_norm(query), attention.k_norm(key)
 
     @staticmethod
     def _is_known(network: Any) -> bool:

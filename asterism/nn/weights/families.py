@@ -33,7 +33,6 @@ from asterism.nn.weights.encoder_weights import (
     weights_of,
 )
 from asterism.nn.weights.metadata import EncoderFile, checked, description_in
-from asterism.nn.weights.refused import refuse_known
 from asterism.ops.normalise import IMAGENET_MEAN, IMAGENET_STD, Triple
 
 
@@ -68,14 +67,13 @@ def _chosen(file: CheckpointFile, family: str | None) -> Family:
         if named is None:
             raise unknown("family of weights", family, [f.name for f in FAMILIES])
         return named
-    if METADATA_KEY not in file.metadata:
-        refuse_known(file)
     found = next((f for f in FAMILIES if f.recognises(file)), None)
     if found is None:
         names = ", ".join(list(file.tensors)[:4])
         raise UserError(
             f"{file.path} is not a checkpoint of a known family ({', '.join(f.name for f in FAMILIES)}); "
-            f"its tensors are named {names} …; if only the names differ from timm's, rename them with keys="
+            f"its tensors are named {names} …. Encoders are vision transformers and Swins (docs/weights.md); if only "
+            "the names differ from timm's, rename them with keys="
         )
     return found
 

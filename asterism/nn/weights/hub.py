@@ -20,36 +20,28 @@ _OTHERS = ("config.json", "preprocessor_config.json", "processor_config.json", "
 
 def hub_folder(name: str) -> Path:
     """The local folder of a model of the Hugging Face hub, downloaded if it is not in the cache."""
-    from huggingface_hub import snapshot_download
-
-    if name.count("/") != 1:
-        raise UserError(
-            f"{PREFIX}{name} does not name a model of the Hugging Face hub; write {PREFIX}ORGANISATION/MODEL"
-        )
-    cached = cached_file(name)
-    if cached is not None:
-        return cached.parent
-    with without_retries():
-        try:
-            return Path(snapshot_download(name, allow_patterns=[*_WEIGHTS, *_OTHERS]))
-        except Exception as error:  # its HTTP library has exceptions of its own
-            raise not_downloaded(f"{PREFIX}{name}", error) from None
+    cached = cached_file(name) if name.count("/") == 1 else None
+    return _downloaded(name, [*_WEIGHTS, *_OTHERS]) if cached is None else cached.parent
 
 
 def hub_text_folder(name: str) -> Path:
     """The local folder of a text model of the hub, with its tokenizer, downloaded if it is not in the cache."""
+    wanted = [*_WEIGHTS, *_OPEN_CLIP_WEIGHTS, "*.json", "*.txt", "*.model", "model-*.safetensors"]
+    return _downloaded(name, wanted, TEXT_INSTEAD)
+
+
+def _downloaded(name: str, wanted: list[str], instead: str = "start without pretrained weights") -> Path:
     from huggingface_hub import snapshot_download
 
     if name.count("/") != 1:
         raise UserError(
             f"{PREFIX}{name} does not name a model of the Hugging Face hub; write {PREFIX}ORGANISATION/MODEL"
         )
-    wanted = [*_WEIGHTS, *_OPEN_CLIP_WEIGHTS, "*.json", "*.txt", "*.model", "model-*.safetensors"]
     with without_retries():
         try:
             return Path(snapshot_download(name, allow_patterns=wanted))
         except Exception as error:  # its HTTP library has exceptions of its own
-            raise not_downloaded(f"{PREFIX}{name}", error, TEXT_INSTEAD) from None
+            raise not_downloaded(f"{PREFIX}{name}", error, instead) from None
 
 
 def cached_file(repository: str, names: tuple[str, ...] = _WEIGHTS) -> Path | None:
