@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from asterism.data.parts import SegmentedParts, open_segmented_parts
-from asterism.data.sources.segmented import SegmentedBatch, nearest_multiple, segmented_batches
+from asterism.data.sources.segmented import NearestMultiple, SegmentedBatch, segmented_batches
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import concept_baselines
@@ -53,7 +53,7 @@ class ConceptPurity(Evaluation):
         found = []
         batches = segmented_batches(
             source,
-            nearest_multiple(encoder.patch_size, self.config.longer_side),
+            NearestMultiple(encoder.patch_size, self.config.longer_side),
             batch_size=self.config.batch_size,
             workers=helpers(self.config.workers, len(source)),
         )

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from asterism.data.parts import SegmentedParts, drawn_images, open_segmented_parts
-from asterism.data.sources.segmented import nearest_multiple
+from asterism.data.sources.segmented import NearestMultiple
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import patch_baselines
@@ -73,7 +73,7 @@ class DenseNn(Evaluation):
 
     def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
         config = self.config
-        resize = nearest_multiple(encoder.patch_size, config.longer_side)
+        resize = NearestMultiple(encoder.patch_size, config.longer_side)
         common: dict[str, Any] = {"layers": 1, "batch_size": config.batch_size, "workers": config.workers}
         train = labelled_tokens(encoder, self.parts.train, resize, patch_labels=config.patch_labels, **common)
         test = tokens_and_masks(encoder, self.parts.test, resize, unit=True, **common)

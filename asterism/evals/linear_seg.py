@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asterism.data.parts import SegmentedParts, drawn_images, open_segmented_parts
-from asterism.data.sources.segmented import square
+from asterism.data.sources.segmented import Square
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import patch_baselines
@@ -104,7 +104,7 @@ class LinearSeg(Evaluation):
         return tokens_and_masks(
             encoder,
             source,
-            square(self._side(encoder)),
+            Square(self._side(encoder)),
             layers=self.config.layers,
             batch_size=self.config.batch_size,
             workers=self.config.workers,

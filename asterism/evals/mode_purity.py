@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asterism.data.parts import SegmentedParts, open_segmented_parts
-from asterism.data.sources.segmented import nearest_multiple, segmented_batches
+from asterism.data.sources.segmented import NearestMultiple, segmented_batches
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import patch_baselines
@@ -56,7 +56,7 @@ class ModePurity(Evaluation):
         sums, patches = torch.zeros(len(_NAMES), dtype=torch.float64), 0
         batches = segmented_batches(
             source,
-            nearest_multiple(encoder.patch_size, self.config.longer_side),
+            NearestMultiple(encoder.patch_size, self.config.longer_side),
             batch_size=self.config.batch_size,
             workers=helpers(self.config.workers, len(source)),
         )

@@ -21,7 +21,7 @@ from asterism.data.sources.videos import VideoSource, first_videos, open_videos
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import patch_baselines
-from asterism.features.mask_tracking import Tracking, follow_masks, input_size
+from asterism.features.mask_tracking import Tracking, follow_objects, input_size
 from asterism.images.bad_image import BadImage
 from asterism.images.masks import VOID
 from asterism.nn.encoder import Encoder
@@ -117,9 +117,9 @@ class Video(Evaluation):
                 yield image
 
         sums = torch.zeros(6, len(objects), dtype=torch.float64)
-        for predicted in follow_masks(encoder, frames(), given, self.config, batch_size=self.config.batch_size):
+        for followed in follow_objects(encoder, frames(), given, self.config, batch_size=self.config.batch_size):
             true = true_masks.popleft()
-            agreement = _agreement(predicted, true, objects)
+            agreement = _agreement(followed.mask, true, objects)
             sums[:2] += agreement
             sums[2:4] += _agreement(given, true, objects)
             sums[4:] += agreement > _RECALL

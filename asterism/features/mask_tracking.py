@@ -87,21 +87,6 @@ class FollowedFrame:
     confidence: dict[int, float]
 
 
-def follow_masks(
-    encoder: Encoder,
-    frames: Iterable[UInt8[Tensor, "3 h w"]],
-    first_mask: Int64[Tensor, "h w"],
-    config: Tracking,
-    *,
-    batch_size: int = 8,
-) -> Iterator[Int64[Tensor, "h w"]]:
-    """The mask of every frame after the first, with the object numbers of the first mask, on the CPU.
-
-    `batch_size` frames are read and encoded at a time, so a video may have any length.
-    """
-    return (frame.mask for frame in follow_objects(encoder, frames, first_mask, config, batch_size=batch_size))
-
-
 def follow_objects(
     encoder: Encoder,
     frames: Iterable[UInt8[Tensor, "3 h w"]],
@@ -110,7 +95,10 @@ def follow_objects(
     *,
     batch_size: int = 8,
 ) -> Iterator[FollowedFrame]:
-    """The masks of `follow_masks`, with the confidence in every object."""
+    """Every frame after the first, with the object numbers of the first mask.
+
+    `batch_size` frames are read and encoded at a time, so a video may have any length.
+    """
     objects = torch.unique(first_mask)
     places = torch.searchsorted(objects, first_mask)
     remaining = iter(frames)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +23,7 @@ from asterism.nn.backbone import Backbone, bare_network, rebuild_backbone
 from asterism.nn.encoder import FILE_NAME, Encoder
 from asterism.nn.safetensors_file import METADATA_KEY, read_safetensors, write_safetensors
 from asterism.nn.weights.load import load_encoder
-from asterism.nn.weights.metadata import ArchitectureDescription, check_fits, checked, description_in
+from asterism.nn.weights.metadata import ArchitectureDescription, check_fits, check_tensors, checked, description_in
 from asterism.ranges import CountFromZero
 from asterism.train.run import is_finetuned
 
@@ -140,21 +139,11 @@ def load_model(path: Path) -> FinetunedModel:
     check_fits(lambda: bare_network(described.network.built()), tensors, file)
     check_fits(lambda: build_task(config, described.network, described.classes), tensors, file)
     task = build_task(config, described.network, described.classes)
-    _check_tensors(tensors, task.state_dict(), file)
+    check_tensors(tensors, task.state_dict(), file)
     task.load_state_dict(dict(tensors))
     model = FinetunedModel(task.requires_grad_(False)).eval()
     model.step = described.step
     return model
-
-
-def _check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], file: Path) -> None:
-    """Name the first tensor that the described model does not have, or that has another shape."""
-    for name in sorted({*tensors, *expected}):
-        found, needed = (
-            f"of shape {list(each[name].shape)}" if name in each else "absent" for each in (tensors, expected)
-        )
-        if found != needed:
-            raise UserError(f"{file} is damaged: in the model that it describes, {name} is {needed}, but here {found}")
 
 
 def build_task(config: TaskConfig, network: NetworkConfig, classes: tuple[str, ...]) -> Task:

@@ -13,7 +13,7 @@ from asterism.data import Sample, Source, Subset, evaluation_batches, open_sourc
 from asterism.data.parts import DataChoice, SegmentedParts, open_segmented_parts
 from asterism.data.sources.videos import open_videos
 from asterism.errors import UserError
-from asterism.features.mask_tracking import Tracking, follow_masks
+from asterism.features.mask_tracking import Tracking, follow_objects
 from asterism.images.bad_image import BadImage
 from asterism.images.centre_crop import center_square
 from asterism.images.masks import VOID
@@ -179,7 +179,8 @@ def tracking(look: Look) -> Shown | None:
         assert given is not None
         first = torch.where(given == VOID, 0, given).long()
         pixels = [frame.image for frame in frames]
-        masks = [first, *follow_masks(look.encoder, iter(pixels), first, Tracking.parse({"first_mask": "shares"}))]
+        followed = follow_objects(look.encoder, iter(pixels), first, Tracking.parse({"first_mask": "shares"}))
+        masks = [first, *(frame.mask for frame in followed)]
         strips.append(torch.stack([_painted(pixels[i], masks[i], 0) for i in _SHOWN_FRAMES]))
     given, *found = torch.stack(strips, dim=1)
     names = [f"frame {number + 1}" for number in _SHOWN_FRAMES[1:]]

@@ -7,7 +7,7 @@ from asterism.data.parts import DataChoice
 from asterism.errors import UserError
 from asterism.evals.run import run_protocol
 from asterism.evals.video import Video, VideoConfig
-from asterism.features.mask_tracking import Tracking, follow_masks, input_size
+from asterism.features.mask_tracking import Tracking, follow_objects, input_size
 from asterism.images.masks import save_mask
 from asterism.nn.encoder import Encoder
 from asterism.ops.video_metrics import boundary_similarity, region_similarity
@@ -39,7 +39,7 @@ def test_good_features_track_moving_objects(davis: Path) -> None:
 def test_the_first_and_the_last_frame_do_not_count(davis: Path) -> None:
     config = VideoConfig.model_validate(SETTINGS | {"videos": 1})
     true = [frame_and_mask(number) for number in range(5)]
-    found = list(follow_masks(MeanColours(2), (image for image, _ in true), true[0][1], config))
+    found = [frame.mask for frame in follow_objects(MeanColours(2), (image for image, _ in true), true[0][1], config)]
     j = [[region_similarity((found[t - 1] == o)[None], (true[t][1] == o)[None]) for t in (1, 2, 3)] for o in (1, 2)]
     f = [[boundary_similarity((found[t - 1] == o)[None], (true[t][1] == o)[None]) for t in (1, 2, 3)] for o in (1, 2)]
     values = _values(davis, MeanColours(2), videos=1)
@@ -86,4 +86,4 @@ def test_short_videos_and_empty_masks_are_rejected(tmp_path: Path) -> None:
 def test_frames_of_another_size_are_rejected() -> None:
     frames = [frame_and_mask(0)[0], frame_and_mask(0, (24, 40))[0]]
     with pytest.raises(UserError, match="frame 2 has 40×24 pixels, but the first has 32×24"):
-        list(follow_masks(small_encoder(), iter(frames), frame_and_mask(0)[1], Tracking(short_side=16)))
+        list(follow_objects(small_encoder(), iter(frames), frame_and_mask(0)[1], Tracking(short_side=16)))

@@ -160,28 +160,12 @@ _Pair = tuple[UInt8[Tensor, "3 h w"], UInt8[Tensor, "_ _"]]  # image and mask
 Resize = Callable[[int, int], tuple[int, int]]  # from height and width of the file to those of the network's input
 
 
-def nearest_multiple(multiple: int, longer_side: int | None = None) -> Resize:
-    """Round both sides to the nearest multiple, after shrinking the longer one to at most `longer_side` pixels."""
-    return _NearestMultiple(multiple, longer_side)
-
-
-def square(side: int) -> Resize:
-    """Resize both sides to `side`, ignoring the aspect ratio."""
-    return _Square(side)
-
-
-def segmented_batches(
-    source: SegmentedSource, resize: Resize, *, batch_size: int, workers: int = 0
-) -> Iterator[SegmentedBatch]:
-    """Every readable image in order. Consecutive images of equal size share a batch."""
-    for loaded in Loader(source, OfOneSize(resize), each_once(len(source), batch_size), workers=workers):
-        yield from loaded.made
-
-
 @dataclass(frozen=True)
-class _NearestMultiple:
+class NearestMultiple:
+    """Round both sides to the nearest multiple, after shrinking the longer one to at most `longer_side` pixels."""
+
     multiple: int
-    longer_side: int | None
+    longer_side: int | None = None
 
     def __call__(self, height: int, width: int) -> tuple[int, int]:
         scale = 1.0 if self.longer_side is None else min(1.0, self.longer_side / max(height, width))
@@ -191,11 +175,21 @@ class _NearestMultiple:
 
 
 @dataclass(frozen=True)
-class _Square:
+class Square:
+    """Resize both sides to `side`, ignoring the aspect ratio."""
+
     side: int
 
     def __call__(self, height: int, width: int) -> tuple[int, int]:
         return self.side, self.side
+
+
+def segmented_batches(
+    source: SegmentedSource, resize: Resize, *, batch_size: int, workers: int = 0
+) -> Iterator[SegmentedBatch]:
+    """Every readable image in order. Consecutive images of equal size share a batch."""
+    for loaded in Loader(source, OfOneSize(resize), each_once(len(source), batch_size), workers=workers):
+        yield from loaded.made
 
 
 @dataclass(frozen=True)

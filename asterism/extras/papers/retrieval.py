@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from asterism.data import Source
 from asterism.data.parts import DataChoice, Parts, labels_of, open_labelled
-from asterism.data.sources.segmented import nearest_multiple
+from asterism.data.sources.segmented import NearestMultiple
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.extras.papers.landmarks import GroundTruth, ground_truth_file, open_landmarks, read_ground_truth
@@ -139,7 +139,7 @@ def _multi_scale(
     shrunk = min(longest, max(height, width))
     total: Tensor | float = 0.0
     for scale in scales:
-        size = nearest_multiple(multiple, max(1, round(scale * shrunk)))(height, width)
+        size = NearestMultiple(multiple, max(1, round(scale * shrunk)))(height, width)
         pixels = F.interpolate(image[None], size, mode="bicubic", antialias=True)
         total = total + encoder.encode_cls(pixels).float()
     assert isinstance(total, Tensor)

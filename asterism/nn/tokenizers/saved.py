@@ -18,7 +18,7 @@ from asterism.nn.tokenizers.base import Tokenizer
 from asterism.nn.tokenizers.patches import PatchCodes, PatchTokenizer
 from asterism.nn.tokenizers.vqgan import MaskGitVqgan
 from asterism.nn.weights.checkpoint_file import CheckpointFile, read_checkpoint
-from asterism.nn.weights.metadata import TokenizerFile, check_fits, checked, description_in
+from asterism.nn.weights.metadata import TokenizerFile, check_fits, check_tensors, checked, description_in
 
 FILE_NAME = "tokenizer.safetensors"
 _PREFIX = "tokenizer."  # also that of a tokenizer inside an official STELLAR checkpoint
@@ -109,16 +109,5 @@ def _without_prefix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load_tensors(tokenizer: Tokenizer, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Load tensors into a tokenizer; the error says how the file differs."""
-    wanted = tokenizer.state_dict()
-    missing, extra = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
-    if missing or extra:
-        what = f"it lacks {missing[0]}" if missing else f"it has an unexpected {extra[0]}"
-        raise UserError(f"{path} is a tokenizer of a different shape: {what}")
-    for name, value in wanted.items():
-        if value.shape != tensors[name].shape:
-            raise UserError(
-                f"{path} is a tokenizer of a different shape: its {name} is {list(tensors[name].shape)}, "
-                f"expected {list(value.shape)}"
-            )
+    check_tensors(tensors, tokenizer.state_dict(), path)
     tokenizer.load_state_dict(dict(tensors), assign=True)

@@ -17,7 +17,6 @@ from asterism.nn.positions import Resampling, table_layout
 from asterism.nn.timm_arguments import Activation
 from asterism.nn.weights.checkpoint_file import CheckpointFile
 from asterism.nn.weights.description import Description, WeightsOptions, description_in, guesses_in
-from asterism.nn.weights.named import named_description
 from asterism.ops.normalise import IMAGENET_MEAN, IMAGENET_STD, Triple
 
 # Generic model names from which networks are rebuilt; the shapes of their tensors override every size.
@@ -74,7 +73,7 @@ def weights_of(file: CheckpointFile, layout: Layout, options: WeightsOptions) ->
     said = description_in(options).over(layout.said)
     stated = said
     if name is not None:
-        named, likely = named_description(name, _dim(file, layout.tensors))
+        named, likely = _named_description(name, _dim(file, layout.tensors))
         if "pos_embed" in layout.tensors:  # the table shows the size of this file's images
             named = replace(named, image_size=None)
         stated = stated.over(named)
@@ -101,6 +100,30 @@ def weights_of(file: CheckpointFile, layout: Layout, options: WeightsOptions) ->
         asked=asked,
         guesses=guesses_in(stated, usual, certain),
     )
+
+
+def _named_description(name: str, dim: int) -> tuple[Description, Description]:
+    """What the name states, and what is likely: without a tag (`name.tag`), weights of a model may differ in pixels.
+
+    dim: the width of the weights, which may be another than the named model's; its heads then say nothing.
+    """
+    from asterism.nn.timm_models import network_outline, pixel_settings
+
+    outline = network_outline(name)
+    heads = outline.heads if outline.dim == dim else None
+    settings = pixel_settings(name)
+    pixels = {(each.mean, each.std) for each in settings}
+    if not settings:
+        return Description(heads=heads), Description()
+    first = settings[0]
+    stated = Description(heads=heads, image_size=first.image_size)
+    likely = Description(mean=_rgb(first.mean), std=_rgb(first.std))
+    return (likely.over(stated), Description()) if len(pixels) == 1 else (stated, likely)
+
+
+def _rgb(values: tuple[float, ...]) -> Triple:
+    red, green, blue = values
+    return red, green, blue
 
 
 def described(weights: EncoderWeights, options: WeightsOptions) -> EncoderWeights:

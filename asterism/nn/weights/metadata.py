@@ -162,6 +162,18 @@ def check_fits(build: Callable[[], nn.Module | None], tensors: Mapping[str, Tens
         raise UserError(f"{path} describes a network of {needed:,} numbers, but holds only {held:,}")
 
 
+def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], file: Path) -> None:
+    """Name the first tensor that the described model does not have, or that has another shape."""
+    for name in sorted({*tensors, *expected}):
+        found, needed = (
+            f"of shape {list(each[name].shape)}" if name in each else "absent" for each in (tensors, expected)
+        )
+        if found != needed:
+            raise UserError(
+                f"{file} does not fit the model that it describes: {name} is {needed} there, but {found} here"
+            )
+
+
 def check_finite(tensors: Mapping[str, Tensor], source: str | Path) -> None:
     """Refuse weights that are NaN or infinite: features would be, too, and scores of them are still numbers."""
     for name, tensor in tensors.items():

@@ -12,16 +12,23 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from safetensors.torch import save_file
 from torch import Tensor
 
 from asterism.images.centre_crop import usual_resize
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
-from asterism.nn.weights.timm_folder import CONFIG_FILE, WEIGHTS_FILE, timm_config, timm_tensors
 from asterism.ops.normalise import normalise
 from asterism.tools.export.target import Model, Target, Written, needed
-from asterism.tools.export.timm_folder import classifier_of, notes_of, sizes_of
+from asterism.tools.export.timm_folder import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    classifier_of,
+    notes_of,
+    save_tensors,
+    sizes_of,
+    timm_config,
+    timm_tensors,
+)
 
 _PREPROCESSOR = "preprocessor_config.json"
 _BICUBIC = 3  # Pillow's number
@@ -35,8 +42,7 @@ def write(encoder: Encoder, folder: Path, dtype: torch.dtype) -> Written:
     _write_json(folder / CONFIG_FILE, config | own)
     resize = encoder.image_size if classifier is None else usual_resize(encoder.image_size)
     _write_json(folder / _PREPROCESSOR, preprocessor_config(encoder, resize))
-    tensors = timm_tensors(encoder, classifier)
-    save_file({name: each.detach().to(dtype).contiguous() for name, each in tensors.items()}, folder / WEIGHTS_FILE)
+    save_tensors(timm_tensors(encoder, classifier), folder / WEIGHTS_FILE, dtype)
     usage = _CLASSIFIER_USAGE if classifier is not None else _usage(encoder)
     notes = notes_of(encoder, classifier)
     if isinstance(encoder, ConceptEncoder):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from asterism.data.sources.segmented import SegmentedSource, nearest_multiple, segmented_batches, square
+from asterism.data.sources.segmented import NearestMultiple, SegmentedSource, Square, segmented_batches
 from asterism.data.sources.segmented_layouts import open_segmented
 from asterism.data.sources.source import stamp
 from asterism.errors import UserError
@@ -138,7 +138,7 @@ def test_masks_of_another_size_are_rejected(tmp_path: Path) -> None:
     write_camvid(tmp_path, {"train": 1})
     _save(tmp_path / "trainannot" / "000.png", np.zeros((8, 8)))
     with pytest.raises(UserError, match=r"24×16 pixels, but its mask 8×8"):
-        list(segmented_batches(open_segmented(tmp_path), square(8), batch_size=2))
+        list(segmented_batches(open_segmented(tmp_path), Square(8), batch_size=2))
 
 
 def test_labels_beyond_the_classes_are_rejected(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_batches_have_one_size_and_leave_out_bad_images(tmp_path: Path) -> None:
     image.save(tmp_path / "train" / "003.png")
     _save(tmp_path / "trainannot" / "003.png", mask)
     source = open_segmented(tmp_path)
-    batches = list(segmented_batches(source, nearest_multiple(8), batch_size=5))
+    batches = list(segmented_batches(source, NearestMultiple(8), batch_size=5))
     expected = [[1, 2], [3], [4]]
     for batch, places in zip(batches, expected, strict=True):
         for mask, place in zip(batch.full_masks, places, strict=True):
@@ -176,10 +176,10 @@ def test_batches_have_one_size_and_leave_out_bad_images(tmp_path: Path) -> None:
 
 
 def test_sizes() -> None:
-    assert nearest_multiple(16)(360, 480) == (352, 480)  # 22.5 patches round to the even number
-    assert nearest_multiple(16, 240)(360, 480) == (176, 240)
-    assert nearest_multiple(16, 960)(360, 480) == (352, 480), "images are reduced, never enlarged"
-    assert nearest_multiple(16)(3, 5) == (16, 16)
+    assert NearestMultiple(16)(360, 480) == (352, 480)  # 22.5 patches round to the even number
+    assert NearestMultiple(16, 240)(360, 480) == (176, 240)
+    assert NearestMultiple(16, 960)(360, 480) == (352, 480), "images are reduced, never enlarged"
+    assert NearestMultiple(16)(3, 5) == (16, 16)
 
 
 def test_a_stamp_detects_other_files_under_the_same_names(tmp_path: Path) -> None:
