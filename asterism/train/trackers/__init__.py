@@ -1,1 +1,0 @@
-"""Experiment trackers: TensorBoard, Weights & Biases and MLflow, each an optional package."""
