@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import weakref
 from collections.abc import Mapping
-from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -83,7 +82,7 @@ class FrozenEncoder:
 
 
 def _load(source: str, options: dict[str, Any]) -> Encoder:
-    allowed = [field.name for field in fields(WeightsOptions) if field.name != "image_size"]
+    allowed = WeightsOptions.model_fields.keys() - {"image_size"}
     for name in options:
         if name not in allowed:
             raise unknown("weights option", name, allowed)
@@ -93,14 +92,9 @@ def _load(source: str, options: dict[str, Any]) -> Encoder:
         # A network is initialised before its weights are loaded. That must not change what a method draws next, which
         # would depend on whether the network was in use already.
         with torch.random.fork_rng(devices=[]):
-            encoder = load_encoder(source, **_as_words(options)).requires_grad_(False).eval()
+            encoder = load_encoder(source, **options).requires_grad_(False).eval()
         _in_use[key] = encoder
     return encoder
-
-
-def _as_words(options: dict[str, Any]) -> dict[str, Any]:
-    """Options from YAML, which has lists instead of tuples."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
 
 
 def _stamp(path: Path) -> list[tuple[str, int, int]]:

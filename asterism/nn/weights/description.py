@@ -7,7 +7,6 @@ guesses of a file are in one warning, each with the option that corrects it.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -15,10 +14,14 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from asterism.errors import UserError, unknown
+from pydantic import field_validator
+
+from asterism.config import Config, with_overrides
+from asterism.errors import UserError
 from asterism.nn.backbone import Pooling
 from asterism.nn.timm_arguments import Activation
 from asterism.ops.normalise import Triple
+from asterism.ranges import Few, Number, Pixels, Positive
 
 # as transformers names them → as timm does
 _ACTIVATIONS: Mapping[str, Activation] = {
@@ -55,88 +58,69 @@ class Description:
         return {field.name for field in fields(Description) if getattr(self, field.name) is None}
 
 
-@dataclass(frozen=True)
-class WeightsOptions(Description):
+class WeightsOptions(Config):
     """The user's options for weights: the words of `asterism.load`, and of --weights-option on the command line."""
 
+    heads: Few | None = None
+    eps: Positive | None = None
+    activation: Activation | None = None
+    pooling: Pooling | None = None
+    mean: tuple[Number, Number, Number] | None = None  # one number is for all channels
+    std: tuple[Positive, Positive, Positive] | None = None
+    image_size: Pixels | None = None
     family: str | None = None  # read the file as this family instead of detecting it
     name: str | None = None  # the timm model that the weights belong to
     which: Literal["teacher", "student"] = "teacher"  # if the file contains both
-    decoder_heads: int | None = None  # of STELLAR's decoder
+    decoder_heads: Few | None = None  # of STELLAR's decoder
     tokenizer: str | Path | None = None  # whose codes STELLAR's decoder predicts, if the file lacks it
-    keys: Mapping[str, str] | None = None  # regular expression → replacement, for the names of the file's tensors
+    keys: dict[str, str] | None = None  # regular expression → replacement, for the names of the file's tensors
+
+    @field_validator("mean", "std", mode="before")
+    @classmethod
+    def _by_channel(cls, value: Any) -> Any:
+        """Text has commas; one number is for all channels."""
+        numbers = [float(part) for part in value.split(",")] if isinstance(value, str) else value
+        one = numbers if isinstance(numbers, Sequence) else [numbers]
+        return [*one] * 3 if value is not None and len(one) == 1 else numbers
+
+    @field_validator("keys")
+    @classmethod
+    def _are_expressions(cls, keys: dict[str, str] | None) -> dict[str, str] | None:
+        for pattern in keys or {}:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
+        return keys
+
+    @property
+    def description(self) -> Description:
+        return Description(**{field.name: getattr(self, field.name) for field in fields(Description)})
 
 
 def weights_options(**words: Any) -> WeightsOptions:
-    """The options with these words; raises for impossible values. One number for mean or std is for all channels."""
-    for word in ("heads", "decoder_heads", "image_size", "eps"):
-        value = words.get(word)
-        if value is not None and value <= 0:
-            raise UserError(f"{word} = {value}: expected a positive number")
-    for word, allowed in (("activation", get_args(Activation)), ("pooling", get_args(Pooling))):
-        if words.get(word) is not None and words[word] not in allowed:
-            raise unknown(word, str(words[word]), allowed)
-    if words.get("which", "teacher") not in ("teacher", "student"):
-        raise unknown("network of a checkpoint", str(words["which"]), ["teacher", "student"])
-    words |= {word: _triple(word, words.get(word)) for word in ("mean", "std")}
-    if words["std"] is not None and min(words["std"]) <= 0:
-        raise UserError(f"std = {words['std']}: expected positive numbers")
-    for pattern in words.get("keys") or {}:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise UserError(f"keys: {pattern!r} is not a regular expression: {error}") from None
-    return WeightsOptions(**words)
+    """The options with these words; raises for impossible values."""
+    return WeightsOptions.parse(words)
 
 
 def parse_options(texts: Sequence[str]) -> dict[str, Any]:
     """The options in texts like `heads=4` and `mean=0.5,0.5,0.5`."""
-    words = {field.name for field in fields(WeightsOptions)}
     options: dict[str, Any] = {}
     for text in texts:
-        word, equals, value = text.partition("=")
-        word = word.strip()
-        if not equals or not value.strip():
+        word, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or not value:
             raise UserError(f"cannot read the weights option {text!r}; write WORD=VALUE, for example heads=4")
-        if word not in words:
-            raise unknown("weights option", word, words)
-        parsed = _parsed(word, value.strip())
-        options[word] = options.get(word, {}) | parsed if word == "keys" else parsed
-    weights_options(**options)  # refuses impossible values before anything is read
-    return options
-
-
-def _parsed(word: str, value: str) -> Any:
-    if word == "keys":
+        if word != "keys":
+            options |= with_overrides({}, [f"{word}={value}"])
+            continue
         pattern, equals, replacement = value.rpartition("=")  # a pattern may contain (?=…)
         if not equals or not pattern:
             raise UserError(
                 rf"cannot read keys={value}; write PATTERN=REPLACEMENT, for example layers\.(\d+)=blocks.\1"
             )
-        return {pattern: replacement}
-    try:
-        if word in ("heads", "decoder_heads", "image_size"):
-            return int(value)
-        if word == "eps":
-            return float(value)
-        if word in ("mean", "std"):
-            return [float(part) for part in value.strip("[]()").split(",")]
-    except ValueError:
-        kind = "numbers, for example 0.5,0.5,0.5" if word in ("mean", "std") else "a number"
-        raise UserError(f"cannot read the weights option {word}={value}; expected {kind}") from None
-    return value
-
-
-def _triple(word: str, values: Any) -> Triple | None:
-    """Three numbers, from three or from one for all channels."""
-    if values is None:
-        return None
-    numbers = [float(value) for value in (values if isinstance(values, Sequence) else [values])]
-    if len(numbers) == 1:
-        numbers *= 3
-    if len(numbers) != 3:
-        raise UserError(f"{word} has {len(numbers)} numbers; give one per channel (R, G, B), or one for all")
-    return numbers[0], numbers[1], numbers[2]
+        options.setdefault("keys", {})[pattern] = replacement
+    weights_options(**options)  # refuses impossible values before anything is read
+    return options
 
 
 def activation_named(source: Path, name: Any) -> Activation | None:
@@ -175,7 +159,3 @@ def guesses_in(known: Description, usual: Description, certain: frozenset[str]) 
     taken = {word: getattr(usual, word) for word in (field.name for field in fields(Description))}
     missing = known.missing() - certain
     return {word: value for word, value in taken.items() if word in missing and value is not None}
-
-
-def description_in(options: WeightsOptions) -> Description:
-    return Description(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Description)})

@@ -16,7 +16,7 @@ from asterism.nn.encoder import Encoder
 from asterism.nn.positions import Resampling, table_layout
 from asterism.nn.timm_arguments import Activation
 from asterism.nn.weights.checkpoint_file import CheckpointFile
-from asterism.nn.weights.description import Description, WeightsOptions, description_in, guesses_in
+from asterism.nn.weights.description import Description, WeightsOptions, guesses_in
 from asterism.ops.normalise import IMAGENET_MEAN, IMAGENET_STD, Triple
 
 # Generic model names from which networks are rebuilt; the shapes of their tensors override every size.
@@ -70,7 +70,7 @@ def weights_of(file: CheckpointFile, layout: Layout, options: WeightsOptions) ->
     """The weights of a file: every value from the first source that states it, else the usual one."""
     name = options.name or layout.name
     usual, certain = layout.usual, layout.certain
-    said = description_in(options).over(layout.said)
+    said = options.description.over(layout.said)
     stated = said
     if name is not None:
         named, likely = _named_description(name, _dim(file, layout.tensors))
@@ -132,8 +132,8 @@ def described(weights: EncoderWeights, options: WeightsOptions) -> EncoderWeight
 
     name = weights.architecture.name
     if family_of(name) == "swin":
-        _refuse_for_swin(name, options)
-    architecture = with_values(weights.architecture, description_in(options))
+        _refuse_for_swin(name, options.description)
+    architecture = with_values(weights.architecture, options.description)
     return replace(
         weights,
         architecture=architecture,

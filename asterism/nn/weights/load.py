@@ -79,7 +79,7 @@ def load_weights_into(backbone: Backbone, source: str | Path, **words: Any) -> L
     """
     options = weights_options(**words)
     name = options.name or backbone.architecture.name
-    weights = read_weights(source, dataclasses.replace(options, name=name))
+    weights = read_weights(source, options.model_copy(update={"name": name}))
     check_finite(weights.tensors, source)
     report = _load(backbone, weights, str(source), _other_backbone(weights.tensors))
     mean, std = weights.said.mean, weights.said.std
