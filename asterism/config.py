@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
@@ -79,6 +80,34 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise UserError(f"{path} contains a {type(values).__name__}, expected a mapping of settings")
     return values
+
+
+def shipped_yaml(folder: str) -> dict[str, Path]:
+    """The YAML files in a folder of the package, by name."""
+    files = Path(str(resources.files("asterism") / folder)).glob("*.yaml")
+    return {path.stem: path for path in sorted(files)}
+
+
+def find_yaml(name: str, kind: str, folder: str, others: Iterable[str] = ()) -> Path:
+    """A YAML file, or one that is shipped in a folder of the package. others: names that the user may have meant."""
+    if name.endswith((".yaml", ".yml")):
+        return Path(name)
+    if name not in (shipped := shipped_yaml(folder)):
+        raise unknown(kind, name, [*shipped, *others])
+    return shipped[name]
+
+
+def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings; a head of another name replaces the one before, with all its settings."""
+    result = dict(values)
+    for key, change in changes.items():
+        present = result.get(key)
+        if isinstance(present, Mapping) and isinstance(change, Mapping):
+            replaced = key == "head" and change.get("name", present.get("name")) != present.get("name")
+            result[key] = change if replaced else merged(present, change)
+        else:
+            result[key] = change
+    return result
 
 
 def write_yaml(config: Config) -> str:

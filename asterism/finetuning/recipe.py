@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
-from asterism.config import Config, chosen_by_name, read_yaml, with_overrides
+from asterism.config import Config, chosen_by_name, find_yaml, merged, read_yaml, shipped_yaml, with_overrides
 from asterism.errors import UserError, unknown
 from asterism.finetuning.registry import task_names
 from asterism.finetuning.task import TaskConfig, task_class
@@ -32,6 +31,7 @@ from asterism.train.checkpoint import CheckpointConfig
 from asterism.train.monitor import LoggingConfig
 from asterism.train.recipe import RunRecipe, TrainerConfig
 
+_FOLDER = "recipes/finetuning"
 # Settings that exclude each other, by section: one that a user gives replaces those of the recipe.
 _ALTERNATIVES = {"trainer": ("epochs", "steps", "minutes"), "data": ("label_share", "label_list")}
 
@@ -166,31 +166,22 @@ def load_finetune_recipe(
     changes = with_overrides({}, [_long_form(override) for override in overrides])
     if "path" in _section(changes.get("source")):
         raise UserError("source.path cannot be set: the source is the first argument, asterism finetune SOURCE")
-    merged = _merged(_without_alternatives(_full(written), changes), _full(changes))
-    merged = _merged(merged, {"source": {"path": source, "options": dict(options or {})}})
-    name = _section(merged.get("task")).get("name")
+    complete = merged(_without_alternatives(_full(written), changes), _full(changes))
+    complete = merged(complete, {"source": {"path": source, "options": dict(options or {})}})
+    name = _section(complete.get("task")).get("name")
     if isinstance(name, str) and name in task_names():
-        merged = _merged(task_class(name).Config.recipe_defaults, merged)
-    if "path" not in _section(merged.get("data")):
+        complete = merged(task_class(name).Config.recipe_defaults, complete)
+    if "path" not in _section(complete.get("data")):
         raise UserError("no labelled images given: use --data with a folder, an annotation file or a data set's name")
-    return FinetuneRecipe.parse(merged)
+    return FinetuneRecipe.parse(complete)
 
 
 def find_finetune_recipe(name: str) -> Path:
-    if name.endswith((".yaml", ".yml")):
-        return Path(name)
-    path = finetune_recipe_folder() / f"{name}.yaml"
-    if not path.is_file():
-        raise unknown("recipe of fine-tuning", name, finetune_recipe_names())
-    return path
+    return find_yaml(name, "recipe of fine-tuning", _FOLDER)
 
 
 def finetune_recipe_names() -> list[str]:
-    return sorted(path.stem for path in finetune_recipe_folder().glob("*.yaml"))
-
-
-def finetune_recipe_folder() -> Path:
-    return Path(str(resources.files("asterism") / "recipes" / "finetuning"))
+    return list(shipped_yaml(_FOLDER))
 
 
 def _without_alternatives(written: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,16 +213,3 @@ def _full(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _section(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
-
-
-def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested settings; a head of another name replaces the one before, with all its settings."""
-    result = dict(values)
-    for key, change in changes.items():
-        present = result.get(key)
-        if isinstance(present, Mapping) and isinstance(change, Mapping):
-            replaced = key == "head" and change.get("name", present.get("name")) != present.get("name")
-            result[key] = change if replaced else _merged(present, change)
-        else:
-            result[key] = change
-    return result

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from asterism.config import shipped_yaml
 from asterism.data import dataset_names
 from asterism.errors import UserError, unknown
 from asterism.evals import protocol_summaries
@@ -17,7 +18,6 @@ from asterism.methods import method_summaries
 from asterism.nn.weights.packaged import packaged_models
 from asterism.plugins import plugins
 
-_PACKAGE = Path(__file__).parents[1]
 _FAMILIES = ("vision_transformer.py", "eva.py", "swin_transformer.py")  # timm files with models that are supported
 
 
@@ -45,7 +45,7 @@ def entries(kind: str, substring: str = "") -> Entries:
 
 def recipes() -> dict[str, str]:
     """Shipped recipes; the first comment of each is its summary. Those of fine-tuning follow those of pretraining."""
-    return _shipped("recipes") | _shipped("recipes/finetuning")
+    return yaml_summaries("recipes") | yaml_summaries("recipes/finetuning")
 
 
 def models() -> dict[str, str]:
@@ -62,14 +62,9 @@ def models() -> dict[str, str]:
     return found
 
 
-def _shipped(folder: str) -> dict[str, str]:
-    return yaml_summaries(_PACKAGE / folder)
-
-
-def yaml_summaries(folder: Path) -> dict[str, str]:
-    """The first comment of every YAML file in a folder, by name."""
-    files = {path.stem: path for path in folder.glob("*.yaml")}
-    return {name: _first_comment(files[name]) for name in sorted(files)}
+def yaml_summaries(folder: str) -> dict[str, str]:
+    """The first comment of every YAML file in a folder of the package, by name."""
+    return {name: _first_comment(path) for name, path in shipped_yaml(folder).items()}
 
 
 def _first_comment(path: Path) -> str:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from pydantic import SerializeAsAny, field_validator, model_validator
 
-from asterism.config import Config, chosen_by_name, read_yaml, with_overrides
+from asterism.config import Config, chosen_by_name, find_yaml, merged, read_yaml, shipped_yaml, with_overrides
 from asterism.data.view_batches import DataConfig
-from asterism.errors import UserError, unknown
+from asterism.errors import UserError
 from asterism.inputs import user_path
 from asterism.methods import METHOD_FILE, load_method_file, method_class, method_names
 from asterism.methods.base import MethodConfig, MethodFile
@@ -22,6 +21,7 @@ from asterism.train.checkpoint import CheckpointConfig
 from asterism.train.monitor import LoggingConfig, MonitorConfig
 from asterism.train.optim import OptimConfig
 
+_FOLDER = "recipes"
 _LENGTHS = ("epochs", "steps", "minutes")  # a run has one of them
 
 
@@ -127,16 +127,16 @@ def load_recipe(
     written = _written(name)
     small, adapt = (_section(written.pop(part, {}), part) for part in ("on_cpu", "adapt"))
     if takes_small_form(name, overrides, values):
-        written = _merge(written, small)
+        written = merged(written, small)
     if adapts:
         start = {"backbone": {"name": NAME_OF_INIT}, "monitor": {"keep_better": True}}
-        written = _merge(_without_replaced(written, start), start)
-        written = _merge(written, {key: value for key, value in adapt.items() if key != "init"})
+        written = merged(_without_replaced(written, start), start)
+        written = merged(written, {key: value for key, value in adapt.items() if key != "init"})
     written = _without_replaced(written, with_overrides(values or {}, overrides))
-    merged = with_overrides(_merge(written, values or {}), overrides)
-    if "path" not in _section(merged.get("data"), "data"):
+    complete = with_overrides(merged(written, values or {}), overrides)
+    if "path" not in _section(complete.get("data"), "data"):
         raise UserError(f"the recipe {name!r} does not specify any images: give --data FOLDER (or data.path)")
-    return Recipe.parse(merged)
+    return Recipe.parse(complete)
 
 
 def _section(value: Any, name: str) -> Mapping[str, Any]:
@@ -197,25 +197,8 @@ def _written(name: str) -> dict[str, Any]:
 
 def find_recipe(name: str) -> Path:
     """The file of a recipe. A method's name means the shipped recipe of that name, for any folder of images."""
-    if name.endswith((".yaml", ".yml")):
-        return Path(name)
-    if name not in recipe_names():
-        raise unknown("method or recipe", name, [*recipe_names(), *method_names()])
-    return recipe_folder() / f"{name}.yaml"
+    return find_yaml(name, "method or recipe", _FOLDER, method_names())
 
 
 def recipe_names() -> list[str]:
-    return sorted(path.stem for path in recipe_folder().glob("*.yaml"))
-
-
-def recipe_folder() -> Path:
-    return Path(str(resources.files("asterism") / "recipes"))
-
-
-def _merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    result = dict(values)
-    for key, change in changes.items():
-        present = result.get(key)
-        nested = isinstance(present, Mapping) and isinstance(change, Mapping)
-        result[key] = _merge(present or {}, change) if nested else change
-    return result
+    return list(shipped_yaml(_FOLDER))

@@ -17,12 +17,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from asterism.config import Config, read_yaml
+from asterism.config import Config, find_yaml, read_yaml, shipped_yaml
 from asterism.errors import UserError, unknown
 from asterism.evals import protocol_class
 from asterism.evals.run import chosen_protocols
@@ -32,6 +31,7 @@ from asterism.ranges import Seed
 from asterism.tools.choices import yaml_summaries
 from asterism.train.recipe import Recipe, load_recipe
 
+_FOLDER = "extras/studies/shipped"
 _NAME = re.compile(r"\w[\w.+=-]*")
 _TRAINING_KEYS = ("settings", "init", "after", "untrained")
 
@@ -164,32 +164,19 @@ class StudyConfig(LengthConfig):
 def load_study(name: str) -> StudyConfig:
     """Load a study from a YAML file or a shipped one by its name. All keys are checked, and everything that runs and
     evaluations refer to."""
-    study = StudyConfig.parse(read_yaml(find_study(name)))
+    study = StudyConfig.parse(read_yaml(find_yaml(name, "study", _FOLDER)))
     for part in study.evaluations:
         _check_columns(part)
     return study
 
 
-def find_study(name: str) -> Path:
-    if name.endswith((".yaml", ".yml")):
-        return Path(name)
-    path = study_folder() / f"{name}.yaml"
-    if not path.is_file():
-        raise unknown("study", name, study_names())
-    return path
-
-
 def study_names() -> list[str]:
-    return sorted(path.stem for path in study_folder().glob("*.yaml"))
+    return list(shipped_yaml(_FOLDER))
 
 
 def study_summaries() -> dict[str, str]:
     """Shipped studies; the first comment of each is its summary."""
-    return yaml_summaries(study_folder())
-
-
-def study_folder() -> Path:
-    return Path(__file__).with_name("shipped")
+    return yaml_summaries(_FOLDER)
 
 
 def chosen_runs(study: StudyConfig, only: Iterable[str]) -> list[str]:

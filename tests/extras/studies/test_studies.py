@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from asterism.config import shipped_yaml
 from asterism.extras.studies.checks import check_settings
 from asterism.extras.studies.plan import Place, plan_trials
-from asterism.extras.studies.study import load_study, study_folder, study_names
+from asterism.extras.studies.study import load_study, study_names
 from asterism.tools.choices import entries
 from asterism.train.recipe import read_yaml
+
+FILES = shipped_yaml("extras/studies/shipped")
 
 
 def check(name: str) -> None:
@@ -18,7 +21,7 @@ def check(name: str) -> None:
     recipes = check_settings(study, trials)
     assert set(recipes) == {run for run, config in study.runs.items() if config.recipe}, name
     assert len({trial.name for trial in trials}) == len(trials), name
-    lines = (study_folder() / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    lines = (FILES[name]).read_text(encoding="utf-8").splitlines()
     header = [line for line in lines if line.startswith("#")]
     assert lines[: len(header)] == header, name
     assert f"asterism compare {name} --out studies/{name}" in header[1] + header[2], name
@@ -44,5 +47,5 @@ def test_studies_are_listed_with_their_first_line() -> None:
 
 def _has_data(name: str) -> bool:
     """Whether its recipes specify their images; those for COCO do not."""
-    recipes = [run.get("recipe") for run in read_yaml(study_folder() / f"{name}.yaml")["runs"].values()]
+    recipes = [run.get("recipe") for run in read_yaml(FILES[name])["runs"].values()]
     return "cribo-coco-vits16" not in recipes
