@@ -16,31 +16,22 @@ from jaxtyping import Float
 from torch import Tensor
 
 from asterism.data.parts import SegmentedParts, open_segmented_parts
-from asterism.data.sources.segmented import NearestMultiple, SegmentedBatch, segmented_batches
+from asterism.data.sources.segmented import SegmentedBatch
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import concept_baselines
-from asterism.features.encoding import helpers
+from asterism.evals.settings import WholeImagesConfig
 from asterism.images.masks import VOID
 from asterism.nn.encoder import Encoder
 from asterism.ops.patch_labels import class_counts
 from asterism.ops.purity import effective_count, largest_share, purity
-from asterism.ranges import Count, LongerSide
-from asterism.viz.bar import Bar
-
-
-class ConceptPurityConfig(ProtocolConfig):
-    """Constants of the protocol."""
-
-    longer_side: LongerSide | None = None  # pixels of the images; None: as they are
-    batch_size: Count = 32  # images encoded at a time; does not change the result
 
 
 class ConceptPurity(Evaluation):
     """Purity of concepts, and values to compare it with."""
 
-    Config = ConceptPurityConfig
-    config: ConceptPurityConfig
+    Config = WholeImagesConfig
+    config: WholeImagesConfig
     parts: SegmentedParts
     opened = staticmethod(open_segmented_parts)
 
@@ -50,17 +41,8 @@ class ConceptPurity(Evaluation):
 
     def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
         source = self.parts.test
-        found = []
-        batches = segmented_batches(
-            source,
-            NearestMultiple(encoder.patch_size, self.config.longer_side),
-            batch_size=self.config.batch_size,
-            workers=helpers(self.config.workers, len(source)),
-        )
-        with Bar("concept-purity", len(source)) as bar:
-            for batch in batches:
-                found.append(concept_mass(encoder, batch, len(self.parts.classes)))
-                bar.advance(len(batch.images))
+        batches = self.config.batches("concept-purity", encoder, source)
+        found = [concept_mass(encoder, batch, len(self.parts.classes)) for batch in batches]
         mass = torch.cat(found) if found else torch.zeros(0, 1, 1)
         mass = mass[mass.sum((1, 2)) > 0]
         if not len(mass):

@@ -18,17 +18,15 @@ from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
-from asterism.data import evaluation_batches
 from asterism.data.parts import DataChoice, Parts, open_untrained
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import concept_baselines
-from asterism.features.encoding import helpers
+from asterism.evals.settings import first_images
 from asterism.nn.encoder import Encoder
 from asterism.ops.assignment import hungarian
 from asterism.ranges import CountFromTwo, Few, Zoom
 from asterism.types import Features
-from asterism.viz.bar import Bar
 
 _MOVES = ("shift", "mirror", "zoom")
 
@@ -70,23 +68,10 @@ class Equivariance(Evaluation):
         patch, seen = encoder.patch_size, 0
         large = encoder.image_size + self.config.cells * patch
         source = self.parts.test
-        total = min(len(source), self.config.images or len(source))
-        batches = evaluation_batches(
-            source,
-            large,
-            resize=large,
-            batch_size=self.config.batch_size,
-            workers=helpers(self.config.workers, len(source)),
-        )
-        with Bar("equivariance", total) as bar:
-            for batch in batches:
-                images = batch.images[: total - seen]
-                if not len(images):
-                    break
-                for name, values in self._compared(encoder, images, self.config.cells * patch).items():
-                    sums[name] = sums.get(name, 0.0) + float(values.double().sum())
-                seen += len(images)
-                bar.advance(len(images))
+        for images in first_images("equivariance", source, large, large, self.config.images, self.config):
+            for name, values in self._compared(encoder, images, self.config.cells * patch).items():
+                sums[name] = sums.get(name, 0.0) + float(values.double().sum())
+            seen += len(images)
         if not seen:
             raise UserError(f"{source.name} has no readable images")
         yield from ((name, 100 * value / seen) for name, value in sums.items())

@@ -17,26 +17,22 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asterism.data.parts import SegmentedParts, open_segmented_parts
-from asterism.data.sources.segmented import NearestMultiple, segmented_batches
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import patch_baselines
-from asterism.features.encoding import helpers
+from asterism.evals.settings import WholeImagesConfig
 from asterism.images.masks import VOID
 from asterism.nn.encoder import Encoder
 from asterism.ops.patch_labels import class_counts, majority_labels
-from asterism.ranges import Count, LongerSide, Positive
-from asterism.viz.bar import Bar
+from asterism.ranges import Positive
 
 _NAMES = ("same_class", "chance", "nearest", "entropy")
 
 
-class ModePurityConfig(ProtocolConfig):
+class ModePurityConfig(WholeImagesConfig):
     """Constants of the protocol."""
 
     scale: Positive = 0.1  # of dot products, in units of 1/√d; FLSL's own inside a view is 0.1
-    longer_side: LongerSide | None = None  # pixels of the images; None: as they are
-    batch_size: Count = 32  # images encoded at a time; does not change the result
 
 
 class ModePurity(Evaluation):
@@ -54,25 +50,17 @@ class ModePurity(Evaluation):
     def measure(self, encoder: Encoder) -> Iterator[tuple[str, float]]:
         source, classes = self.parts.test, len(self.parts.classes)
         sums, patches = torch.zeros(len(_NAMES), dtype=torch.float64), 0
-        batches = segmented_batches(
-            source,
-            NearestMultiple(encoder.patch_size, self.config.longer_side),
-            batch_size=self.config.batch_size,
-            workers=helpers(self.config.workers, len(source)),
-        )
-        with Bar("mode-purity", len(source)) as bar:
-            for batch in batches:
-                bar.advance(len(batch.images))
-                features = encoder.encode(batch.images)
-                rows, columns = features.grid
-                cell = (batch.masks.shape[1] // rows, batch.masks.shape[2] // columns)
-                labels = majority_labels(class_counts(batch.masks, cell, classes, VOID), VOID).flatten(1)
-                for tokens, own in zip(features.patches.float().cpu(), labels, strict=True):
-                    known = own != VOID
-                    if known.sum() > 1:
-                        found = mode_agreement(tokens[known], own[known], self.config.scale)
-                        sums += found.double().sum(0)
-                        patches += len(found)
+        for batch in self.config.batches("mode-purity", encoder, source):
+            features = encoder.encode(batch.images)
+            rows, columns = features.grid
+            cell = (batch.masks.shape[1] // rows, batch.masks.shape[2] // columns)
+            labels = majority_labels(class_counts(batch.masks, cell, classes, VOID), VOID).flatten(1)
+            for tokens, own in zip(features.patches.float().cpu(), labels, strict=True):
+                known = own != VOID
+                if known.sum() > 1:
+                    found = mode_agreement(tokens[known], own[known], self.config.scale)
+                    sums += found.double().sum(0)
+                    patches += len(found)
         if not patches:
             raise UserError(f"no image of {source.name} has two patches of known classes")
         values = dict(zip(_NAMES, (100 * sums / patches).tolist(), strict=True))

@@ -21,13 +21,12 @@ from pydantic import model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
-from asterism.data import evaluation_batches
 from asterism.data.parts import DataChoice, Parts, open_unlabelled, open_untrained
 from asterism.errors import UserError
 from asterism.evals.base import Evaluation, ProtocolConfig
 from asterism.evals.baselines import concept_baselines
 from asterism.evals.pixel_probe import PixelProbe, PixelProbeConfig
-from asterism.evals.settings import CroppedConfig
+from asterism.evals.settings import CroppedConfig, first_images
 from asterism.features.encoding import helpers
 from asterism.images.centre_crop import usual_resize
 from asterism.nn.concepts import ConceptEncoder
@@ -46,7 +45,6 @@ from asterism.nn.tokenizers.saved import load_tokenizer
 from asterism.ops.frechet import Moments, frechet_distance
 from asterism.ops.image_quality import SMALLEST_SIDE, psnr, ssim
 from asterism.ranges import Count, CountFromTwo, Pixels
-from asterism.viz.bar import Bar
 
 _MOST_DB = 100.0  # of an exact copy, whose ratio is infinite; 8-bit images that differ stay below 100
 _NETWORKS: tuple[type[FeatureNetwork], ...] = (Inception, RandomConvolutions)
@@ -111,28 +109,16 @@ class Reconstruction(Evaluation):
         noise, structure, distance, seen = 0.0, 0.0, 0.0, 0
         before, after = Moments(), Moments()
         source, pixels = self.parts.test, self.config.pixels(encoder)
-        total = min(len(source), self.config.images or len(source))
-        batches = evaluation_batches(
-            source,
-            pixels["crop"],
-            resize=pixels["resize"],
-            batch_size=self.config.batch_size,
-            workers=helpers(self.config.workers, len(source)),
-        )
-        with Bar("reconstruction", total) as bar:
-            for batch in batches:
-                images = batch.images[: total - seen]
-                if not len(images):
-                    break
-                originals, made = _pair(reconstructor, images)
-                noise += float(psnr(made.float() / 255, originals.float() / 255).clamp(max=_MOST_DB).sum())
-                structure += float(ssim(made, originals).sum())
-                if perceptual is not None:
-                    distance += float(perceptual.to(device)(originals, made).sum())
-                for moments, pictures in ((before, originals), (after, made)):
-                    moments.add(_features(network, pictures))
-                seen += len(images)
-                bar.advance(len(images) + len(batch.bad))
+        sizes = (pixels["crop"], pixels["resize"])
+        for images in first_images("reconstruction", source, *sizes, self.config.images, self.config):
+            originals, made = _pair(reconstructor, images)
+            noise += float(psnr(made.float() / 255, originals.float() / 255).clamp(max=_MOST_DB).sum())
+            structure += float(ssim(made, originals).sum())
+            if perceptual is not None:
+                distance += float(perceptual.to(device)(originals, made).sum())
+            for moments, pictures in ((before, originals), (after, made)):
+                moments.add(_features(network, pictures))
+            seen += len(images)
         if seen < 2:
             raise UserError(f"{source.name} has {seen} readable images; a Fréchet distance needs at least two")
         yield "psnr", noise / seen

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+from jaxtyping import UInt8
 from pydantic import field_validator, model_validator
+from torch import Tensor
 
-from asterism.data import Source
+from asterism.data import Source, evaluation_batches
+from asterism.data.sources.segmented import NearestMultiple, SegmentedBatch, SegmentedSource, segmented_batches
 from asterism.evals.base import ProtocolConfig
+from asterism.features.encoding import helpers
 from asterism.features.extract import Extracted, Feature, extract_pooled
 from asterism.images.centre_crop import usual_resize
 from asterism.nn.encoder import Encoder
 from asterism.nn.few_patches import seeing
-from asterism.ranges import AtLeastOne, Count, Several, VoteTemperature
+from asterism.ranges import AtLeastOne, Count, LongerSide, Several, VoteTemperature
+from asterism.viz.bar import Bar
 
 
 class CroppedConfig(ProtocolConfig):
@@ -37,6 +43,36 @@ class PooledConfig(CroppedConfig):
         if self.feature == "quarters" and self.tokens is not None:
             raise ValueError("feature quarters needs every patch; leave out tokens, or choose cls or patches")
         return self
+
+
+class WholeImagesConfig(ProtocolConfig):
+    """Images with masks, at multiples of the patch size."""
+
+    longer_side: LongerSide | None = None  # pixels of the images; None: as they are
+    batch_size: Count = 32  # images encoded at a time; does not change the result
+
+    def batches(self, title: str, encoder: Encoder, source: SegmentedSource) -> Iterator[SegmentedBatch]:
+        resize, workers = NearestMultiple(encoder.patch_size, self.longer_side), helpers(self.workers, len(source))
+        with Bar(title, len(source)) as bar:
+            for batch in segmented_batches(source, resize, batch_size=self.batch_size, workers=workers):
+                yield batch
+                bar.advance(len(batch.images))
+
+
+def first_images(
+    title: str, source: Source, size: int, resize: int, count: int | None, config: ProtocolConfig
+) -> Iterator[UInt8[Tensor, "b 3 s s"]]:
+    """The readable images of a source in batches, resized and centre-cropped; at most `count` of them."""
+    left = min(len(source), count or len(source))
+    workers = helpers(config.workers, len(source))
+    with Bar(title, left) as bar:
+        for batch in evaluation_batches(source, size, resize=resize, batch_size=config.batch_size, workers=workers):
+            images = batch.images[:left]
+            if not len(images):
+                break
+            yield images
+            left -= len(images)
+            bar.advance(len(images) + len(batch.bad))
 
 
 def pooled_vectors(config: PooledConfig, encoder: Encoder, source: Source) -> Extracted:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asterism.errors import UserError
 from asterism.nn.backbone import Architecture, Backbone
 from asterism.nn.encoder import Encoder
-from asterism.nn.needed_outputs import NeededPatches
 from asterism.types import Tokens
 
 _SIDE = 32  # pixels per side of the whole image
@@ -48,17 +47,9 @@ class _Pixels(Backbone):
         self.registers = 0
         self.place = nn.Parameter(torch.empty(0), requires_grad=False)  # holds device and precision
 
-    def forward(
-        self,
-        pixels: Float[Tensor, "b 3 h w"],
-        *,
-        mask: Bool[Tensor, "b n"] | None = None,
-        keep: Int[Tensor, "b m"] | None = None,
-        drop_keys: Int[Tensor, " b"] | None = None,
-        needed: NeededPatches = "all",
-    ) -> Tokens:
-        assert mask is None, "raw pixels are not trained"
-        assert keep is None, "raw pixels are not trained"
+    def forward(self, pixels: Float[Tensor, "b 3 h w"], **options: Any) -> Tokens:
+        assert options.get("mask") is None, "raw pixels are not trained"
+        assert options.get("keep") is None, "raw pixels are not trained"
         return self.embedded(pixels)
 
     @abstractmethod

@@ -6,7 +6,8 @@ from torch.nn import functional as F
 
 from asterism.data.parts import DataChoice
 from asterism.errors import UserError
-from asterism.evals.concept_purity import ConceptPurity, ConceptPurityConfig
+from asterism.evals.concept_purity import ConceptPurity
+from asterism.evals.settings import WholeImagesConfig
 from asterism.nn.encoder import Encoder
 from asterism.types import Features
 from tests.evals.samples import small_encoder
@@ -49,5 +50,5 @@ def test_an_encoder_without_concepts_is_rejected(tmp_path: Path) -> None:
 
 def _values(folder: Path, encoder: Encoder) -> dict[str, float]:
     write_camvid(folder, {"train": 2, "test": 3}, size=(16, 32))
-    config = ConceptPurityConfig(workers=0)
+    config = WholeImagesConfig(workers=0)
     return dict(ConceptPurity(config, ConceptPurity.open_parts(config, DataChoice(str(folder)))).measure(encoder))
