@@ -132,7 +132,7 @@ def best_times(
         **models,
     }
     for run in runs.values():
-        for _ in range(3):  # TorchScript optimises during its first calls
+        for _ in range(3):  # the first calls are slower
             run(images)
     best = dict.fromkeys(runs, float("inf"))
     for _ in range(rounds):
