@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 
 from asterism.config import write_yaml
 from asterism.train import checkpoint
-from tests.train.tiny import pretrain, tiny_recipe
+from tests.train.tiny import pretrain, resume, tiny_recipe
 
 pytestmark = pytest.mark.slow
 
@@ -181,6 +182,42 @@ def test_a_run_of_somebody_else_is_not_continued_by_a_restart(tmp_path: Path) ->
     assert ended.returncode != 0
     assert "run already exists; resume it with --resume" in " ".join(ended.stderr.split())
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_another_number_of_nodes_resumes_a_run(tmp_path: Path, first: int) -> None:
+    recipe, out = tiny_recipe("mae", checkpoint={"every_steps": 3}), tmp_path / "run"
+    alone = pretrain(recipe, tmp_path / "alone")
+    if first == 1:
+        shutil.copytree(alone.path, out, symlinks=True)
+    else:
+        (tmp_path / "recipe.yaml").write_text(write_yaml(recipe))
+        _on_two_nodes("pretrain", str(tmp_path / "recipe.yaml"), "--out", str(out))
+    steps = checkpoint.steps(out / "checkpoints")
+    assert steps[0] == 3
+    for step in steps[1:]:  # as if it had been killed after step 3
+        shutil.rmtree(out / f"checkpoints/step-{step:08d}")
+    if first == 1:
+        _on_two_nodes("pretrain", "--resume", str(out))
+    else:
+        resume(out)
+    assert _losses(out) == pytest.approx(_losses(alone.path), rel=1e-5, abs=1e-5)
+
+
+def _on_two_nodes(*words: str) -> None:
+    """Two agents of torchrun on this machine, with a process each."""
+    place = ["--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1", f"--master-port={free_port()}"]
+    agents = [
+        subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", *place, f"--node-rank={rank}", "-m", "asterism", *words]
+        )
+        for rank in range(2)
+    ]
+    try:
+        assert [agent.wait(timeout=400) for agent in agents] == [0, 0]
+    finally:
+        for agent in agents:
+            agent.kill()
 
 
 def _losses(run: Path) -> list[float]:
