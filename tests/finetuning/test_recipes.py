@@ -1,9 +1,13 @@
 """The shipped recipes of fine-tuning, and how settings of a user replace theirs."""
 
+from pathlib import Path
+
 import pytest
 
 from asterism.errors import UserError
 from asterism.finetuning.recipe import find_finetune_recipe, finetune_recipe_names, load_finetune_recipe
+from tests.finetuning.tiny import finetune
+from tests.train.tiny import TEACHER
 
 
 def test_every_shipped_recipe_is_valid_and_says_what_to_expect() -> None:
@@ -74,3 +78,13 @@ def test_another_head_replaces_the_settings_of_the_first() -> None:
 def test_mistakes_are_named(words: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
         load_finetune_recipe("run", **words)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["classify", "probe", "segment"])
+def test_the_default_recipe_for_300_steps(task: str, tmp_path: Path) -> None:
+    """Long enough for every augmentation to be drawn at its extremes."""
+    short = "trainer.steps=300 trainer.batch_size=4 trainer.devices=1 data.workers=0 monitor.tensorboard=false"
+    overrides = ["data.path=scenes:size=32,count=120", *short.split()]
+    run = finetune(load_finetune_recipe(str(TEACHER), task=task, overrides=overrides), tmp_path / "run")
+    assert [record["step"] for record in run.metrics() if "loss" in record][-1] == 300
