@@ -57,7 +57,7 @@ def explain_system_error(error: BaseException) -> str | None:
     )
     said = f"{os.strerror(number)}: {place}" if place else reason_of(error)
     if number in (errno.EACCES, errno.EPERM):
-        return f"no permission for {place} ({os.strerror(number)}); check its permissions" if place else said
+        return f"no permission for {place or 'a file'} ({os.strerror(number)}); check its permissions"
     what, fix = _FIXES.get(number, ("", ""))
     return f"{what} ({said}); {fix}" if what else said
 
@@ -70,6 +70,7 @@ def reason_of(error: BaseException) -> str:
 
 _NO_MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory|Cannot allocate memory", re.IGNORECASE)
 _LINK_CIRCLE = "Symlink loop from "
+_FAILURES = ("EIO", "ESTALE", "ETIMEDOUT", "ENXIO", "ENODEV", "EREMOTEIO", "EHOSTDOWN", "ENOTCONN", "EBUSY")
 _FIXES = {
     errno.ENOSPC: ("the disk is full", "free some space or write elsewhere, and run the command again"),
     errno.EDQUOT: ("your share of the disk is used up", "free some space or write elsewhere, and run it again"),
@@ -81,8 +82,13 @@ _FIXES = {
     errno.ENAMETOOLONG: ("the path is too long", "use a shorter name"),
     errno.ELOOP: ("symbolic links point to each other in a circle", "remove one of them"),
     errno.EMFILE: ("too many files are open", "raise the limit with `ulimit -n 4096`, or use fewer workers"),
-    errno.EIO: ("the disk or the network drive failed", "check it, and run the command again"),
     errno.ENOTEMPTY: ("the folder is not empty", "choose another path"),
+    errno.EFBIG: ("a file may not become so large", "raise the limit with `ulimit -f unlimited`, or write elsewhere"),
+    **{
+        getattr(errno, name): ("the disk or the network drive failed", "check it, and run the command again")
+        for name in _FAILURES
+        if hasattr(errno, name)  # not every system has them all
+    },
 }
 
 

@@ -15,6 +15,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
@@ -32,6 +33,7 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.chmod(0o666 & ~_UMASK)
         flush(temporary)
         temporary.replace(path)
+        flush_names(path.parent)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -61,12 +63,15 @@ def filling(folder: Path) -> Iterator[Path]:
     if folder.is_dir():
         with scratch_folder(folder / folder.name) as temporary:  # on its file system, which may not be its parent's
             yield temporary
+            _flush_all(temporary)
             _move_files(temporary, folder)
     else:
         with scratch_folder(folder) as temporary:
             yield temporary
             temporary.chmod(0o777 & ~_UMASK)
+            _flush_all(temporary)
             temporary.rename(folder)
+            flush_names(folder.parent)
 
 
 @contextmanager
@@ -93,7 +98,24 @@ def locked(path: Path) -> Iterator[int]:
         _flock(lock)
         yield lock
     finally:
-        os.close(lock)
+        release(lock)
+
+
+def release(handle: int) -> None:
+    """Close what nothing was written to. A failure changes nothing, and must not look like one of what was done."""
+    with contextlib.suppress(OSError):
+        os.close(handle)
+
+
+@contextmanager
+def concerning(path: Path) -> Iterator[None]:
+    """Errors of the system that name no file, such as those of a write, get this name."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def is_temporary(path: Path) -> bool:
@@ -105,9 +127,36 @@ def flush(path: Path) -> None:
     """Force a file, or a folder's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with concerning(path):
+            os.fsync(descriptor)
     finally:
-        os.close(descriptor)
+        release(descriptor)
+
+
+def flush_names(folder: Path) -> None:
+    """Force what was created, renamed and deleted in a folder to disk, where the file system can. It has happened, so a
+    failure is none of what was done."""
+    with contextlib.suppress(OSError):
+        flush(folder)
+
+
+def discard(path: Path) -> None:
+    """Delete a file or folder that others read: it vanishes at once, and a process that is killed leaves no part."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path.rename(_temporary_name(path)))
+    else:
+        path.unlink(missing_ok=True)
+
+
+def delete_leftovers(folder: Path) -> None:
+    """Delete what killed processes have left in a folder: everything temporary that is not locked."""
+    _delete_leftovers(folder, "")
+
+
+def _flush_all(folder: Path) -> None:
+    """Several at a time, which disks write together."""
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(flush, [folder, *(path for path in folder.rglob("*") if not path.is_symlink())]))
 
 
 @contextmanager
@@ -115,8 +164,12 @@ def _parents_of(path: Path) -> Iterator[None]:
     """Create the folders above `path`. After an error, those that are still empty are removed again."""
     missing = [folder for folder in path.parents if not folder.exists()]
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield
+        if missing:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        for folder in missing:
+            flush_names(folder.parent)
+        with concerning(path):
+            yield
     except BaseException:
         for folder in missing:
             with contextlib.suppress(OSError):
@@ -127,7 +180,7 @@ def _parents_of(path: Path) -> Iterator[None]:
 @contextmanager
 def _temporary(target: Path, create: Callable[[Path], int]) -> Iterator[Path]:
     """A new temporary file or folder for a target, locked while it is used and deleted at the end."""
-    _delete_leftovers(target)
+    _delete_leftovers(target.parent, _prefix(target))
     try:
         path, lock = _new(target, create)
         try:
@@ -135,7 +188,7 @@ def _temporary(target: Path, create: Callable[[Path], int]) -> Iterator[Path]:
         finally:
             with contextlib.suppress(OSError):  # what a failing disk does not delete, the next writer will
                 _delete(path)
-            os.close(lock)
+            release(lock)
     except OSError as error:
         if isinstance(error.filename, str) and _MARK in error.filename:
             error.filename = str(target) + error.filename.partition(_MARK)[2]  # the name that the user knows
@@ -144,13 +197,13 @@ def _temporary(target: Path, create: Callable[[Path], int]) -> Iterator[Path]:
 
 def _new(target: Path, create: Callable[[Path], int]) -> tuple[Path, int]:
     while True:
-        path = target.with_name(f"{_prefix(target)}{secrets.token_hex(8)}{_MARK}")
+        path = _temporary_name(target)
         lock = create(path)
         with contextlib.suppress(OSError):  # without locks, as on some network drives, leftovers stay
             _flock(lock)
         if _is_at(lock, path):  # else another process saw it before it was locked, and deleted it
             return path, lock
-        os.close(lock)
+        release(lock)
 
 
 def _is_at(handle: int, path: Path) -> bool:
@@ -171,14 +224,16 @@ def _new_folder(path: Path) -> int:
             return os.open(path, os.O_RDONLY | os.O_DIRECTORY | _SAFE)
 
 
+def _temporary_name(target: Path) -> Path:
+    return target.with_name(f"{_prefix(target)}{secrets.token_hex(8)}{_MARK}")
+
+
 def _prefix(target: Path) -> str:
     return f".{os.fsencode(target.name)[:_LONGEST].decode('utf-8', 'ignore')}."
 
 
-def _delete_leftovers(target: Path) -> None:
-    """Delete what killed processes have left of the same target: everything temporary that is not locked."""
-    prefix = _prefix(target)
-    for entry in list(os.scandir(target.parent)):
+def _delete_leftovers(folder: Path, prefix: str) -> None:
+    for entry in list(os.scandir(folder)):
         if not (entry.name.startswith(prefix) and entry.name.endswith(_MARK)):
             continue
         with contextlib.suppress(OSError):  # locked, someone else's, or a link
@@ -187,7 +242,7 @@ def _delete_leftovers(target: Path) -> None:
                 _flock(found, wait=False)
                 _delete(Path(entry.path))
             finally:
-                os.close(found)
+                release(found)
 
 
 def _delete(path: Path) -> None:
@@ -206,6 +261,8 @@ def _move_files(source: Path, target: Path) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
     for file, place in moves:
         file.replace(place)
+    for folder in {place.parent for _, place in moves}:
+        flush_names(folder)
 
 
 def _flock(handle: int, *, wait: bool = True) -> None:

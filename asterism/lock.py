@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from asterism.errors import UserError
+from asterism.files import release
 
 LOCK_NAME = ".lock"  # in a run folder
 _LONGEST = 10_000  # bytes of a lock file that are read
@@ -57,7 +58,7 @@ def owned(lock: Path, what: Path) -> Iterator[None]:
             with contextlib.suppress(OSError):
                 if _is_at(descriptor, lock):  # else its folder was replaced by another, perhaps of another owner
                     lock.unlink()  # before the release: the next owner makes a file of its own
-            os.close(descriptor)
+            release(descriptor)
             del _held[place]
 
 
@@ -74,7 +75,7 @@ def check_unowned(lock: Path, what: Path) -> None:
             if not _lock(descriptor):
                 raise _in_use(what, _owner_of(lock))
         finally:
-            os.close(descriptor)
+            release(descriptor)
 
 
 def is_owned(lock: Path) -> bool:
@@ -91,13 +92,14 @@ def _acquire(lock: Path, what: Path) -> int:
             if not _lock(descriptor):
                 raise _in_use(what, _owner_of(lock))
             if _is_at(descriptor, lock):  # else its owner has just deleted it
-                os.truncate(descriptor, 0)
-                os.pwrite(descriptor, json.dumps(_owner()).encode(), 0)
+                with contextlib.suppress(OSError):  # on a full disk it locks without a name
+                    os.truncate(descriptor, 0)
+                    os.pwrite(descriptor, json.dumps(_owner()).encode(), 0)
                 return descriptor
         except BaseException:
-            os.close(descriptor)
+            release(descriptor)
             raise
-        os.close(descriptor)
+        release(descriptor)
 
 
 def _lock(descriptor: int) -> bool:

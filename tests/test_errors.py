@@ -1,18 +1,23 @@
 import errno
 import os
+import sys
+import threading
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from asterism.cli import app
+from asterism.cli import app, program
 from asterism.errors import explain_system_error
 from asterism.inputs import user_path
 
 
 @pytest.mark.parametrize(
-    "number", [errno.ENOSPC, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EACCES, errno.EIO]
+    "number",
+    [errno.ENOSPC, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EACCES, errno.EIO, errno.ESTALE, errno.EFBIG],
 )
 def test_errors_of_the_file_system_name_the_place_and_a_fix(number: int) -> None:
     said = explain_system_error(OSError(number, os.strerror(number), "/data/out"))
@@ -29,6 +34,25 @@ def test_errors_of_libraries_are_recognised_by_their_text() -> None:
     assert "read-only" in str(explain_system_error(RuntimeError("write failed: Read-only file system")))
     assert "not enough memory" in str(explain_system_error(MemoryError()))
     assert explain_system_error(ZeroDivisionError("division by zero")) is None
+
+
+@pytest.mark.parametrize("name", ["excepthook", "unraisablehook"])
+def test_failures_in_threads_and_destructors_of_libraries_are_sentences(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    others: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", others.append)
+    monkeypatch.setattr(threading, "excepthook", others.append)
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    monkeypatch.setattr(program, "app", lambda: None)
+    program.main()
+    hook = getattr(threading if name == "excepthook" else sys, name)
+    hook(SimpleNamespace(exc_value=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "out/events")))
+    assert "Warning: the disk is full (No space left on device: out/events)" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    hook(bug := SimpleNamespace(exc_value=ZeroDivisionError()))
+    assert others == [bug]
 
 
 def test_memory_that_cannot_be_reserved_is_a_sentence() -> None:

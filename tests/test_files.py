@@ -13,7 +13,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from asterism.files import filling, locked, open_for_appending, replacing, scratch_folder, write_text
+from asterism import files
+from asterism.files import discard, filling, locked, open_for_appending, replacing, scratch_folder, write_text
 
 
 def test_the_new_file_replaces_the_old_one(tmp_path):
@@ -279,3 +280,52 @@ def test_a_folder_that_another_process_deletes_before_it_is_locked_is_made_again
         assert folder.is_dir()
     assert deleted
     assert not folder.exists()
+
+
+def test_everything_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
+    """Else a power loss leaves a name without content, and afterwards the names must be there as well."""
+    flushed, real = [], files.flush
+
+    def flush(path):
+        assert (tmp_path / "out").exists() == (path == tmp_path), path
+        flushed.append(path.name)
+        real(path)
+
+    monkeypatch.setattr(files, "flush", flush)
+    with filling(tmp_path / "out") as folder:
+        (folder / "deep").mkdir()
+        for name in ("a", "deep/b"):
+            (folder / name).write_text("text")
+    assert len(flushed) == 5  # the folder and what is in it, then the folder above
+    assert {"a", "b", "deep", tmp_path.name} < set(flushed)
+
+
+def test_a_close_that_fails_is_no_failure_of_what_was_written(tmp_path, monkeypatch):
+    close = os.close
+
+    def failing(handle):
+        close(handle)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "close", failing)
+    write_text(tmp_path / "a", "text")
+    with locked(tmp_path / "lock"):
+        pass
+    assert (tmp_path / "a").read_text() == "text"
+
+
+def test_a_write_without_a_name_gets_that_of_the_target(tmp_path):
+    with pytest.raises(OSError, match="No space left") as error, filling(tmp_path / "out"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert error.value.filename == str(tmp_path / "out")
+
+
+def test_a_kill_leaves_no_part_of_a_folder_that_was_being_deleted(tmp_path, monkeypatch):
+    (tmp_path / "step" / "deep").mkdir(parents=True)
+    monkeypatch.setattr(files.shutil, "rmtree", lambda path: None)  # killed here
+    discard(tmp_path / "step")
+    (left,) = tmp_path.iterdir()
+    assert files.is_temporary(left)
+    monkeypatch.undo()
+    files.delete_leftovers(tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -1,5 +1,6 @@
 """A lock names its owner, excludes other processes and threads, and vanishes with its process."""
 
+import errno
 import json
 import os
 import signal
@@ -84,3 +85,13 @@ def test_a_damaged_lock_file_is_no_obstacle(tmp_path: Path) -> None:
         check_unowned(lock, tmp_path)
         with owned(lock, tmp_path):
             pass
+
+
+def test_a_lock_that_cannot_name_its_owner_still_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with owned(lock := folder_lock(tmp_path), tmp_path), pytest.raises(UserError, match="by this process"):
+        check_unowned(lock, tmp_path)
+    assert not lock.exists()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
@@ -105,6 +106,19 @@ def _failure(error: BaseException) -> tuple[str, int] | None:
     return None if explanation is None else (f"Error: {explanation}", _USER_ERROR)
 
 
+def _explained(hook: Callable[[Any], object]) -> Callable[[Any], None]:
+    """A hook for errors in threads and destructors of libraries, with one sentence for those of the system."""
+
+    def explain(failed: Any) -> None:
+        explanation = explain_system_error(failed.exc_value) if isinstance(failed.exc_value, OSError) else None
+        if explanation is None or os.environ.get("ASTERISM_DEBUG"):
+            hook(failed)
+        else:
+            _warn(f"Warning: {explanation}")
+
+    return explain
+
+
 def _warn(message: str, style: str = "yellow") -> None:
     from asterism.viz.console import warn
 
@@ -139,6 +153,7 @@ def main() -> None:
             shown(visible(message), category, *place, **more)
 
     warnings.showwarning = show_warning
+    sys.unraisablehook, threading.excepthook = _explained(sys.unraisablehook), _explained(threading.excepthook)
     app()
 
 

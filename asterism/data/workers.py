@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from functools import partial
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.queues import Queue
 from multiprocessing.util import get_temp_dir
@@ -20,6 +21,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from asterism.errors import UserError
 from asterism.ops.random import generator
+
+_MOMENT = 2.0  # seconds
 
 Request = TypeVar("Request")
 Prepared = TypeVar("Prepared")
@@ -137,8 +140,11 @@ def _end(processes: list[BaseProcess]) -> None:
 
 
 def _exit_reason(processes: list[BaseProcess]) -> str | None:
-    """How a worker died; None if none did."""
+    """How a worker died; None if none did. Its connections break a moment before the system reports its end."""
+    ended = wait([worker.sentinel for worker in processes], timeout=_MOMENT)
     for worker in processes:
+        if worker.sentinel in ended:
+            worker.join(_MOMENT)
         if worker.exitcode is not None and worker.exitcode != 0:
             code = -worker.exitcode
             return f"killed by {signal.Signals(code).name}" if code in set(signal.Signals) else f"exit code {-code}"

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from asterism.data import BadImageLog, Loader, Source, Subset
 from asterism.data.order import EpochOrder, MicroBatches
+from asterism.data.sources.source import sampled_contents
 from asterism.finetuning.labelled import LabelledParts
 from asterism.finetuning.learner import FineTuned
 from asterism.finetuning.measuring import measured
@@ -47,6 +48,7 @@ class FineTuning(Job[TaskBatch]):
         self.trainer, self.checkpoint, self.logging = recipe.trainer, recipe.checkpoint, recipe.monitor
         self.clipping = recipe.optim
         self.images, self.workers = len(parts.train), recipe.data.workers
+        self._contents = sampled_contents(parts.everything)
         if parts.held_out is not None:
             self.measurement = _Validation(self, parts.held_out)
 
@@ -81,6 +83,7 @@ class FineTuning(Job[TaskBatch]):
             images=len(self.parts.everything),
             batch_size=self.batch_size,
             data=self.parts.everything.fingerprint,
+            contents=self._contents,
             recipe=self.recipe.model_dump(mode="json"),
         )
 

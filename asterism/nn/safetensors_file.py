@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from asterism.errors import UserError, reason_of
@@ -23,6 +22,24 @@ from asterism.inputs import as_text, is_text, parse_json
 
 METADATA_KEY = "asterism"  # under which our files describe themselves, in JSON
 _CHECKSUM = "checksum"  # part of that description, because the order of several keys would differ from file to file
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.complex64: "C64",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
+    torch.uint8: "U8",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.bool: "BOOL",
+}
 _MOST_HEADER = 32 << 20  # bytes; a network of a thousand tensors needs 0.1 MB
 
 
@@ -35,7 +52,24 @@ def write_safetensors(path: Path, tensors: Mapping[str, Tensor], description: Ma
         raise UserError(f"{broken} is not a number (NaN), so {path} is not written: a network with it is useless")
     with replacing(path) as temporary:
         complete = {**description, _CHECKSUM: _checksum(tensors, description)}
-        save_file(dict(tensors), temporary, {METADATA_KEY: json.dumps(complete)})
+        write_tensors(temporary, tensors, {METADATA_KEY: json.dumps(complete)})
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """Write a safetensors file at this place, with plain writes: the library's own writer maps a file of a name of its
+    own into memory, which a process that is killed leaves behind."""
+    header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
+    ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))  # so that all are aligned
+    end = 0
+    for name, tensor in ordered:
+        start, end = end, end + tensor.nbytes
+        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, tensor in ordered:
+            file.write(_bytes(tensor))
 
 
 def read_safetensors(path: Path) -> tuple[Mapping[str, Tensor], Mapping[str, str]]:
@@ -46,7 +80,9 @@ def read_safetensors(path: Path) -> tuple[Mapping[str, Tensor], Mapping[str, str
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             metadata = dict(file.metadata() or {})
     except Exception as error:  # on damaged headers, safetensors and torch raise almost any exception
-        raise UserError(f"{path} is not a complete safetensors file: {reason_of(error)}") from None
+        raise UserError(
+            f"{path} is not a complete safetensors file: {reason_of(error)}; restore it from a copy, or check the disk"
+        ) from None
     description = _description(metadata)
     stored = description.pop(_CHECKSUM, None)
     if stored is None:
@@ -73,8 +109,12 @@ def _checksum(tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> 
     digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        digest.update(_bytes(tensor))
     return digest.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
 
 
 def _check_header(path: Path) -> None:

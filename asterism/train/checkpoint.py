@@ -22,12 +22,13 @@ from typing import Any
 import torch
 from pydantic import Field
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from asterism.config import Config
 from asterism.errors import UserError, reason_of
-from asterism.files import flush, replacing, write_text
+from asterism.files import delete_leftovers, discard, filling, flush_names
+from asterism.nn.safetensors_file import write_tensors
 from asterism.ops.sharding import placed_like, whole
 from asterism.ranges import Count, Few, NonNegative
 
@@ -54,7 +55,8 @@ class Facts(Config):
     steps: int | None = Field(ge=1, lt=2**63, strict=True)  # of the whole run; None if its length is given in minutes
     images: int = Field(ge=1, lt=2**63, strict=True)
     batch_size: int = Field(ge=1, lt=2**63, strict=True)
-    data: str | None = None  # fingerprint of the images; None in format 0
+    data: str | None = None  # fingerprint of the images' names; None in format 0
+    contents: str | None = None  # hash of parts of the images' files; None in version 0.1
     recipe: dict[str, Any] | None = None  # as resolved; None in format 0
     frozen_encoders: dict[str, str] = Field(default_factory=dict)  # their fingerprints, by the setting that names them
 
@@ -135,18 +137,12 @@ def write(state: State, folder: Path, config: CheckpointConfig) -> Path:
     final = folder / f"step-{state.step:08d}"
     if final.exists():
         return final
-    temporary = folder / f".{final.name}.tmp"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
-        _fill(temporary, state)
-        temporary.rename(final)
+        with filling(final) as temporary:
+            _fill(temporary, state)
         _point(folder / "last", final.name)
-        flush(folder)
-        _prune(folder, config)
-    except (OSError, SafetensorError) as error:
-        shutil.rmtree(temporary, ignore_errors=True)
+        prune(folder, config)
+    except OSError as error:
         before = steps(folder)
         kept = f"the checkpoint of step {before[-1]} is intact" if before else "there is no earlier checkpoint"
         raise UserError(
@@ -245,13 +241,12 @@ def steps(folder: Path) -> list[int]:
 
 def _fill(folder: Path, state: State) -> None:
     for name, tensors in ((_METHOD, state.method), (_OPTIMIZER, state.optimizer), (_LOG, state.log)):
-        with replacing(folder / name) as path:
-            save_file({key: value.contiguous() for key, value in tensors.items()}, path)
+        write_tensors(folder / name, tensors)
     content = {"format": _FORMAT, "version": metadata.version("asterism"), "step": state.step}
-    write_text(folder / _STATE, json.dumps(content | state.facts.model_dump(mode="json"), indent=2) + "\n")
+    text = json.dumps(content | state.facts.model_dump(mode="json"), indent=2)
+    (folder / _STATE).write_text(f"{text}\n", encoding="utf-8")
     sums = [f"{_digest(folder / name)}  {name}\n" for name in (_METHOD, _OPTIMIZER, _LOG, _STATE)]
-    write_text(folder / _CHECKSUMS, "".join(sums))
-    flush(folder)
+    (folder / _CHECKSUMS).write_text("".join(sums), encoding="utf-8")
 
 
 def _digest(path: Path) -> str:
@@ -312,18 +307,23 @@ def _is_sound(value: Tensor, *, finite: bool) -> bool:
 
 
 def _point(link: Path, target: str) -> None:
+    """It helps people alone, who have the checkpoint's own name if it fails."""
     temporary = link.with_name(".last.tmp")
-    temporary.unlink(missing_ok=True)
-    temporary.symlink_to(target)
-    temporary.replace(link)
+    with contextlib.suppress(OSError):
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(target)
+        temporary.replace(link)
+        flush_names(link.parent)
 
 
-def _prune(folder: Path, config: CheckpointConfig) -> None:
-    for step in steps(folder)[: -max(1, config.keep_last)]:
-        if config.keep_every is None or step % config.keep_every:
-            shutil.rmtree(folder / f"step-{step:08d}", ignore_errors=True)
-    for leftover in folder.glob(".step-*.tmp"):
-        with contextlib.suppress(OSError):
+def prune(folder: Path, config: CheckpointConfig) -> None:
+    """Delete checkpoints that are not to be kept, and what killed processes left. What fails now is tried again."""
+    with contextlib.suppress(OSError):
+        for step in steps(folder)[: -max(1, config.keep_last)]:
+            if config.keep_every is None or step % config.keep_every:
+                discard(folder / f"step-{step:08d}")
+        delete_leftovers(folder)
+        for leftover in folder.glob(".step-*.tmp"):  # of version 0.1
             shutil.rmtree(leftover)
 
 

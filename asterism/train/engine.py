@@ -166,6 +166,7 @@ def _resumed(fabric: Fabric, request: Request[R, F], opened: Opened[R, F]) -> F:
         training = Training(fabric, job, request.began)
         training.restore(state)
         collectives.on_first_process(lambda: checkpoint.set_aside_after(state.step, run.checkpoints))
+        collectives.on_first_process(lambda: checkpoint.prune(run.checkpoints, recipe.checkpoint))
         job.repair(state, training.progress.is_over, fabric.print)
         if training.is_finished:
             fabric.print(f"{path} is finished: its {state.step} steps are done")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from asterism.errors import UserError
-from asterism.files import open_for_appending, replacing
+from asterism.files import concerning, open_for_appending, replacing
 
 _LARGEST = 1e300  # of a logged number; infinities and NaN are not drawn
 
@@ -24,12 +24,13 @@ class MetricsLog:
         self._file = BufferedWriter(open_for_appending(self._path))
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        self._file.write(f"{json.dumps({'step': step, **values})}\n".encode())
-        self._file.flush()
+        with concerning(self._path):
+            self._file.write(f"{json.dumps({'step': step, **values})}\n".encode())
+            self._file.flush()
 
     def close(self) -> None:
-        os.fsync(self._file.fileno())
-        self._file.close()
+        with concerning(self._path), self._file:
+            os.fsync(self._file.fileno())
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from rich.console import RenderableType
 
 from asterism.data import BadImageLog, Source, Views, open_source, to_batch, view_loader
 from asterism.data.sources.segmented_layouts import open_segmented
+from asterism.data.sources.source import sampled_contents
 from asterism.nn.encoder import Encoder
 from asterism.nn.learner import trained_parameters
 from asterism.nn.pixel_baseline import pixel_encoder
@@ -88,6 +89,7 @@ class Pretraining(Job[Batch]):
         self.trainer, self.checkpoint, self.logging = recipe.trainer, recipe.checkpoint, recipe.monitor
         self.clipping = recipe.optim
         self.images, self.workers = len(opened.source), recipe.data.workers
+        self._contents = sampled_contents(opened.source)
         self.start: Encoder | None = None  # on the first process, if the run may keep it
         collectives.on_first_process(lambda: self._open_quality(opened, device))
 
@@ -135,6 +137,7 @@ class Pretraining(Job[Batch]):
             images=self.images,
             batch_size=self.batch_size,
             data=self.source.fingerprint,
+            contents=self._contents,
             recipe=self.recipe.model_dump(mode="json"),
             frozen_encoders={name: frozen.fingerprint for name, frozen in self.method.frozen_encoders.items()},
         )

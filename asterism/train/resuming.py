@@ -8,6 +8,7 @@ from typing import Any
 
 from asterism.config import Config
 from asterism.data import Source
+from asterism.data.sources.source import sampled_contents
 from asterism.errors import UserError
 from asterism.ops import collectives
 from asterism.train.checkpoint import Facts, newest_facts
@@ -95,6 +96,11 @@ def check_data(source: Source, path: str, facts: Facts, run: Path) -> None:
         raise UserError(f"{path} has {len(source)} images, but the run was started on {facts.images}; {fix}")
     if facts.data is not None and source.fingerprint != facts.data:
         raise UserError(f"{path} has {len(source)} images with other names than those the run was started on; {fix}")
+    if facts.contents is not None and sampled_contents(source) != facts.contents:
+        raise UserError(
+            f"{path} has other images than those the run was started on, under the same names: bring the original ones "
+            f"back, or {fix}"
+        )
 
 
 def check_frozen_encoders(now: Facts, before: Facts, recipe: Config, run: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import shutil
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ import torch
 
 from asterism.config import Config, read_yaml, with_overrides, write_yaml
 from asterism.errors import UserError
-from asterism.files import is_temporary, write_text
+from asterism.files import discard, is_temporary, write_text
 from asterism.lock import LOCK_NAME
 from asterism.methods import METHOD_FILE
 from asterism.methods.base import UnopenedConfig
@@ -232,10 +231,7 @@ def create_run(out: Path, recipe: Config) -> Run:
 def empty(folder: Path) -> None:
     """Delete the content of a run folder, except for its lock; last the file that makes it a run."""
     for path in sorted(_contents(folder), key=lambda path: path.name == _CONFIG):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+        discard(path)
 
 
 def _contents(folder: Path) -> Iterator[Path]:

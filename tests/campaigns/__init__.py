@@ -1,3 +1,3 @@
 """Campaigns: generated bad inputs, damaged folders, failing disks and attacks, each with a clear end."""
 
-CAMPAIGNS = ("outputs", "inputs", "settings", "runs", "attacks")
+CAMPAIGNS = ("outputs", "inputs", "settings", "runs", "attacks", "io")

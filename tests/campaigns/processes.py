@@ -16,12 +16,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.campaigns.calls import library
+
 _LOADED = (
     "asterism.cli asterism.models asterism.train.pretraining asterism.finetuning.opening "
     "asterism.finetuning.classification.probe asterism.reports.write asterism.extras.studies.compare "
     "asterism.tools.concepts asterism.tools.predict asterism.tools.export.export asterism.tools.reconstruct "
     "asterism.tools.search asterism.tools.segment asterism.tools.track asterism.methods.dino "
-    "asterism.evals.knn timm.models.vision_transformer timm.utils torchvision.io pyarrow.parquet rich.table"
+    "asterism.evals.knn timm.models.vision_transformer timm.utils torchvision.io pyarrow.parquet rich.table "
+    "asterism.train.engine asterism.train.loop asterism.train.outlook asterism.data.views.compiled_colors "
+    "asterism.extras.words.command asterism.extras.words.job asterism.extras.words.opening asterism.index.write "
+    "asterism.methods.distill asterism.extras.studies.command torch.utils.tensorboard sklearn.manifold typer "
+    "PIL.PngImagePlugin PIL.JpegImagePlugin tests.campaigns.calls tests.campaigns.campaign"
 )
 _POLL = 0.02  # seconds
 _IDLE = 30.0  # seconds without computing after which a command that is late counts as waiting for ever
@@ -105,10 +111,13 @@ def execute(
 
 @functools.cache
 def _start_server() -> None:
-    """Its imports take seconds, which must not count for the first command."""
+    """Its imports take seconds, which must not count for the first command. Its processes can count and fail calls."""
+    if (preloaded := library()) is not None:
+        os.environ["LD_PRELOAD"] = str(preloaded)
     process = _CONTEXT.Process(target=os.getpid)
     process.start()
     process.join()
+    os.environ.pop("LD_PRELOAD", None)
 
 
 def _command(
@@ -120,7 +129,8 @@ def _command(
     inside: Callable[[], None] | None,
 ) -> None:
     os.setsid()
-    os.environ.pop("ASTERISM_DEBUG", None)
+    for name in ("ASTERISM_DEBUG", "LD_PRELOAD"):
+        os.environ.pop(name, None)
     os.environ.update(environment)
     os.chdir(folder)
     tempfile.tempdir = None  # read TMPDIR again

@@ -192,7 +192,7 @@ def test_an_error_while_writing_keeps_the_earlier_checkpoints(tmp_path, monkeypa
     def full(*arguments):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(checkpoint, "write_tensors", full)
     with pytest.raises(UserError, match=r"of step 2 to .*No space left.*checkpoint of step 1 is intact"):
         saved(tmp_path, 2)
     assert {path.name for path in tmp_path.iterdir()} == {"step-00000001", "last"}

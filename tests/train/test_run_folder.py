@@ -155,6 +155,10 @@ def test_moved_data_gives_the_same_result_and_other_data_is_refused(tmp_path):
         resume(parts.path)
     with pytest.raises(UserError, match="16 images with other names than those the run was started on"):
         resume(parts.path, (f"data.path={photos(tmp_path / 'other', 'a')}",))
+    copied = Path(shutil.copytree(tmp_path / "there", tmp_path / "replaced"))
+    Image.new("RGB", (20, 16), (1, 2, 3)).save(copied / "7.png")
+    with pytest.raises(UserError, match="other images than those the run was started on, under the same names"):
+        resume(parts.path, (f"data.path={copied}",))
     resume(parts.path, (f"data.path={tmp_path / 'there'}",))
     for name in ("checkpoints/step-00000004/optimizer.safetensors", "encoder.safetensors"):
         assert (parts.path / name).read_bytes() == (whole.path / name).read_bytes()
@@ -303,7 +307,7 @@ def test_an_encoder_that_cannot_be_written_leaves_a_complete_checkpoint(tmp_path
     def full(*arguments):
         raise OSError(28, os.strerror(28), "encoder.safetensors")
 
-    monkeypatch.setattr("asterism.nn.safetensors_file.save_file", full)
+    monkeypatch.setattr("asterism.nn.safetensors_file.write_tensors", full)
     with pytest.raises(UserError, match=r"No space left.*the checkpoint of step 2 is complete"):
         pretrain(recipe(), tmp_path / "run")
     monkeypatch.undo()

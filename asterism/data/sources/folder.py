@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -53,7 +53,7 @@ class Folder:
         if not 0 <= index < len(self):
             raise IndexError(index)
         key = self.key(index)
-        return Sample(decode(self._file(index), key), key, self.label(index))
+        return Sample(decode(self.file(index), key), key, self.label(index))
 
     @property
     def empty_subfolders(self) -> list[str]:
@@ -65,8 +65,8 @@ class Folder:
     def keys(self) -> list[str]:
         return [self.key(index) for index in range(len(self))]
 
-    def files(self) -> Iterable[Path]:
-        return (self._file(index) for index in range(len(self)))
+    def files(self) -> Sequence[Path]:
+        return _Files(self)
 
     def key(self, index: int) -> str:
         return self._prefix + as_text(self.listing.path(index))
@@ -74,8 +74,23 @@ class Folder:
     def label(self, index: int) -> int | None:
         return None if self._labels is None else int(self._labels[self.listing.folder(index)])
 
-    def _file(self, index: int) -> Path:
+    def file(self, index: int) -> Path:
         return self.root / os.fsdecode(self.listing.path(index))
+
+
+class _Files(Sequence[Path]):
+    """The files of a folder, whose paths are made when they are asked for."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+
+    def __len__(self) -> int:
+        return len(self._folder)
+
+    def __getitem__(self, index: int) -> Path:  # type: ignore[override]  # no slices
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._folder.file(index)
 
 
 def split_folder(root: Path, split: str | None) -> Path:

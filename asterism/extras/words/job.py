@@ -15,6 +15,7 @@ from rich.table import Table
 from safetensors import SafetensorError
 from torch import Tensor
 
+from asterism.data.sources.source import sampled_contents
 from asterism.errors import UserError, reason_of
 from asterism.extras.words.aligned import Alignment, backbone_fingerprint, save_alignment
 from asterism.extras.words.pair_losses import sigmoid_pair_loss, softmax_pair_loss
@@ -63,6 +64,7 @@ class AlignmentJob(Job[PairBatch]):
         self.clipping = recipe.optim
         self.images, self.workers = len(pairs), 0
         self._unreadable = unreadable
+        self._contents = sampled_contents(source)
         if held_out is not None and rank() == 0:
             self.measurement = _HeldOut(self)
 
@@ -91,6 +93,7 @@ class AlignmentJob(Job[PairBatch]):
             images=len(self.source),
             batch_size=self.batch_size,
             data=self.source.fingerprint,
+            contents=self._contents,
             recipe=self.recipe.model_dump(mode="json"),
             frozen_encoders=fingerprints(self.encoder, self.model.alignment),
         )

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from asterism.finetuning.model import FinetunedModel
@@ -19,6 +18,7 @@ from asterism.nn.backbone import Backbone
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
 from asterism.nn.rope_vit import RopeViT
+from asterism.nn.safetensors_file import write_tensors
 from asterism.nn.swin import Swin
 from asterism.nn.text_encoder import TextEncoder
 from asterism.nn.vit import ViT
@@ -94,7 +94,7 @@ def timm_tensors(encoder: Encoder, classifier: LinearClassifier | None) -> dict[
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, dtype: torch.dtype) -> None:
     halves = {name: tensor.detach().to(dtype).contiguous() for name, tensor in tensors.items()}
-    save_file(halves, path, {"format": "pt"})
+    write_tensors(path, halves, {"format": "pt"})
 
 
 def timm_config(encoder: Encoder, classifier: LinearClassifier | None = None) -> dict[str, Any]:
