@@ -44,6 +44,9 @@ _ERRORS = {  # in turn
     "create": (errno.ENOSPC, errno.EIO, errno.EACCES),
     "mkdir": (errno.ENOSPC, errno.ESTALE),
 }
+_PLACE = re.compile(
+    r"\S/\S|\bout\b|\w\.(safetensors|npz|yaml|png)|photos|labelled|captions|frames|examples|trained|tuned"
+)
 _RUNS = ("pretrain", "finetune", "align", "compare")
 
 
@@ -268,7 +271,7 @@ def _recovered(recorded: Recorded, here: Path) -> str | None:
 def _flaw(errors: str) -> str | None:
     """What an error's sentence lacks."""
     sentence = next((line for line in errors.splitlines() if "Error" in line), "")
-    if not re.search(r"\S/\S|\bout\b|\w\.(safetensors|npz|yaml|png)|photos|labelled|frames|examples|pretrained|finetuned|aligned", sentence):
+    if not _PLACE.search(sentence):
         return f"no path: {sentence}"
     return None if re.search(r"[;.] \w", sentence) else f"no fix: {sentence}"
 
