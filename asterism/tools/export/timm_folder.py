@@ -93,7 +93,7 @@ def timm_tensors(encoder: Encoder, classifier: LinearClassifier | None) -> dict[
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, dtype: torch.dtype) -> None:
-    halves = {name: tensor.detach().to(dtype).contiguous() for name, tensor in tensors.items()}
+    halves = {name: tensor.to(dtype) for name, tensor in tensors.items()}
     write_tensors(path, halves, {"format": "pt"})
 
 
