@@ -220,8 +220,13 @@ def _new_file(path: Path) -> int:
 def _new_folder(path: Path) -> int:
     while True:
         path.mkdir(mode=0o700)
-        with contextlib.suppress(FileNotFoundError):  # another process saw it before it was opened, and deleted it
+        try:
             return os.open(path, os.O_RDONLY | os.O_DIRECTORY | _SAFE)
+        except FileNotFoundError:  # another process saw it before it was opened, and deleted it
+            continue
+        except OSError:
+            path.rmdir()
+            raise
 
 
 def _temporary_name(target: Path) -> Path:

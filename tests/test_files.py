@@ -329,3 +329,17 @@ def test_a_kill_leaves_no_part_of_a_folder_that_was_being_deleted(tmp_path, monk
     monkeypatch.undo()
     files.delete_leftovers(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_new_folder_that_cannot_be_opened_is_not_left(tmp_path, monkeypatch):
+    opened = os.open
+
+    def stale(path, flags, *more):
+        if flags & os.O_DIRECTORY:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+        return opened(path, flags, *more)
+
+    monkeypatch.setattr(os, "open", stale)
+    with pytest.raises(OSError, match="Stale file handle"), scratch_folder(tmp_path / "out"):
+        pass
+    assert not list(tmp_path.iterdir())

@@ -74,11 +74,11 @@ class Recorded:
                 return f"{path} is neither the old nor the new one"
         return None
 
-    def unequal(self, here: Path) -> str | None:
-        """A file that is not as after the undisturbed command."""
+    def unequal(self, here: Path, *, cleaned: bool = True) -> str | None:
+        """A file that is not as after the undisturbed command. cleaned: nothing of another process is left."""
         now = snapshot(here)
         for path in sorted({*self.new, *now}):
-            if _is_volatile(path):
+            if _is_volatile(path) or (not cleaned and _is_ours(path)):
                 continue
             if (path in now) != (path in self.new):
                 return f"{path} is {'missing' if path in self.new else 'left'}"
@@ -126,7 +126,7 @@ def failing(recorded: Recorded, number: int, mode: int) -> Case:
 
     def check(here: Path, ended: Ended) -> str | None:
         if ended.code == 0:
-            return recorded.unequal(here) if once else recorded.mixture(here)
+            return recorded.unequal(here, cleaned=False) if once else recorded.mixture(here)
         if (problem := _flaw(ended.errors)) is not None:
             return problem
         if once and not recorded.is_run:
