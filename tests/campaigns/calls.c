@@ -61,7 +61,7 @@ static int enters(const char *path) {
 
 static int fails(int kind, const char *path) {
   long own = seen++;
-  int changes = kind != READ && kind != CLOSE;
+  int changes = kind != READ && kind != CLOSE && kind != REMOVE; /* a full disk still deletes */
   int due = mode == FROM_THEN_ON ? own >= at && (own == at || changes) : own == at;
   if (!due || mode == RECORD) return 0;
   if (mode == KILL) syscall(SYS_kill, getpid(), SIGKILL);
