@@ -40,7 +40,7 @@ from asterism.train.resuming import (
     check_unedited,
 )
 from asterism.train.run import Run, check_free, create_run, empty
-from asterism.train.tensorboard import check_package
+from asterism.train.trackers.of_run import check_packages
 from asterism.viz.console import visible
 
 
@@ -85,7 +85,7 @@ def carry_out(
     fabric = launch(request.recipe.trainer, place)
     request = _after_restart(request, place)
     collectives.on_first_process(lambda: _check_place(request))
-    collectives.on_first_process(lambda: check_package(request.recipe.monitor))
+    collectives.on_first_process(lambda: check_packages(request.recipe.monitor))
     if opened is None:
         opened = request.open()
     check_equal_everywhere(opened.recipe, opened.source, request)

@@ -12,6 +12,7 @@ import torch
 from rich.console import RenderableType
 from torch import Tensor
 
+from asterism.errors import Interrupted
 from asterism.ops.collectives import all_gather_rows, all_reduce_sum, rank, world_size
 from asterism.ops.effective_rank import SpreadWindow
 from asterism.ranges import Count
@@ -19,14 +20,15 @@ from asterism.train.collapse import CollapseWatch
 from asterism.train.metrics import MetricsLog
 from asterism.train.online_quality import OnlineKnnConfig
 from asterism.train.progress import ProgressDisplay
-from asterism.train.tensorboard import TensorBoard, TensorBoardConfig
+from asterism.train.trackers.base import Ending
+from asterism.train.trackers.of_run import Trackers, TrackersConfig
 from asterism.types import Losses, Progress
 
 _RANK_ROWS = 256  # embeddings that the rank is measured on, from several batches if they are small
 _SUM, _WATCH, _SPREAD = "sum.", "watch.", "spread"  # in a checkpoint; sums are rows of (sum, count) by process
 
 
-class LoggingConfig(TensorBoardConfig):
+class LoggingConfig(TrackersConfig):
     """How often metrics are logged, and where to."""
 
     log_every: Count = 10  # optimiser steps between records
@@ -64,7 +66,7 @@ class Monitor:
         self._watch = CollapseWatch(uniform_terms, None if steps is None else steps // config.log_every)
         self._log = MetricsLog(run, start_step) if run is not None else None
         self._display = ProgressDisplay(start_step, steps) if run is not None else None
-        self._board = None if run is None else TensorBoard(config, run, start_step, self._warn)
+        self._trackers = None if run is None else Trackers(config, run, start_step, self._warn)
 
     def __enter__(self) -> Monitor:
         if self._display is not None:
@@ -78,8 +80,8 @@ class Monitor:
             self._display.stop()
         if self._log is not None:
             self._log.close()
-        if self._board is not None:
-            self._board.close()
+        if self._trackers is not None:
+            self._trackers.close(_ending(error))
 
     def micro_batch(self, losses: Losses) -> None:
         """Add the loss terms and metrics of one micro-batch."""
@@ -145,8 +147,8 @@ class Monitor:
     def write(self, step: int, record: Mapping[str, float | str]) -> None:
         if self._log is not None:
             self._log.write(step, record)
-        if self._board is not None:
-            self._board.numbers(step, record)
+        if self._trackers is not None:
+            self._trackers.numbers(step, record)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -184,6 +186,12 @@ class Monitor:
 
 def _below(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+
+
+def _ending(error: BaseException | None) -> Ending:
+    if error is None:
+        return "finished"
+    return "stopped" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed"
 
 
 class _Window:

@@ -1,0 +1,1 @@
+"""Experiment trackers: TensorBoard, Weights & Biases and MLflow, each an optional package."""
