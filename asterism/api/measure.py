@@ -93,7 +93,7 @@ def evaluate(
         place = None if isinstance(data, Mapping) or data is None else os.fspath(data)
         by_task = protocols is None and not against
         if by_task and not isinstance(model, Weights | Encoder) and is_finetuned(path_of(model)):
-            return Scores(task=_evaluate_task(path_of(model), place, test_split, out, device))
+            return Scores(task=_evaluate_task(path_of(model), place, test_split, out, device, baselines))
         chosen = ["knn"] if protocols is None else [protocols] if isinstance(protocols, str) else list(protocols)
         configs = chosen_protocols(chosen, changes_of(settings, overrides))
         subject = open_model(model, device)
@@ -109,15 +109,20 @@ def evaluate(
     return scores
 
 
-def _evaluate_task(run: Path, data: str | None, split: str | None, out: PathLike | None, device: str) -> Result:
+def _evaluate_task(
+    run: Path, data: str | None, split: str | None, out: PathLike | None, device: str, baselines: bool
+) -> Result:
     """The task's own metric of a fine-tuned run."""
     from asterism.finetuning.measuring import evaluate_task
+    from asterism.finetuning.model import load_model
+    from asterism.finetuning.probing import probed_baselines
     from asterism.finetuning.run import open_finetuned
     from asterism.models import device_named
 
     opened = open_finetuned(run)
     place = opened.data_path() if data is None else data
-    result = evaluate_task(opened, place, split, device_named(device))
+    others = probed_baselines(load_model(opened.path).task, opened.finetune_recipe) if baselines else {}
+    result = evaluate_task(opened, place, split, device_named(device), others)
     return _written(result, None if out is None else output_path(out), opened.path)
 
 

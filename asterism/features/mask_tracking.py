@@ -52,7 +52,7 @@ class Tracking(FrameSize):
 def input_size(frame: tuple[int, int], encoder: Encoder, size: FrameSize) -> tuple[int, int]:
     """Height and width of the encoder's input for frames of this height and width."""
     patch = encoder.patch_size
-    short = size.short_side or round(_SHORT_SIDE * encoder.image_size / _IMAGE_SIZE)
+    short = size.short_side or usual_short_side(encoder.image_size)
     short = max(patch, short // patch * patch)
     step = size.multiple or round(_MULTIPLE * encoder.image_size / _IMAGE_SIZE)
     step = max(patch, step // patch * patch)
@@ -67,6 +67,11 @@ def input_size(frame: tuple[int, int], encoder: Encoder, size: FrameSize) -> tup
             f"{MOST_PATCHES:,}; set a smaller short_side or cut the image up"
         )
     return height, width
+
+
+def usual_short_side(image_size: int) -> int:
+    """In proportion to the size of an encoder's images."""
+    return round(_SHORT_SIDE * image_size / _IMAGE_SIZE)
 
 
 def patch_features(

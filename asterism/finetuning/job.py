@@ -16,8 +16,9 @@ from asterism.data.sources.source import sampled_contents
 from asterism.finetuning.labelled import LabelledParts
 from asterism.finetuning.learner import FineTuned
 from asterism.finetuning.measuring import measured
-from asterism.finetuning.model import save_model, saved_step
+from asterism.finetuning.model import keep_probe, save_model, saved_step
 from asterism.finetuning.optim import build_optimizer, learning_rate, set_learning_rates
+from asterism.finetuning.probing import Probe, start_from
 from asterism.finetuning.recipe import FinetuneRecipe
 from asterism.finetuning.run import FinetunedRun
 from asterism.finetuning.task import Task, TaskBatch
@@ -38,12 +39,19 @@ class FineTuning(Job[TaskBatch]):
     verb = "finetune"
 
     def __init__(
-        self, recipe: FinetuneRecipe, parts: LabelledParts, task: Task, run: FinetunedRun, device: torch.device
+        self,
+        recipe: FinetuneRecipe,
+        parts: LabelledParts,
+        task: Task,
+        run: FinetunedRun,
+        device: torch.device,
+        probe: Probe | None = None,
     ) -> None:
+        """probe: whose weights the task starts from, in a new run."""
         assert isinstance(recipe.data.workers, int)
         self.recipe, self.parts, self.device = recipe, parts, device
         self.run: FinetunedRun = run
-        self.task = task
+        self.task, self.probe = task, probe
         self.learner = self.model = FineTuned(task, recipe.average)
         self.trainer, self.checkpoint, self.logging = recipe.trainer, recipe.checkpoint, recipe.monitor
         self.clipping = recipe.optim
@@ -94,7 +102,12 @@ class FineTuning(Job[TaskBatch]):
             self.write_copy(state.step)
 
     def write_copy(self, step: int) -> None:
+        """The model of a step; the first one is the probe, if there is one, fitted to all labelled images."""
+        if step == 0 and self.probe is not None:
+            start_from(self.model.copy, self.probe.kept)
         save_model(self.model.copy, self.run.path, step)
+        if step == 0 and self.probe is not None:
+            keep_probe(self.run.path)
 
     def repair(self, state: State, finished: bool, report: Callable[[str], None]) -> None:
         path, best = self.run.model, int(self.model.best_step)
@@ -163,11 +176,29 @@ class FineTuning(Job[TaskBatch]):
         values = [(record[name], record["step"]) for record in records if name in record]
         if not values:
             return None
+        if self.run.probe is not None:
+            return f"{against_probe(self.task.primary, values, int(self.model.best_step))}, in {self.run.model}"
         best, step = max(values, key=lambda pair: (pair[0], -pair[1]))
         return (
             f"Best {self.task.primary} on held-out training images: {best:.2f} at step {step}; its weights are in "
             f"{self.run.model}"
         )
+
+
+def against_probe(primary: str, values: Sequence[tuple[float, int]], kept: int) -> str:
+    """The score on held-out images of the probe and of fine-tuning, and which is kept.
+
+    values: scores with their steps, that of the probe first. kept: the step of the model.
+    """
+    probe = values[0][0]
+    best, step = max(values[1:], key=lambda pair: (pair[0], -pair[1]), default=values[0])
+    found = f"{primary} on held-out training images: linear probe of the frozen network {probe:.2f}"
+    if len(values) > 1:
+        found += f", fine-tuned {best:.2f} at best (step {step})"
+    if kept > 0:
+        return f"{found}. Kept: fine-tuned"
+    lead = ", because so small a lead may be chance" if best > probe else ""
+    return f"{found}. Kept: the probe{lead}, fitted to all labelled images"
 
 
 class _Validation:
@@ -186,6 +217,9 @@ class _Validation:
         found = measured(task, self._images, task.choosing_metric())
         task.decide(found)
         score = found[job.task.primary]
+        if step == 0 and job.probe is not None:
+            # Fine-tuning has many measurements, and is to win by more than the luck of the best of them.
+            score += task.doubt(score, len(self._images))
         if score > float(job.model.best_score):
             job.model.best_score.fill_(score)
             job.model.best_step.fill_(step)

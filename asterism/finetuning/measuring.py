@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
-from asterism.data import Loaded, Loader, Sample, Source, Subset
+from asterism.data import Loader, Sample, Source, Subset
 from asterism.data.order import each_once
 from asterism.data.sources.source import same_images
 from asterism.errors import UserError
@@ -61,20 +62,30 @@ class PredictedBatch:
 @torch.no_grad()
 def predictions(task: Task, source: Source, *, workers: int = 0) -> Iterator[PredictedBatch]:
     """Predictions and truths in the order of the source, some images at a time: fewer if they are large."""
-    singles = Loader(source, _as_list, each_once(len(source), 1), workers=workers)
-    for samples, bad in _batches(singles):
+    for samples, bad in sample_batches(source, workers=workers):
         made = task.predict([sample.image for sample in samples]) if samples else []
         yield PredictedBatch([Predicted(s, p, task.truth(s)) for s, p in zip(samples, made, strict=True)], bad)
 
 
-def evaluate_task(run: FinetunedRun, data: str, split: str | None, device: torch.device) -> Result:
-    """The metric on the test part of the data; `train` of the result names the data of the run."""
+def evaluate_task(
+    run: FinetunedRun,
+    data: str,
+    split: str | None,
+    device: torch.device,
+    others: Mapping[str, Task] = MappingProxyType({}),
+) -> Result:
+    """The metric on the test part of the data, also of the probe that the run started from, and of other tasks.
+
+    `train` of the result names the data of the run.
+    """
     start = time.monotonic()
     recipe = run.finetune_recipe
     model = load_model(run.path).to(device).eval()
     task = model.task
     source = task.labelled_like_training(type(task).open_test(recipe.task, data, split))
     values = dict(measured(task, source, task.metric()))
+    if run.probe is not None and model.step != 0:
+        others = {"linear probe": load_model(run.probe).task, **others}
     trained_on = type(task).open(recipe.task, recipe.data.path, recipe.data.split)
     constants = {
         "task": recipe.task.model_dump(mode="json"),
@@ -82,6 +93,8 @@ def evaluate_task(run: FinetunedRun, data: str, split: str | None, device: torch
         "weights": "best on held-out training images" if recipe.validation is not None else "last",
     }
     notes = []
+    if run.probe is not None and model.step == 0:
+        notes.append("the model is the linear probe of the frozen network, which fine-tuning did not improve on")
     if same_images(source, trained_on):
         notes.append("these are the images that the run was trained on, so the values say little about new ones")
     return Result(
@@ -92,19 +105,16 @@ def evaluate_task(run: FinetunedRun, data: str, split: str | None, device: torch
         train=data_used(trained_on),
         test=data_used(source),
         seconds=round(time.monotonic() - start, 3),
+        baselines={name: dict(measured(each.to(device), source, each.metric())) for name, each in others.items()},
         notes=tuple(notes),
     )
 
 
-def _as_list(samples: Iterable[Sample], keys: Sequence[int]) -> list[Sample]:
-    return list(samples)
-
-
-def _batches(singles: Iterable[Loaded[list[Sample]]]) -> Iterator[tuple[list[Sample], list[BadImage]]]:
+def sample_batches(source: Source, *, workers: int = 0) -> Iterator[tuple[list[Sample], list[BadImage]]]:
     """Consecutive images, as many as may be in memory together."""
     samples: list[Sample] = []
     bad: list[BadImage] = []
-    for single in singles:
+    for single in Loader(source, _as_list, each_once(len(source), 1), workers=workers):
         samples += single.made
         bad += single.bad
         pixels = sum(sample.image.shape[1] * sample.image.shape[2] for sample in samples)
@@ -113,3 +123,7 @@ def _batches(singles: Iterable[Loaded[list[Sample]]]) -> Iterator[tuple[list[Sam
             samples, bad = [], []
     if samples or bad:
         yield samples, bad
+
+
+def _as_list(samples: Iterable[Sample], keys: Sequence[int]) -> list[Sample]:
+    return list(samples)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,8 +15,9 @@ from torch import Tensor
 
 from asterism.config import Config
 from asterism.errors import UserError, reason_of
+from asterism.files import replacing
 from asterism.finetuning.recipe import NetworkConfig
-from asterism.finetuning.run import MODEL_NAME
+from asterism.finetuning.run import MODEL_NAME, PROBE_NAME
 from asterism.finetuning.task import Start, Task, TaskConfig, task_class
 from asterism.images.pictures import Pictures, as_list, read_picture
 from asterism.inputs import parse_json
@@ -87,6 +89,12 @@ def save_model(task: Task, folder: Path, step: int | None) -> None:
         write_safetensors(path, tensors, description.model_dump(mode="json"))
     except (OSError, SafetensorError) as error:
         raise UserError(f"cannot write {path}: {reason_of(error)}") from None
+
+
+def keep_probe(folder: Path) -> None:
+    """Keep the model of a run as the probe to compare with."""
+    with replacing(folder / PROBE_NAME) as path:
+        shutil.copyfile(folder / MODEL_NAME, path)
 
 
 def saved_step(folder: Path) -> int | None:

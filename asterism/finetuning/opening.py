@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from asterism.errors import UserError
 from asterism.finetuning.job import FineTuning
 from asterism.finetuning.labelled import open_parts
+from asterism.finetuning.probing import Probe, fitted_probe, start_from
 from asterism.finetuning.recipe import FinetuneRecipe, NetworkConfig, SourceConfig
 from asterism.finetuning.run import FinetunedRun, open_finetuned
 from asterism.finetuning.task import Start, Task, task_class
@@ -23,7 +25,9 @@ from asterism.nn.weights.description import warn_of_guesses, weights_options
 from asterism.nn.weights.load import LoadReport, load_weights_into, read_weights
 from asterism.nn.weights.metadata import ArchitectureDescription
 from asterism.nn.weights.packaged import is_packaged
+from asterism.ops import collectives
 from asterism.train import checkpoint
+from asterism.train.job import all_cores
 from asterism.train.kind import Init, Kind, Opened
 from asterism.train.recipe import TrainerConfig
 from asterism.train.resolve import resolved_trainer, resolved_workers
@@ -38,8 +42,8 @@ class OpenedFineTuning(Opened[FinetuneRecipe, FinetunedRun]):
         self.recipe = recipe if recipe.source.network is not None else with_source(recipe)
         self.parts = open_parts(self.recipe)
         self.source = self.parts.everything
-        fresh = run is not None or recipe.source.weights == "fresh"
-        self.task, self._loaded = _built(self.recipe, self.parts.classes, fresh)
+        self._fresh = run is not None or recipe.source.weights == "fresh"
+        self.task, self._loaded = _built(self.recipe, self.parts.classes, self._fresh)
 
     @property
     def parameters(self) -> int:
@@ -53,7 +57,16 @@ class OpenedFineTuning(Opened[FinetuneRecipe, FinetunedRun]):
         return recipe.model_copy(update={"trainer": trainer, "data": data})
 
     def job(self, recipe: FinetuneRecipe, run: FinetunedRun, fabric: Fabric) -> FineTuning:
-        return FineTuning(recipe, self.parts, self.task, run, fabric.device)
+        probe = None
+        if not self._fresh and self.task.probed_layer() is not None:
+            self.task.to(fabric.device)
+            probe = collectives.on_first_process(lambda: self._probe(recipe, fabric.device))
+            start_from(self.task, probe.measured)
+        return FineTuning(recipe, self.parts, self.task, run, fabric.device, probe)
+
+    def _probe(self, recipe: FinetuneRecipe, device: torch.device) -> Probe:
+        with all_cores(device):
+            return fitted_probe(self.task, self.parts, recipe.trainer.seed, recipe.trainer.minutes)
 
     def started_from(self) -> list[str]:
         return [] if self._loaded is None else [f"Started from {self.recipe.source.path}: {self._loaded}"]
@@ -64,7 +77,7 @@ FINETUNING = Kind("finetune", FinetuneRecipe, FinetunedRun, open_finetuned, Open
 
 def with_source(recipe: FinetuneRecipe) -> FinetuneRecipe:
     """The recipe with what it takes from the source: the network, sizes of heads, length and layer decay."""
-    source, dim = _with_network(recipe.source)
+    source, dim = _with_network(recipe.source, partial(_usual_image_size, recipe))
     task = recipe.task.resolved(lambda: _pretrained_projection(source.path))
     optim, trainer = recipe.optim, recipe.trainer
     if optim.layer_decay == "auto":
@@ -74,7 +87,12 @@ def with_source(recipe: FinetuneRecipe) -> FinetuneRecipe:
     return recipe.model_copy(update={"source": source, "task": task, "optim": optim, "trainer": trainer})
 
 
-def _with_network(config: SourceConfig) -> tuple[SourceConfig, int]:
+def _usual_image_size(recipe: FinetuneRecipe, native: int) -> int:
+    kind, data = task_class(recipe.task.name), recipe.data
+    return kind.usual_image_size(native, lambda: kind.open(recipe.task, data.path, data.split))
+
+
+def _with_network(config: SourceConfig, usual_size: Callable[[int], int]) -> tuple[SourceConfig, int]:
     """The settings with the network of the source, image size and drop path resolved; and its channels."""
     weights = read_weights(config.path, weights_options(**config.options))
     if weights.asked is not None:
@@ -83,6 +101,8 @@ def _with_network(config: SourceConfig) -> tuple[SourceConfig, int]:
     arguments = dict(weights.architecture.arguments)
     outline = rebuild_backbone(weights.architecture)
     size = config.image_size or weights.image_size or outline.image_size
+    if config.image_size is None and outline.first_block == 0:  # the sides of a Swin are multiples of its windows
+        size = max(outline.patch_size, usual_size(size) // outline.patch_size * outline.patch_size)
     if size % outline.patch_size:
         raise UserError(
             f"source.image_size = {size} is not a multiple of the patch size {outline.patch_size}; "

@@ -10,6 +10,7 @@ from asterism.finetuning.recipe import FinetuneRecipe
 from asterism.train.run import Run, is_finetuned, open_run
 
 MODEL_NAME = "model.safetensors"
+PROBE_NAME = "probe.safetensors"  # the model of the linear probe that the run started from
 
 
 class FinetunedRun(Run):
@@ -24,6 +25,11 @@ class FinetunedRun(Run):
     @property
     def model(self) -> Path:
         return self.path / MODEL_NAME
+
+    @property
+    def probe(self) -> Path | None:
+        path = self.path / PROBE_NAME
+        return path if path.is_file() else None
 
     @property
     def origin(self) -> str:

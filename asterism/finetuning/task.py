@@ -211,6 +211,11 @@ class Task(nn.Module, ABC):
         return cls.open(config, path, None)
 
     @classmethod
+    def usual_image_size(cls, native: int, images: Callable[[], Source]) -> int:
+        """Pixels per side of a training image if the recipe does not set them. native: that of the network."""
+        return native
+
+    @classmethod
     def class_names(cls, config: Any, source: Source) -> tuple[str, ...]:
         """The names of the classes that the labels of these images have."""
         assert source.classes is not None
@@ -271,6 +276,24 @@ class Task(nn.Module, ABC):
         It must be recordable (`asterism.nn.graph`): no branch may depend on the number or size of the images, and no
         tensor may be made on a named device.
         """
+
+    def probed_layer(self) -> nn.Linear | nn.Conv2d | None:
+        """The linear layer that starts from a probe of the frozen network, see `asterism.finetuning.probing`."""
+        return None
+
+    def probe_rows(self, samples: Sequence[Sample]) -> Iterator[tuple[Float[Tensor, "n d"], Float[Tensor, "n c"]]]:
+        """For each image, what that layer takes, and the share of every class that it should give."""
+        raise NotImplementedError
+
+    def chosen_probe(
+        self, logits: Float[Tensor, "r m c"], targets: Float[Tensor, "m c"]
+    ) -> tuple[int, Float[Tensor, " c"]]:
+        """The best of the probes with these logits on rows that were left out, and what to add to its bias."""
+        raise NotImplementedError
+
+    def doubt(self, score: float, images: int) -> float:
+        """By how much a score on so many held-out images may be higher by chance."""
+        return 0.0
 
     def linear_classifier(self) -> LinearClassifier | None:
         """The head as one linear layer on the network's vector, for formats that have a place for it."""

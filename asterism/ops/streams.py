@@ -91,6 +91,7 @@ class Labelled:
 
     LABEL_SHARE = 1
     VALIDATION = 2
+    PROBE = 3  # which images and patches of many
 
 
 class Probe:

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from asterism.data import Source, Subset
 from asterism.errors import UserError
+from asterism.finetuning.job import against_probe
 from asterism.finetuning.labelled import open_parts
 from asterism.finetuning.measuring import Predicted, predictions
-from asterism.finetuning.model import FinetunedModel, load_model
+from asterism.finetuning.model import FinetunedModel, load_model, saved_step
 from asterism.finetuning.recipe import FinetuneRecipe
 from asterism.finetuning.run import FinetunedRun
 from asterism.finetuning.task import task_class
@@ -33,14 +34,16 @@ def finetuned_page(run: FinetunedRun) -> str:
     """The whole page."""
     recipe = run.finetune_recipe
     about = f"{recipe.task.name}, from {recipe.source.path}, on {recipe.data.path}"
-    return framed(run, recipe, about, _lead(recipe, run.metrics()), _held_out(run, recipe))
+    return framed(run, recipe, about, _lead(run, recipe, run.metrics()), _held_out(run, recipe))
 
 
-def _lead(recipe: FinetuneRecipe, metrics: Sequence[Mapping[str, Any]]) -> str:
+def _lead(run: FinetunedRun, recipe: FinetuneRecipe, metrics: Sequence[Mapping[str, Any]]) -> str:
     primary = task_class(recipe.task.name).primary
     values = [(record[f"held_out/{primary}"], record["step"]) for record in metrics if f"held_out/{primary}" in record]
     if not values:
         return "Trained on all images: the last weights are kept, and nothing was held out to measure them."
+    if run.probe is not None and (kept := saved_step(run.path)) is not None:
+        return f"{against_probe(primary, values, kept)}."
     best, step = max(values, key=lambda pair: (pair[0], -pair[1]))
     first = values[0][0]
     return (

@@ -8,13 +8,13 @@ nothing, 1 treats all classes as equally frequent. `sharpness` makes its probabi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional as F
 
+from asterism.ops.logistic_regression import Linear, logistic_regression
 from asterism.ops.neighbours import nearest
 from asterism.tools.labelled_patches import LabelledPatches
 
@@ -22,7 +22,6 @@ HeadName = Literal["vote", "trained"]
 
 _LEAST = 1e-6  # of a probability or a class's share, so that its logarithm is finite
 _RIDGE = 0.01  # weight of the penalty on the squared weights of the head, for features of unit variance
-_ITERATIONS = 60  # of L-BFGS; the loss is convex and hardly changes after 40
 
 
 @runtime_checkable
@@ -49,36 +48,17 @@ class Vote:
 
 @dataclass(frozen=True)
 class TrainedHead:
-    """Multinomial logistic regression on standardised features."""
+    """Multinomial logistic regression."""
 
-    mean: Float[Tensor, " d"]
-    scale: Float[Tensor, " d"]
-    weight: Float[Tensor, "c d"]
-    bias: Float[Tensor, " c"]
+    layer: Linear
 
     def __call__(self, tokens: Float[Tensor, "q d"]) -> Float[Tensor, "q c"]:
-        return F.linear((tokens.float() - self.mean) * self.scale, self.weight, self.bias).softmax(dim=1)
+        return self.layer(tokens).softmax(dim=1)
 
 
 def trained_head(memory: LabelledPatches) -> TrainedHead:
-    """The head that minimises mean cross-entropy + ridge · ‖weight‖² / 2 on the patches: convex, so without a seed."""
-    features, targets = memory.features, memory.shares
-    mean = features.mean(dim=0)
-    scale = 1 / features.std(dim=0, correction=0).clamp_min(1e-6)
-    inputs = (features - mean) * scale
-    weight = torch.zeros(targets.shape[1], features.shape[1], device=features.device, requires_grad=True)
-    bias = torch.zeros(targets.shape[1], device=features.device, requires_grad=True)
-    optimizer: Any = torch.optim.LBFGS([weight, bias], max_iter=_ITERATIONS, line_search_fn="strong_wolfe")
-
-    def loss() -> Tensor:
-        optimizer.zero_grad()
-        value = F.cross_entropy(F.linear(inputs, weight, bias), targets) + _RIDGE / 2 * weight.square().sum()
-        torch.autograd.backward(value)
-        return value
-
-    with torch.enable_grad():
-        optimizer.step(loss)
-    return TrainedHead(mean, scale, weight.detach(), bias.detach())
+    (layer,) = logistic_regression(memory.features, memory.shares, [_RIDGE])
+    return TrainedHead(layer)
 
 
 def labeller(head: HeadName, memory: LabelledPatches, k: int, temperature: float) -> Labeller:

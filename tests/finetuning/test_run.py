@@ -33,7 +33,7 @@ def losses(run: Any) -> list[float]:
     return [record["loss"] for record in run.metrics() if "loss" in record]
 
 
-@pytest.mark.parametrize("task", ["classify", "probe"])
+@pytest.mark.parametrize("task", ["classify", "probe", "classify from a probe"])
 def test_resuming_equals_an_uninterrupted_run(
     tmp_path: Path, data: Path, task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -42,7 +42,9 @@ def test_resuming_equals_an_uninterrupted_run(
     changes = [*saved, "optim.warmup_epochs=0", "validation.every_epochs=0.3"]
     if task == "probe":
         changes.append("task.learning_rates=[0.1, 1.0]")
-    recipe = tiny(data, *changes, task=task)
+    if "from" in task:
+        changes += ["task.start=probe", "task.augmentation.crop_area=[0.1, 0.2]"]
+    recipe = tiny(data, *changes, task=task.split()[0])
     whole = finetune(recipe, tmp_path / "whole")
     loss, measure, parts = FineTuned.loss, _Validation.measure, tmp_path / "parts"
 

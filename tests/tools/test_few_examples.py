@@ -61,17 +61,6 @@ def test_the_vote_is_that_of_a_slow_loop() -> None:
         torch.testing.assert_close(ours, (weights[:, None] * known.shares[best]).sum(0) / weights.sum())
 
 
-def test_the_trained_head_is_that_of_scikit_learn() -> None:
-    from sklearn.linear_model import LogisticRegression
-
-    known = memory(noise=0.8)
-    head = trained_head(known)
-    inputs = (known.features - head.mean) * head.scale
-    theirs = LogisticRegression(C=1 / (0.01 * len(inputs)), max_iter=2000, tol=1e-8)
-    theirs.fit(inputs.numpy(), known.shares.argmax(1).numpy())
-    np.testing.assert_allclose(head(known.features).numpy(), theirs.predict_proba(inputs.numpy()), atol=2e-3)
-
-
 @pytest.mark.parametrize("head", ["vote", "trained"])
 def test_what_is_expected_is_measured_without_the_example_itself(head: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asterism.tools.leave_one_out._ALIKE", 99)  # all others help

@@ -12,8 +12,9 @@ The task `probe` trains linear layers on the frozen network instead.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -22,7 +23,7 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float, UInt8
 from pydantic import SerializeAsAny, field_validator
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asterism.csv_text import comma_separated
@@ -74,6 +75,7 @@ class ClassifyConfig(TaskConfig):
     augmentation: AugmentationConfig = AugmentationConfig()
     mixing: MixingConfig | None = MixingConfig()  # None: images are not mixed
     label_smoothing: ShareBelowOne = 0.1
+    start: Literal["probe", "fresh"] = "probe"  # of the classifier: a probe of the frozen network, or random weights
 
     @field_validator("head", mode="before")
     @classmethod
@@ -200,10 +202,12 @@ class Classify(Task):
         return Losses({"cross_entropy": F.cross_entropy(logits, targets)})
 
     def predict(self, images: Sequence[UInt8[Tensor, "3 _ _"]]) -> list[Classes]:
-        resize = usual_resize(self.image_size)
-        squares = torch.stack([center_square(image, self.image_size, resize) for image in images])
-        scores = self.named_outputs(self.normalise(squares))["scores"].float().cpu()
+        scores = self.named_outputs(self._pixels(images))["scores"].float().cpu()
         return [Classes(row, self.classes) for row in scores]
+
+    def _pixels(self, images: Sequence[UInt8[Tensor, "3 _ _"]]) -> Float[Tensor, "b 3 s s"]:
+        resize = usual_resize(self.image_size)
+        return self.normalise(torch.stack([center_square(image, self.image_size, resize) for image in images]))
 
     @property
     def preprocessing(self) -> str:
@@ -215,6 +219,28 @@ class Classify(Task):
         logits = self.head(pooled(tokens, self.backbone, self.config.head.pooling))
         scores = logits.float().softmax(dim=1)
         return {"cls": self.backbone.pool(tokens), "patches": tokens.patches, "scores": scores}
+
+    def probed_layer(self) -> nn.Linear | nn.Conv2d | None:
+        return self.head.classifier if self.config.start == "probe" else None
+
+    def probe_rows(self, samples: Sequence[Sample]) -> Iterator[tuple[Float[Tensor, "n d"], Float[Tensor, "n c"]]]:
+        tokens = self.backbone(self._pixels([sample.image for sample in samples]))
+        inputs = self.head.inputs(pooled(tokens, self.backbone, self.config.head.pooling))
+        for row, sample in zip(inputs, samples, strict=True):
+            assert sample.label is not None
+            yield row[None], F.one_hot(torch.tensor([sample.label], device=row.device), len(self.classes)).float()
+
+    def chosen_probe(
+        self, logits: Float[Tensor, "r m c"], targets: Float[Tensor, "m c"]
+    ) -> tuple[int, Float[Tensor, " c"]]:
+        """By accuracy; of equals the one with the larger penalty, which comes first."""
+        known = targets.argmax(dim=1)
+        right = [int((each.argmax(dim=1) == known).sum()) for each in logits]
+        return right.index(max(right)), targets.new_zeros(targets.shape[1])
+
+    def doubt(self, score: float, images: int) -> float:
+        """The standard error of an accuracy."""
+        return 100 * math.sqrt(score / 100 * (1 - score / 100) / images)
 
     def linear_classifier(self) -> LinearClassifier | None:
         head = self.config.head

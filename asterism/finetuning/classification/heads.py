@@ -66,7 +66,12 @@ class ClassifyHead(nn.Module):
         nn.init.zeros_(self.classifier.bias)
 
     def forward(self, vector: Float[Tensor, "b d"]) -> Float[Tensor, "b c"]:
-        return self.classifier(self.layers(self.norm(vector)))
+        return self.classifier(self.inputs(vector))
+
+    def inputs(self, vector: Float[Tensor, "b d"]) -> Float[Tensor, "b e"]:
+        """What the classifier takes."""
+        found: Tensor = self.layers(self.norm(vector))
+        return found
 
 
 def pooled(tokens: Tokens, backbone: Any, pooling: HeadPooling) -> Float[Tensor, "b d"]:

@@ -25,7 +25,6 @@ from asterism.evals.probes import linear_layer
 from asterism.finetuning.classification.classify import Accuracy, Classes, Classify, Label
 from asterism.finetuning.classification.timm_images import AugmentationConfig, TimmImages
 from asterism.finetuning.task import LinearClassifier, Metric, Start, Task, TaskBatch, TaskConfig
-from asterism.images.centre_crop import center_square, usual_resize
 from asterism.nn.linear_features import (
     LinearFeature,
     chosen_feature,
@@ -121,9 +120,7 @@ class Probe(Classify):
         return Losses({"cross_entropy": losses.sum()}, metrics={"lowest_cross_entropy": losses.detach().min()})
 
     def predict(self, images: Sequence[UInt8[Tensor, "3 _ _"]]) -> list[ProbeClasses]:  # type: ignore[override]
-        resize = usual_resize(self.image_size)
-        squares = torch.stack([center_square(image, self.image_size, resize) for image in images])
-        vectors = linear_feature(self.backbone, self.normalise(squares), self.feature).float()
+        vectors = linear_feature(self.backbone, self._pixels(images), self.feature).float()
         logits = torch.stack([head(vectors) for head in self.heads], dim=1)
         found = logits.argmax(dim=2).cpu()
         scores = logits[:, int(self.chosen)].softmax(dim=1).cpu()
@@ -140,6 +137,9 @@ class Probe(Classify):
         vectors = vector_of_layers(self.backbone, layers, self.feature)
         scores = self.heads[int(self.chosen)](vectors).float().softmax(dim=1)
         return {"cls": self.backbone.pool(layers[-1]), "patches": layers[-1].patches, "scores": scores}
+
+    def probed_layer(self) -> None:
+        """None: its classifiers are probes."""
 
     def linear_classifier(self) -> LinearClassifier | None:
         if self.feature not in ("cls", "mean"):

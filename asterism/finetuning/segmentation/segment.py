@@ -13,7 +13,9 @@ Training images are scaled, cropped and flipped at random (`samples`); predictio
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
@@ -29,6 +31,7 @@ from asterism.data.loader import Make
 from asterism.data.sources.segmented_layouts import open_segmented
 from asterism.data.sources.splits import UnknownSplit
 from asterism.errors import UserError
+from asterism.features.mask_tracking import usual_short_side
 from asterism.finetuning.segmentation.heads import HEADS
 from asterism.finetuning.segmentation.heads.base import SegmentHeadConfig
 from asterism.finetuning.segmentation.heads.linear import LinearConfig
@@ -37,11 +40,13 @@ from asterism.finetuning.segmentation.maps import Labels, Segmentation, first_co
 from asterism.finetuning.segmentation.output import MaskFolder
 from asterism.finetuning.segmentation.report import PixelCounts, class_sections, pixel_counts
 from asterism.finetuning.segmentation.samples import SegmentAugmentationConfig, SegmentSamples, resize, resized
-from asterism.finetuning.segmentation.windows import Prepared, label_maps
+from asterism.finetuning.segmentation.windows import Prepared, cuts, label_maps
 from asterism.finetuning.task import Metric, PredictionWriter, Start, Task, TaskBatch, TaskConfig, chosen_head
+from asterism.images.bad_image import BadImage
 from asterism.images.masks import VOID
 from asterism.ops import collectives
 from asterism.ops.patch_labels import class_counts, majority_labels
+from asterism.ops.propagation import class_shares, resize_labels
 from asterism.ops.segmentation_metrics import confusion, iou_by_class, scores
 from asterism.ranges import Pixels, PositiveShare
 from asterism.types import Losses, Progress
@@ -49,6 +54,9 @@ from asterism.viz.mask_overlay import overlay
 from asterism.viz.page import Section
 
 _LARGE = 1024  # channels of ViT-L
+_BALANCES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of a probe: 1 treats all classes as equally frequent
+_FEW_IMAGES = 9  # whose size is looked at
+_LEAST_SHARE = 1e-4  # of a class, so that one that is almost never seen is not found everywhere
 _UNUSED = ("fc_norm", "attn_pool", "head", "head_drop")  # parts of timm's networks that belong to classifiers
 
 
@@ -77,6 +85,7 @@ class SegmentConfig(TaskConfig):
     loss_on: Literal["pixels", "patches"] = "pixels"  # patches: their most frequent class
     inference: Literal["windows", "whole"] = "windows"  # windows of the size of a training crop, or the whole image
     stride: PositiveShare = 2 / 3  # from a window to the next, as a share of its side
+    start: Literal["probe", "fresh"] = "probe"  # of a linear head: a probe of the frozen network, or random weights
 
     @field_validator("head", mode="before")
     @classmethod
@@ -138,6 +147,12 @@ class Segment(Task):
             if split is not None:
                 raise
         return open_segmented(path)
+
+    @classmethod
+    def usual_image_size(cls, native: int, images: Callable[[], Source]) -> int:
+        """The shorter side of the images, as far as `asterism segment` goes: about twice the size of the network."""
+        sides = _shorter_sides(images())
+        return min(usual_short_side(native), int(statistics.median(sides))) if sides else native
 
     @classmethod
     def class_names(cls, config: SegmentConfig, source: Source) -> tuple[str, ...]:
@@ -217,6 +232,45 @@ class Segment(Task):
         counts = confusion(prediction.mask, truth.mask, len(self.classes), VOID)
         return 1 - scores(counts).miou if counts.any() else 0.0
 
+    def probed_layer(self) -> nn.Conv2d | None:
+        return self.head.probed_layer() if self.config.start == "probe" else None
+
+    def probe_rows(self, samples: Sequence[Sample]) -> Iterator[tuple[Float[Tensor, "n d"], Float[Tensor, "n c"]]]:
+        """The patches of the windows of each image that are at least half labelled."""
+        window = None if self.config.inference == "whole" else self.image_size
+        for sample in samples:
+            image = self._prepared(sample.image)
+            labels = resize_labels(self.truth(sample).mask, image.inner)
+            below, right = (whole - part for whole, part in zip(image.pixels.shape[1:], image.inner, strict=True))
+            labels = F.pad(labels, (0, right, 0, below), value=VOID)
+            features, shares = [], []
+            for rows, columns in cuts(image, window, max(1, round(self.config.stride * self.image_size))):
+                tokens = self.head.read(self.backbone, image.pixels[None, :, rows, columns], None)
+                cell = class_shares(labels[rows, columns], len(self.classes), tokens[0].grid).flatten(1).T
+                features.append(self.head.inputs(tokens)[0])
+                shares.append(cell.to(features[-1].device))
+            found = torch.cat(shares)
+            labelled = found.sum(dim=1)
+            kept = labelled >= 0.5
+            yield torch.cat(features)[kept], (found / labelled[:, None].clamp_min(0.5))[kept]
+
+    def chosen_probe(
+        self, logits: Float[Tensor, "r m c"], targets: Float[Tensor, "m c"]
+    ) -> tuple[int, Float[Tensor, " c"]]:
+        """By the mean intersection over union of patches. Classes that are rare are favoured as far as it rises."""
+        shares = (
+            -targets.mean(dim=0).clamp_min(_LEAST_SHARE).log() if len(targets) else targets.new_zeros(targets.shape[1])
+        )
+        known = targets.argmax(dim=1).to(torch.uint8)
+        scored = [
+            (scores(confusion((each + balance * shares).argmax(dim=1), known, len(shares), VOID)).miou, place, balance)
+            for place, each in enumerate(logits)
+            for balance in _BALANCES
+            if len(targets)
+        ]
+        _, place, balance = max(scored, key=lambda found: found[0], default=(0.0, 0, 0.0))
+        return place, balance * shares
+
     def remembered(self, prediction: Segmentation, truth: Labels) -> PixelCounts:
         return pixel_counts(prediction.mask, truth.mask, len(self.classes))
 
@@ -264,6 +318,15 @@ class Segment(Task):
         if self.head.read_blocks and self.backbone.first_block == 0:
             blocks: Any = self.backbone.network.blocks
             yield from blocks[max(self.head.read_blocks) + 1 :].parameters()
+
+
+def _shorter_sides(source: Source) -> list[int]:
+    """Of a few readable images."""
+    found = []
+    for place in range(0, len(source), -(-len(source) // _FEW_IMAGES)):
+        with contextlib.suppress(BadImage):
+            found.append(min(source[place].image.shape[1:]))
+    return found
 
 
 def _cross_entropy(logits: Float[Tensor, "b c _ _"], labels: Int[Tensor, "b h w"]) -> Float[Tensor, ""]:

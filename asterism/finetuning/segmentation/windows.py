@@ -90,12 +90,21 @@ class _Sum:
 def _windows(images: Iterable[Prepared], window: int | None, stride: int, sums: dict[int, _Sum]) -> Iterator[_Window]:
     for number, image in enumerate(images):
         sums[number] = _Sum(image)
-        height, width = image.pixels.shape[1:]
-        tall, wide = (height, width) if window is None else (min(window, height), min(window, width))
-        places = [(top, left) for top in starts(height, tall, stride) for left in starts(width, wide, stride)]
-        for place, (top, left) in enumerate(places):
-            cut = image.pixels[:, top : top + tall, left : left + wide]
-            yield _Window(number, top, left, cut, place == len(places) - 1)
+        places = cuts(image, window, stride)
+        for place, (rows, columns) in enumerate(places):
+            cut = image.pixels[:, rows, columns]
+            yield _Window(number, rows.start, columns.start, cut, place == len(places) - 1)
+
+
+def cuts(image: Prepared, window: int | None, stride: int) -> list[tuple[slice, slice]]:
+    """Rows and columns of the windows of an image."""
+    height, width = image.pixels.shape[1:]
+    tall, wide = (height, width) if window is None else (min(window, height), min(window, width))
+    return [
+        (slice(top, top + tall), slice(left, left + wide))
+        for top in starts(height, tall, stride)
+        for left in starts(width, wide, stride)
+    ]
 
 
 def _batches(windows: Iterable[_Window]) -> Iterator[Sequence[_Window]]:

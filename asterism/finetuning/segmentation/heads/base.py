@@ -49,6 +49,14 @@ class SegmentHead(nn.Module, ABC):
     ) -> list[Tokens]:
         """The tokens that the head takes. drop_keys: of stochastic depth, see `Backbone.forward`."""
 
+    def probed_layer(self) -> nn.Conv2d | None:
+        """The linear layer that may start from a probe of the frozen network, if the head is one."""
+        return None
+
+    def inputs(self, tokens: Sequence[Tokens]) -> Float[Tensor, "b n d"]:
+        """What that layer takes, for every cell of the grid."""
+        raise NotImplementedError
+
     @abstractmethod
     def forward(self, tokens: Sequence[Tokens], keys: Int[Tensor, " b"] | None) -> list[Logits]:
         """The logits, and in a training step, which has keys for its draws, those of auxiliary classifiers."""

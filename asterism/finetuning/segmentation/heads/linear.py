@@ -64,8 +64,15 @@ class LinearHead(SegmentHead):
             return [backbone(pixels, drop_keys=drop_keys)]
         return block_tokens(backbone, pixels, range(-self.layers, 0), drop_keys, normed=True)
 
+    def probed_layer(self) -> nn.Conv2d | None:
+        """Not after a batch norm, which a frozen network's features have not gone through yet."""
+        return self.classifier if isinstance(self.norm, nn.Identity) else None
+
+    def inputs(self, tokens: Sequence[Tokens]) -> Float[Tensor, "b n d"]:
+        return torch.cat([each.patches for each in tokens], dim=2)
+
     def forward(self, tokens: Sequence[Tokens], keys: Int[Tensor, " b"] | None) -> list[Logits]:
-        logits = self._logits(torch.cat([each.patches for each in tokens], dim=2))
+        logits = self._logits(self.inputs(tokens))
         return [logits.mT.reshape(logits.shape[0], -1, *tokens[0].grid)]
 
     def _logits(self, patches: Float[Tensor, "b n d"]) -> Float[Tensor, "b n c"]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from asterism.errors import UserError
 from asterism.finetuning.segmentation.heads.base import (
@@ -60,6 +60,12 @@ class Linear4Head(SegmentHead):
         self, backbone: Backbone, pixels: Float[Tensor, "b 3 h w"], drop_keys: Int[Tensor, " b"] | None
     ) -> list[Tokens]:
         return block_tokens(backbone, pixels, self.read_blocks, drop_keys, normed=self.normed)
+
+    def probed_layer(self) -> nn.Conv2d:
+        return self.classifier
+
+    def inputs(self, tokens: Sequence[Tokens]) -> Float[Tensor, "b n d"]:
+        return concatenated([token_map(each) for each in tokens]).flatten(2).mT
 
     def forward(self, tokens: Sequence[Tokens], keys: Int[Tensor, " b"] | None) -> list[Logits]:
         return [self.classifier(concatenated([token_map(each) for each in tokens]))]
