@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,9 @@ from asterism.data.sources.listing import Listing, list_images
 from asterism.data.sources.source import Sample
 from asterism.errors import UserError
 from asterism.images.decode import decode
-from asterism.inputs import as_text
+from asterism.inputs import as_text, read_text
+
+CLASSES_FILE = "classes.txt"
 
 
 class NoImages(UserError):
@@ -32,13 +35,14 @@ class Folder:
         *,
         name: str,
         prefix: str = "",
-        classes: list[str] | None,
+        classes: list[str] | None,  # their folders
         level: int = 0,  # depth of the class folder in a path; 1 below split folders
+        names: list[str] | None = None,  # of the classes, if they are not those of the folders
     ) -> None:
         self.root = root
         self.listing = listing
         self.name = name
-        self.classes = classes
+        self.classes = names or classes
         self._prefix = prefix  # from the folder the user gave to the root, so that keys are relative to the former
         self._labels = None if classes is None else _labels(listing, classes, level)
 
@@ -123,7 +127,8 @@ def open_folder(root: Path, split: str | None = None, *, labels: bool | None = N
     prefix = f"{folder.name}/" if folder != root else ""
     name = f"{root.resolve().name}/{folder.name}" if prefix else root.resolve().name
     labelled = labels if labels is not None else _looks_labelled(listing)
-    return Folder(folder, listing, name=name, prefix=prefix, classes=_classes(root, folder, listing, labelled))
+    classes = _classes(root, folder, listing, labelled)
+    return Folder(folder, listing, name=name, prefix=prefix, classes=classes, names=_names(root, classes))
 
 
 def _open_all_parts(root: Path, parts: list[str], labels: bool | None) -> Folder:
@@ -137,7 +142,8 @@ def _open_all_parts(root: Path, parts: list[str], labels: bool | None) -> Folder
         raise UserError(f"labels were requested, but {root} has images outside SPLIT/CLASS/; read it without labels")
     found = sorted({path[1] for path in folders}) if in_classes and labels is not False else []
     classes = found if labels or len(found) > 1 else None
-    return Folder(root, listing, name=f"{root.resolve().name}/{splits.EVERYTHING}", classes=classes, level=1)
+    name = f"{root.resolve().name}/{splits.EVERYTHING}"
+    return Folder(root, listing, name=name, classes=classes, level=1, names=_names(root, classes))
 
 
 def _split_folders(root: Path) -> list[str]:
@@ -178,6 +184,23 @@ def _classes(root: Path, folder: Path, listing: Listing, labelled: bool) -> list
     training = [name for name in _split_folders(root) if splits.part(name) == "train"] if folder != root else []
     known = _subfolders(root / training[0]) if training else set()
     return [*sorted(known), *sorted(own - known)]
+
+
+def _names(root: Path, classes: list[str] | None) -> list[str] | None:
+    """The names in `classes.txt`, here or next to this folder, if it has a line `folder<tab>name` for every class.
+
+    A name that several folders have is followed by that of the folder.
+    """
+    for file in (root / CLASSES_FILE, root.resolve().parent / CLASSES_FILE):
+        if not classes or not file.is_file():
+            continue
+        pairs = (line.partition("\t")[::2] for line in read_text(file).splitlines())
+        known = {folder.strip(): name.strip() for folder, name in pairs if name.strip()}
+        if all(folder in known for folder in classes):
+            shared = Counter(known[folder] for folder in classes)
+            names = ((folder, known[folder]) for folder in classes)
+            return [name if shared[name] == 1 else f"{name} ({folder})" for folder, name in names]
+    return None
 
 
 def _subfolders(folder: Path) -> set[str]:

@@ -39,6 +39,20 @@ def test_class_folders(tmp_path: Path) -> None:
         assert folder[index].label == folder.label(index)
 
 
+def test_classes_have_the_names_of_a_list_that_has_all_of_them(tmp_path: Path) -> None:
+    """The list is in the folder, or next to a part that is opened alone."""
+    write_classes(tmp_path / "train", {"n02": 1, "n01": 1, "n03": 1})
+    write_classes(tmp_path / "val", {"n02": 1})
+    (tmp_path / "classes.txt").write_text("n03\tcrane\nn01\tcrane\nn02\tgoldfish, Carassius\nn09\tgoose\n")
+    names = ["crane (n01)", "goldfish, Carassius", "crane (n03)"]
+    for folder in (open_folder(tmp_path), open_folder(tmp_path, "val"), open_folder(tmp_path / "train")):
+        assert folder.classes == names
+    assert open_folder(tmp_path, "val").label(0) == 1
+    assert open_folder(tmp_path, "all").classes == names
+    (tmp_path / "classes.txt").write_text("n03\tcrane\nn01\towl\n")
+    assert open_folder(tmp_path).classes == ["n01", "n02", "n03"]
+
+
 def test_labels_can_be_required_or_ignored(tmp_path: Path) -> None:
     write_classes(tmp_path / "one", {"images": 3})
     assert open_folder(tmp_path / "one", labels=True).classes == ["images"]
