@@ -360,8 +360,14 @@ def search(
         typer.Option("--query", "-q", metavar="IMAGE", help="The image to look for; may be repeated."),
     ] = (),
     out: Annotated[
-        PathLike, typer.Option("--out", "-o", metavar="FILE", help="The contact sheet: an .html or .png file.")
-    ] = "neighbours.html",
+        PathLike | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="The contact sheet: an .html or .png file.  [default: neighbours.html, or the next free number]",
+        ),
+    ] = None,
     *,
     text: Annotated[
         str | Sequence[str],
@@ -389,13 +395,13 @@ def search(
         asterism search runs/first-text --index photos.parquet --text "two dogs on a beach"
     """
     from asterism.models import open_model
-    from asterism.tools.search import check_sheet, search_images
+    from asterism.tools.search import check_sheet, search_images, usual_sheet
 
     paths = [Path(query) for query in ([queries] if isinstance(queries, str | os.PathLike) else queries)]
     sentences = [text] if isinstance(text, str) else list(text)
     if not paths and not sentences:
         raise UserError("give at least one query: --query IMAGE or --text SENTENCE")
-    sheet = check_sheet(output_path(out), overwrite)
+    sheet = usual_sheet(overwrite) if out is None else check_sheet(output_path(out), overwrite)
     place = None if data is None else os.fspath(data)
     encoder = open_model(model, device).encoder
     return search_images(encoder, Path(index), [*paths, *sentences], sheet, count=count, data=place)

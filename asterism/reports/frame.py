@@ -38,7 +38,7 @@ _MORE_CURVES = {
 }
 _TERM = "loss/"  # how the terms of a loss are logged
 _HELD_OUT, _SHOWN_HELD_OUT = "held_out/", 3  # how values on held-out images are logged; how many are not folded
-_NO_CURVE = {"step", "epoch", "knn_pixels", "view_retrieval_pixels", "knn_start", "view_retrieval_start"}
+_NO_CURVE = {"step", "epoch", "seconds", "knn_pixels", "view_retrieval_pixels", "knn_start", "view_retrieval_start"}
 
 
 def curves(metrics: Mapping[str, Records]) -> str:

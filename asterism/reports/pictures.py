@@ -15,7 +15,7 @@ from asterism.data.sources.videos import open_videos
 from asterism.errors import UserError
 from asterism.features.mask_tracking import Tracking, follow_objects
 from asterism.images.bad_image import BadImage
-from asterism.images.centre_crop import center_square
+from asterism.images.centre_crop import center_square, usual_resize
 from asterism.images.masks import VOID
 from asterism.nn.concepts import ConceptEncoder
 from asterism.nn.encoder import Encoder
@@ -50,10 +50,7 @@ class Look:
     choice: DataChoice  # what `source` was opened from
     images: Pictures
     others: UInt8[Tensor, "others 3 h w"]  # for parts that would otherwise repeat the same images
-
-    @cached_property
-    def large(self) -> Pictures:
-        return pictures.magnified(self.images)
+    large: Pictures  # the same images with the pixels that they have, at a multiple of the size
 
     @cached_property
     def features(self) -> Features:
@@ -92,14 +89,15 @@ def open_look(run: Run, data: Recipe) -> Look:
     encoder = run.encoder().eval()
     choice = DataChoice(data.data.path, data.data.split)
     images = chosen_images(source, encoder, 2 * SHOWN)
-    return Look(encoder, source, choice, images[::2], images[1::2] if len(images) > 1 else images)
+    large = _named_images(source, encoder, _evenly(len(source), 2 * SHOWN), _enlarged(encoder))[0]
+    return Look(encoder, source, choice, images[::2], images[1::2] if len(images) > 1 else images, large[::2])
 
 
 def components(look: Look) -> Shown:
     """Patch tokens, less what all images share at a place, by their three principal components."""
     content = pictures.without_place(look.features.patches)
     drawn = pictures.principal_colors(content, look.features.grid, look.large.shape[-1])
-    return Shown({"image": look.images}, {"components": drawn})
+    return Shown({"image": look.large}, {"components": drawn})
 
 
 def attention(look: Look) -> Shown | None:
@@ -111,7 +109,7 @@ def attention(look: Look) -> Shown | None:
     except UserError:
         return None
     maps = affinity.looked_at(weights, look.features.grid, backbone.has_cls).mean(dim=1)
-    return Shown({"image": look.images}, {"attention": pictures.heat(maps.cpu(), look.large)})
+    return Shown({"image": look.large}, {"attention": pictures.heat(maps.cpu(), look.large)})
 
 
 def likeness(look: Look) -> Shown:
@@ -119,20 +117,20 @@ def likeness(look: Look) -> Shown:
     content = pictures.without_place(look.features.patches)
     maps = pictures.similarity_maps(content, look.features.grid, look.middle)
     drawn = affinity.ringed(pictures.heat(maps.cpu(), look.large), look.features.grid, look.middle)
-    return Shown({"image": look.images}, {"like the middle": drawn})
+    return Shown({"image": look.large}, {"like the middle": drawn})
 
 
 def similarity(look: Look) -> Shown:
     """The similarity of each patch to all others together, in the last layer."""
     maps = affinity.aggregated_similarity(look.features.patches, look.features.grid)
-    return Shown({"image": look.images}, {"similarity": pictures.heat(maps.cpu(), look.large, span=(0.0, 1.0))})
+    return Shown({"image": look.large}, {"similarity": pictures.heat(maps.cpu(), look.large, span=(0.0, 1.0))})
 
 
 def concept_places(look: Look) -> Shown | None:
     """Every place in the colour of its strongest concept."""
     if look.features.where is None:
         return None
-    return Shown({"image": look.images}, {"concepts": concepts.strongest_concepts(look.features.where, look.large)})
+    return Shown({"image": look.large}, {"concepts": concepts.strongest_concepts(look.features.where, look.large)})
 
 
 def reconstruction(look: Look) -> Shown | None:
@@ -200,7 +198,8 @@ class Neighbours:
 
 def nearest_images(look: Look, count: int) -> Neighbours:
     """The most similar images, by the cosine of their embeddings; never the query itself."""
-    images, names = named_images(look.source, look.encoder, SEARCHED)
+    chosen = _evenly(len(look.source), SEARCHED)
+    images, names = _named_images(look.source, look.encoder, chosen)
     embeddings = torch.cat([look.encoder.encode_cls(chunk).cpu() for chunk in torch.split(images, 128)])
     queries = _evenly(len(images), SHOWN)
     ranks = min(count + 1, len(images))
@@ -208,7 +207,14 @@ def nearest_images(look: Look, count: int) -> Neighbours:
     others = index != torch.tensor(queries)[:, None]
     others[others.all(dim=1), -1] = False  # copies of the query took its place; all rows have the same length
     shape = (len(queries), ranks - 1)
-    return Neighbours(images, names, queries, cosines[others].view(shape), index[others].view(shape))
+    places = index[others].view(shape)
+    # Those that are shown, with the pixels that they have.
+    shown = torch.unique(torch.cat([torch.tensor(queries), places.flatten()]))
+    numbers = {key: number for number, key in enumerate(look.source.keys())}
+    own = [numbers[names[place]] for place in shown.tolist()]
+    photographs, names = _named_images(look.source, look.encoder, own, _enlarged(look.encoder))
+    queries = torch.searchsorted(shown, torch.tensor(queries)).tolist()
+    return Neighbours(photographs, names, queries, cosines[others].view(shape), torch.searchsorted(shown, places))
 
 
 def neighbours(look: Look, count: int) -> Shown:
@@ -225,13 +231,18 @@ def first_color(classes: list[str]) -> int:
 
 def chosen_images(source: Source, encoder: Encoder, count: int) -> Pictures:
     """Evenly chosen images of a source, cut as an evaluation cuts them."""
-    return named_images(source, encoder, count)[0]
+    return _named_images(source, encoder, _evenly(len(source), count))[0]
 
 
-def named_images(source: Source, encoder: Encoder, count: int) -> tuple[Pictures, list[str]]:
-    """Evenly chosen images of a source with their keys."""
-    subset = Subset(source, _evenly(len(source), count))
-    batches = list(evaluation_batches(subset, encoder.image_size, batch_size=64, workers=0))
+def _enlarged(encoder: Encoder) -> int:
+    """How many times as large as for the encoder a photograph is shown at least."""
+    return -(-_SIDE // encoder.image_size)
+
+
+def _named_images(source: Source, encoder: Encoder, places: list[int], enlarged: int = 1) -> tuple[Pictures, list[str]]:
+    """Images of a source with their keys, cut as for the encoder, and so many times as large."""
+    size, resize = enlarged * encoder.image_size, enlarged * usual_resize(encoder.image_size)
+    batches = list(evaluation_batches(Subset(source, places), size, resize=resize))
     return torch.cat([batch.images for batch in batches]), [key for batch in batches for key in batch.keys]
 
 

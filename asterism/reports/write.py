@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from asterism.train.units import duration
 from asterism.viz import page
 from asterism.viz.page import Section
 
-_NEIGHBOURS = "top1_k20"
+_NEIGHBOURS = re.compile(r"top1_k(\d+)")  # the first of its values is that of the card and of the sentence
 _CLEAR = 1.0  # points of accuracy; a smaller difference is not a lead
 _NAMES = {"untrained": "the untrained network", "pixels": "raw pixels"}
 
@@ -107,13 +108,15 @@ def _glance(recipe: Recipe, metrics: Sequence[Mapping[str, Any]], results: Seque
         shown["training time"] = duration(seconds)
     shown |= main_scores(results)
     online = [record["knn"] for record in metrics if "knn" in record]
-    if online:
-        shown["online k-NN"] = f"{online[-1]:.1f} %"
+    if online and recipe.monitor.knn is not None:
+        shown[f"online k-NN, k = {recipe.monitor.knn.k}"] = f"{online[-1]:.1f} %"
     return shown
 
 
 def _seconds(recipe: Recipe, metrics: Sequence[Mapping[str, Any]]) -> float | None:
-    """Time of all steps, from the speed that was logged with them; interruptions and evaluations do not count."""
+    """The time that the run took, interruptions aside; of runs that did not log it, that of their steps alone."""
+    if any("seconds" in record for record in metrics):
+        return sum(record.get("seconds", 0.0) for record in metrics)
     timed = [record for record in metrics if record.get("images_per_second")]
     if not timed or not isinstance(recipe.trainer.batch_size, int):
         return None
@@ -172,17 +175,20 @@ def verdict(results: Sequence[Result], metrics: Sequence[Mapping[str, Any]]) -> 
 
 
 def _is_compared(result: Result) -> bool:
-    return result.protocol == "knn" and _NEIGHBOURS in result.values and bool(result.baselines)
+    first = next(iter(result.values))
+    others = result.baselines.values()
+    return _NEIGHBOURS.fullmatch(first) is not None and bool(others) and all(first in each for each in others)
 
 
 def _classification(result: Result) -> str:
-    own = result.values[_NEIGHBOURS]
-    others = {_NAMES.get(name, name): values[_NEIGHBOURS] for name, values in result.baselines.items()}
+    name, own = next(iter(result.values.items()))
+    others = {_NAMES.get(other, other): values[name] for other, values in result.baselines.items()}
     ahead = all(own > value + _CLEAR for name, value in others.items() if name in _NAMES.values())
     opening = "Learned without labels" if ahead else "Not ahead of everything it was compared with"
-    compared = " and ".join(f"{value:.1f} % with {name}" for name, value in others.items())
+    compared = " and ".join(f"{value:.1f} % with {other}" for other, value in others.items())
+    count = name.removeprefix("top1_k")
     return (
-        f"{opening}: the 20 nearest neighbours name the class of {own:.1f} % of {result.test.images:,} held-out "
+        f"{opening}: the {count} nearest neighbours name the class of {own:.1f} % of {result.test.images:,} held-out "
         f"images, against {compared}"
     )
 

@@ -12,6 +12,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import chain
+from itertools import count as numbers
 from pathlib import Path
 
 from jaxtyping import UInt8
@@ -64,6 +66,13 @@ def check_sheet(path: Path, overwrite: bool) -> Path:
     if path.is_dir() or (path.exists() and not overwrite):
         raise UserError(f"{path} already exists; replace it with --overwrite, or choose another --out")
     return path
+
+
+def usual_sheet(overwrite: bool) -> Path:
+    """neighbours.html in the current folder, or neighbours-2.html and so on if there is one already."""
+    first = Path("neighbours.html")
+    later = (first.with_stem(f"{first.stem}-{number}") for number in numbers(2))
+    return first if overwrite else next(path for path in chain([first], later) if not path.exists())
 
 
 def search_images(

@@ -31,7 +31,7 @@ class Clock:
     def __init__(self, minutes: float | None, began: float) -> None:
         """minutes: None if time does not limit the run. began: when the run was started, by `time.monotonic`."""
         self._seconds = math.inf if minutes is None else 60 * minutes
-        self._began, self._used = began, 0.0
+        self.began, self._used = began, 0.0
         self._first_step: float | None = None
         self._steps = 0
         self._earlier = self._share = 0.0
@@ -48,7 +48,7 @@ class Clock:
             self._first_step = now
         taken, self._steps = now - self._first_step, self._steps + 1
         half_a_step = taken / max(1, self._steps - 1) / 2  # the run ends as near to its end as whole steps allow
-        left = self._began + self._seconds - self._used - sum(self._lasted.values()) - half_a_step - now
+        left = self.began + self._seconds - self._used - sum(self._lasted.values()) - half_a_step - now
         share = 1.0 if left <= 0 else self._earlier + (1 - self._earlier) * taken / (taken + left)
         self._share = max(self._share, share)
         return self._share
@@ -72,7 +72,7 @@ class Clock:
         """What a checkpoint keeps; nothing if time does not limit the run."""
         if math.isinf(self._seconds):
             return {}
-        used = self._used + time.monotonic() - self._began
+        used = self._used + time.monotonic() - self.began
         return {
             name: torch.tensor(value, dtype=torch.double) for name, value in ((_SECONDS, used), (_SHARE, self._share))
         }

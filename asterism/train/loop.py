@@ -27,7 +27,7 @@ from asterism.train.cost import autocast_to
 from asterism.train.job import Job
 from asterism.train.monitor import Monitor
 from asterism.train.optim import clip_gradients
-from asterism.train.outlook import Pace, outlook
+from asterism.train.outlook import Pace, before_start, outlook
 from asterism.train.run import Run
 from asterism.train.stopping import StopRequest
 from asterism.types import Losses, Progress
@@ -79,9 +79,11 @@ class Training(Generic[B]):
         pace = Pace(self.progress)
         saving = _SaveSchedule(job.checkpoint, job.steps_per_epoch)
         path = job.run.path if first else None
-        monitor = Monitor(job.logging, path, start, job.steps, self.learner.uniform_terms)
+        monitor = Monitor(job.logging, path, start, job.steps, self.learner.uniform_terms, self.clock.began)
         monitor.restore(self._unlogged)
         monitor.print(job.describe(self.fabric))
+        if start == 0 and (doubt := before_start(job, self.fabric.device)) is not None:
+            monitor.print(doubt)
         with self._threads(), self._compiled(), monitor, StopRequest(monitor.print) as stop:
             if start == 0:
                 self._measure(monitor, 0)

@@ -54,8 +54,9 @@ class Monitor:
         start_step: int,
         steps: int | None,
         uniform_terms: Mapping[str, float],
+        began: float | None = None,
     ) -> None:
-        """steps: of the whole run; None if they are not known."""
+        """steps: of the whole run; None if they are not known. began: when it was started or resumed; None: now."""
         self._every = config.log_every
         self._steps = steps
         self._sums: dict[str, Tensor] = {}
@@ -63,6 +64,7 @@ class Monitor:
         self._spread: SpreadWindow | None = None
         self._earlier: Tensor | None = None  # embeddings from before an interruption
         self._window = _Window()
+        self._written = time.monotonic() if began is None else began
         self._watch = CollapseWatch(uniform_terms, None if steps is None else steps // config.log_every)
         self._log = MetricsLog(run, start_step) if run is not None else None
         self._display = ProgressDisplay(start_step, steps) if run is not None else None
@@ -145,6 +147,9 @@ class Monitor:
         self._watch.restore({name: float(value) for name, value in _below(_WATCH, state).items()})
 
     def write(self, step: int, record: Mapping[str, float | str]) -> None:
+        """Log a record, with the seconds since the one before it, or since the run was started or resumed."""
+        now = time.monotonic()
+        record, self._written = {**record, "seconds": now - self._written}, now
         if self._log is not None:
             self._log.write(step, record)
         if self._trackers is not None:

@@ -6,6 +6,7 @@ of it. The verdict on a run compares the last value with the first, and with raw
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ _NAMES = {
 }
 START = "start"  # after a name: the value of the encoder that a run started from and may keep
 _NOISE = 2.0  # percentage points by which two measurements of the same features may differ
+_FEW_EPOCHS = 5.0
 _TRY = (
     "Try more steps (trainer.steps), optim.name=muon if the network is small and has AdamW, half or twice the "
     "optim.lr, and check effective_rank and the entropies in `asterism report`"
@@ -154,7 +156,8 @@ def verdict(records: Sequence[Mapping[str, Any]]) -> str | None:
         if started is not None and len(values) > 1:
             if f"{name}_{START}" in started:
                 return _sentence_on_adaptation(meaning, started[name], values[-1])
-            return _sentence(meaning, started[name], values[-1], started.get(f"{name}_pixels"))
+            epochs = max((record["epoch"] for record in records if "epoch" in record), default=math.inf)
+            return _sentence(meaning, started[name], values[-1], started.get(f"{name}_pixels"), _advice(epochs))
     return None
 
 
@@ -178,18 +181,27 @@ def _sentence_on_adaptation(meaning: str, start: float, end: float) -> str:
     return f"Kept the trained encoder: {change}" + ("" if end > start + _NOISE else ", which is no clear gain")
 
 
-def _sentence(meaning: str, start: float, end: float, pixels: float | None) -> str:
+def _advice(epochs: float) -> str:
+    """What to try first. A run that has hardly seen its images needs nothing else."""
+    if epochs >= _FEW_EPOCHS:
+        return _TRY
+    return (
+        f"The cause is most likely its length: {epochs:.1f} epochs, so each image was seen {epochs:.1f} times. Train "
+        "longer (trainer.steps, trainer.minutes), with smaller images (backbone.image_size), or use nano as it is"
+    )
+
+
+def _sentence(meaning: str, start: float, end: float, pixels: float | None, advice: str) -> str:
     change = f"{meaning} went from {start:.1f} % at the start to {end:.1f} %"
     if end < start - _NOISE:
-        return f"Not learned: {change}. {_TRY}"
+        return f"Not learned: {change}. {advice}"
     if end <= start + _NOISE:
-        return f"No clear gain: {change}. {_TRY}"
+        return f"No clear gain: {change}. {advice}"
     if pixels is None:
         return f"Learned: {change}"
     if end > pixels + _NOISE:
         return f"Learned: {change}; raw pixels reach {pixels:.1f} %"
-    behind = f"Learned, but not ahead of raw pixels ({pixels:.1f} %): {change}"
-    return f"{behind}. Train longer (trainer.steps, trainer.minutes)"
+    return f"Learned, but not ahead of raw pixels ({pixels:.1f} %): {change}. {advice}"
 
 
 def _read(source: Source, size: int) -> tuple[UInt8[Tensor, "n 3 s s"], Int[Tensor, " n"]]:

@@ -45,6 +45,14 @@ def outlook(job: Job[Any], pace: Pace, after: Progress, device: torch.device) ->
     return of_steps(hours, after.steps, job.advice(device)) if hours > LONG_HOURS else None
 
 
+def before_start(job: Job[Any], device: torch.device) -> str | None:
+    """A sentence about a run of too few steps, whatever its speed."""
+    if job.steps is None or not _too_few(job.steps, job.steps_per_epoch):
+        return None
+    planned = f"{job.steps:,} steps are {job.steps / job.steps_per_epoch:.1f} epochs"
+    return f"{planned}: too few to learn much. Take more (trainer.steps); they are faster with {job.advice(device)}"
+
+
 def of_steps(hours: float, steps: int, cheaper: str) -> str:
     return (
         f"At this speed the run takes {duration(3600 * hours)}. To shorten it: fewer steps (trainer.steps, now "
@@ -55,6 +63,10 @@ def of_steps(hours: float, steps: int, cheaper: str) -> str:
 def of_minutes(minutes: float, steps: int, steps_per_epoch: int, cheaper: str) -> str:
     epochs = steps / steps_per_epoch
     planned = f"At this speed {duration(60 * minutes)} are {steps:,} steps, {epochs:.1f} epochs"
-    if steps >= _FEW_STEPS and (epochs >= _FEW_EPOCHS or steps >= _ENOUGH_STEPS):
+    if not _too_few(steps, steps_per_epoch):
         return planned
     return f"{planned}: too few to learn much. More fit with more minutes, {cheaper}"
+
+
+def _too_few(steps: int, steps_per_epoch: int) -> bool:
+    return steps < _FEW_STEPS or (steps < _FEW_EPOCHS * steps_per_epoch and steps < _ENOUGH_STEPS)

@@ -27,6 +27,14 @@ def test_the_sentence_compares_with_the_untrained_network_and_with_pixels() -> N
     )
 
 
+def test_the_sentence_has_the_number_of_neighbours_of_the_card() -> None:
+    """The first value is that of the card."""
+    values = {"top1_k10": 60.0, "top1_k20": 50.0}
+    two = replace(KNN, values=values, baselines={"pixels": {"top1_k10": 30.0, "top1_k20": 40.0}})
+    assert "the 10 nearest neighbours name the class of 60.0 %" in verdict([two], LOGGED)
+    assert "against 30.0 % with raw pixels" in verdict([two], LOGGED)
+
+
 def test_no_lead_is_claimed_where_there_is_none() -> None:
     behind = replace(KNN, baselines={"untrained": {"top1_k20": 20.8}, "pixels": {"top1_k20": 54.9}})
     assert verdict([behind], LOGGED).startswith("Not ahead of everything")

@@ -241,7 +241,9 @@ def write_run(folder: Path) -> Path:
     create_run(folder, tiny_recipe("stellar", data={"path": "/home/someone/photos"}))
     concept_encoder().save(folder, step=1234)
     used = DataUsed("/data/birds", 500, "0")
-    Result("knn", {"top1": 61.5}, {}, Model("run", 1234), used, used, 1.0).write(folder / "eval")
+    Result("knn", {"top1": 61.5}, {}, Model("run", 1234), used, used, 1.0, {"/models/nano": {"top1": 50.0}}).write(
+        folder / "eval"
+    )
     return folder
 
 
@@ -255,7 +257,8 @@ def test_the_card_of_a_run_has_data_method_and_scores(tmp_path: Path) -> None:
         "| training data | photos |",
         "| optimiser steps | 1,234 |",
         "| licence | cc-by-4.0 |",
-        "| knn | birds | 500 | top1 | 61.50 |",
+        "| protocol | data | images | metric | this model | nano |",
+        "| knn | birds | 500 | top1 | 61.50 | 50.00 |",
         "## Intended use and limits",
     ):
         assert f"{line}\n" in card

@@ -48,6 +48,16 @@ def test_a_collection_that_moved_and_an_unreadable_image(photos: Path, tmp_path:
     assert len(found[query]) == 11
 
 
+def test_a_second_search_keeps_the_sheet_of_the_first(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = _index(photos)
+    monkeypatch.chdir(tmp_path)
+    found = [api.search(pixel_encoder(), index, photos / "red/000.png") for _ in range(3)]
+    assert [each.sheet.name for each in found] == ["neighbours.html", "neighbours-2.html", "neighbours-3.html"]
+    assert api.search(pixel_encoder(), index, photos / "red/000.png", overwrite=True).sheet.name == "neighbours.html"
+
+
 def test_mistakes_are_named(photos: Path, tmp_path: Path) -> None:
     index, query, out = _index(photos, encoder=small_encoder(seed=1)), photos / "red/000.png", tmp_path / "s.html"
     with pytest.raises(UserError, match=r"index.parquet was made by another model \(Encoder\)"):

@@ -135,9 +135,9 @@ def test_minutes_that_are_too_few_name_what_would_help() -> None:
 
 
 def test_the_verdict_compares_with_the_start_and_with_pixels() -> None:
-    def says(end: float, pixels: float | None = 36.0, name: str = "knn") -> str | None:
+    def says(end: float, pixels: float | None = 36.0, name: str = "knn", epochs: float = 9.0) -> str | None:
         first = {"step": 0, name: 28.0} | ({} if pixels is None else {f"{name}_pixels": pixels})
-        return verdict([first, {"step": 5, "loss": 1.0}, {"step": 9, name: end}])
+        return verdict([first, {"step": 5, "epoch": epochs, "loss": 1.0}, {"step": 9, name: end}])
 
     assert "Learned: k-NN accuracy on held-out training images went from 28.0 % at the start to 42.0 %" in (
         says(42) or ""
@@ -146,6 +146,8 @@ def test_the_verdict_compares_with_the_start_and_with_pixels() -> None:
     assert (says(35) or "").startswith("Learned, but not ahead of raw pixels (36.0 %)")
     assert (says(29) or "").startswith("No clear gain")
     assert (says(20) or "").startswith("Not learned")
+    assert "optim.lr" in (says(20, epochs=50.0) or "")
+    assert "its length: 1.5 epochs, so each image was seen 1.5 times" in (says(20, epochs=1.5) or "")
     assert "recognised in another view" in (says(60, None, "view_retrieval") or "")
     assert verdict([{"step": 9, "knn": 40.0}]) is None
 

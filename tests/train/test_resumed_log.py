@@ -15,7 +15,7 @@ from asterism.types import Losses, Progress
 from tests import distributed
 from tests.train.tiny import Killed, pretrain, resume, tiny_recipe
 
-_TIMES = {"images_per_second", "data_wait_share", "cpu_seconds"}
+_TIMES = {"images_per_second", "data_wait_share", "cpu_seconds", "seconds"}
 _STEPS, _EVERY, _BATCH = 60, 4, 8
 
 

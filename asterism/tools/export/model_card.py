@@ -117,12 +117,18 @@ def preprocessing_of(encoder: Encoder, task: Task | None) -> str:
 def _scores(results: Sequence[Result]) -> str:
     if not results:
         return "## Scores\n\nNone were recorded for this model. Evaluate it on data like yours before you rely on it.\n"
-    rows = "".join(
-        f"| {result.protocol} | {Path(result.test.name).name} | {result.test.images:,} | {name} | {value:.2f} |\n"
-        for result in results
-        for name, value in result.values.items()
-    )
-    return f"## Scores\n\n| protocol | data | images | metric | value |\n|---|---|---|---|---|\n{rows}"
+    others = list(dict.fromkeys(name for result in results for name in result.baselines))
+    lines = [["protocol", "data", "images", "metric", "this model", *(Path(name).name for name in others)]]
+    lines.append(["---"] * len(lines[0]))
+    for result in results:
+        for name, value in result.values.items():
+            compared = (result.baselines.get(other, {}).get(name) for other in others)
+            numbers = ("" if each is None else f"{each:.2f}" for each in (value, *compared))
+            lines.append([result.protocol, Path(result.test.name).name, f"{result.test.images:,}", name, *numbers])
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    notes = "".join(f"- {note}\n" for note in dict.fromkeys(note for result in results for note in result.notes))
+    without = "" if others else "\nNothing was measured to compare with: `asterism evaluate --baselines` does.\n"
+    return f"## Scores\n\n{table}{without}" + (f"\n{notes}" if notes else "")
 
 
 _LIMITS = """\

@@ -42,7 +42,7 @@ def test_class_folders(tmp_path: Path) -> None:
 def test_classes_have_the_names_of_a_list_that_has_all_of_them(tmp_path: Path) -> None:
     """The list is in the folder, or next to a part that is opened alone."""
     write_classes(tmp_path / "train", {"n02": 1, "n01": 1, "n03": 1})
-    write_classes(tmp_path / "val", {"n02": 1})
+    write_classes(tmp_path / "val", {"n02": 1, "n03": 1})
     (tmp_path / "classes.txt").write_text("n03\tcrane\nn01\tcrane\nn02\tgoldfish, Carassius\nn09\tgoose\n")
     names = ["crane (n01)", "goldfish, Carassius", "crane (n03)"]
     for folder in (open_folder(tmp_path), open_folder(tmp_path, "val"), open_folder(tmp_path / "train")):
