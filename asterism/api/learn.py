@@ -161,7 +161,8 @@ def finetune(
     """Train a task on labelled images, starting from a pretrained network.
 
     A tenth of the training images is held out, and chooses the best weights and when to stop (validation.share).
-    Settings are changed with section.key=value; head=NAME chooses the head.
+    Classification and linear segmentation start from a linear probe of the frozen network, which is kept unless
+    fine-tuning improves on it. Settings are changed with section.key=value; head=NAME chooses the head.
 
     In Python, settings are changed as in `pretrain`. out: by default runs/<task>. Returns the run.
 
