@@ -26,7 +26,7 @@ _LOADED = (
     "asterism.evals.knn timm.models.vision_transformer timm.utils torchvision.io pyarrow.parquet rich.table "
     "asterism.train.engine asterism.train.loop asterism.train.outlook asterism.data.views.compiled_colors "
     "asterism.extras.words.command asterism.extras.words.job asterism.extras.words.opening asterism.index.write "
-    "asterism.methods.distill asterism.extras.studies.command torch.utils.tensorboard sklearn.manifold typer "
+    "asterism.methods.distill asterism.extras.studies.command torch.utils.tensorboard typer "
     "PIL.PngImagePlugin PIL.JpegImagePlugin tests.campaigns.calls tests.campaigns.campaign"
 )
 _POLL = 0.02  # seconds
