@@ -66,7 +66,7 @@ def refused_in_words(kind: type[Exception] = UserError) -> Iterator[None]:
 @given(plain)
 def test_yaml_that_was_written_is_read_back(value: Any) -> None:
     assert parse_yaml(yaml.safe_dump(value)) == value
-    assert parse_yaml(json.dumps(value)) == value
+    assert parse_yaml(json.dumps(value).replace("Infinity", ".inf")) == value  # JSON has no infinity
 
 
 @few(60)

@@ -121,7 +121,7 @@ def _rows(task: Task, source: Source, key: int) -> _Rows:
     found: list[tuple[Tensor, Tensor, Tensor]] = []
     with Bar("linear probe", len(source)) as bar:
         for samples, bad in sample_batches(source):
-            for features, targets in task.probe_rows(samples):
+            for features, targets in task.probe_rows(samples) if samples else ():
                 number = len(found)
                 order = torch.randperm(len(features), generator=generator(fold(key, number))).to(features.device)
                 kept = order[:most]

@@ -92,7 +92,7 @@ def whole_images(parts: Parts, describe: Describe) -> dict[str, float]:
     bank, labels = described(parts.train, describe, _WITH_LABELS)
     queries, truth = described(parts.test, describe, _TO_CLASSIFY)
     classes = int(labels.max()) + 1
-    scores = {"k-NN": 100 * knn_accuracy(bank, labels, queries, truth, [20], 0.07, classes)["top1_k20"]}
+    scores = {"k-NN": knn_accuracy(bank, labels, queries, truth, [20], 0.07, classes)["top1_k20"]}
     scores["linear"] = regression(bank, labels, queries, truth)
     draws = [chosen(labels, 20, seed) for seed in range(3)]
     few = [regression(bank[rows], labels[rows], queries, truth) for rows in draws]

@@ -12,7 +12,8 @@ COLORED = [name for name in method_names() if issubclass(method_class(name).Conf
 
 
 def test_all_methods_with_several_views_have_them() -> None:
-    assert set(COLORED) == set(method_names()) - {"mae", "vq"}
+    own = {name for name in method_names() if method_class(name).__module__.startswith("asterism.")}  # not of files
+    assert set(COLORED) & own == own - {"mae", "vq"}
 
 
 @pytest.mark.parametrize("name", COLORED)
