@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 _ITERATIONS, _MORE = 60, 20  # of L-BFGS, from zero and from a similar solution; the loss hardly changes after 40
 _FIFTHS = 5
-RIDGES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)
+RIDGES = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ def main(out: Path, what: str, models: list[str], *data: str) -> None:
     else:
         protocol = {"camvid": "dense-nn,linear-seg", "davis": "video"}[what]
         result = asterism.evaluate(models[0], data[0], protocol.split(","), baselines=True, against=models[1:])
-        table[what] = {name: value.model_dump(mode="json") for name, value in result.items()}
+        table[what] = {name: {models[0]: dict(one.values)} | dict(one.baselines) for name, one in result.items()}
     out.write_text(json.dumps(table, indent=2) + "\n")
 
 
