@@ -60,14 +60,21 @@ _OPTIONAL = (
     "uvicorn wandb"
 )
 _ALLOCATION = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "4", "SLURM_NNODES": "2", "SLURM_NTASKS_PER_NODE": "2"}
-ENVIRONMENTS: dict[str, Mapping[str, str | None]] = {
-    "srun on the path": {},
-    "an allocation without srun": _ALLOCATION,
-    "srun of one task": _ALLOCATION | {"SLURM_NTASKS": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"},
-    "a part of torchrun's variables": {"WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "nowhere"},
-    "ASCII": {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "TZ": "Asia/Kathmandu"},
-    "no home": {"HOME": "/proc/none", "XDG_CACHE_HOME": None, "XDG_CONFIG_HOME": None},
-    "warnings are errors": {"PYTHONWARNINGS": "error"},
+ENVIRONMENTS: dict[str, Mapping[str, str | None]] = {  # several at once, which do not touch each other
+    "srun on the path, a part of torchrun's variables": {
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "1",
+        "MASTER_ADDR": "nowhere",
+    },
+    "an allocation without srun, ASCII, no home": {
+        **_ALLOCATION,
+        **{"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "TZ": "Asia/Kathmandu"},
+        **{"HOME": "/proc/none", "XDG_CACHE_HOME": None, "XDG_CONFIG_HOME": None},
+    },
+    "srun of one task, warnings are errors": {
+        **_ALLOCATION,
+        **{"SLURM_NTASKS": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "PYTHONWARNINGS": "error"},
+    },
 }
 
 
@@ -77,7 +84,7 @@ def test_commands(name: str, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/srun").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "bin/srun").chmod(0o755)
-    path = f"{tmp_path / 'bin'}:" * (name == "srun on the path") + os.environ["PATH"]
+    path = f"{tmp_path / 'bin'}:" * name.startswith("srun on the path") + os.environ["PATH"]
     printed = run_all(_LINES, tmp_path, ENVIRONMENTS[name] | {"PATH": path}, tensorboard=True)
     assert "srun" not in printed
     assert "Warning" not in printed

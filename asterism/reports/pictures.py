@@ -50,7 +50,7 @@ class Look:
     choice: DataChoice  # what `source` was opened from
     images: Pictures
     others: UInt8[Tensor, "others 3 h w"]  # for parts that would otherwise repeat the same images
-    large: Pictures  # the same images with the pixels that they have, at a multiple of the size
+    large: UInt8[Tensor, "b 3 _ _"]  # the same images with the pixels that they have, at a multiple of the size
 
     @cached_property
     def features(self) -> Features:
