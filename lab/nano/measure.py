@@ -1,7 +1,6 @@
-"""The tables of nano's card: whole images by neighbours, a linear layer and few labels; segmentation and tracking.
+"""The tables of nano's card: whole images by neighbours, a linear layer and few labels; and tracking.
 
     python -m lab.nano.measure OUT.json images MODEL[,MODEL…] NAME=DATA…
-    python -m lab.nano.measure OUT.json camvid MODEL[,MODEL…] DATA/camvid
     python -m lab.nano.measure OUT.json davis MODEL[,MODEL…] DATA/davis
 
 Compared are the models, an untrained network of the first one's architecture, raw pixels (32 × 32), and a histogram of
@@ -114,8 +113,7 @@ def main(out: Path, what: str, models: list[str], *data: str) -> None:
                 table.setdefault(name, {})[model] = whole_images(parts, describe)
                 print(name, model, {key: round(value, 1) for key, value in table[name][model].items()}, flush=True)
     else:
-        protocol = {"camvid": "dense-nn,linear-seg", "davis": "video"}[what]
-        result = asterism.evaluate(models[0], data[0], protocol.split(","), baselines=True, against=models[1:])
+        result = asterism.evaluate(models[0], data[0], ["video"], baselines=True, against=models[1:])
         table[what] = {name: {models[0]: dict(one.values)} | dict(one.baselines) for name, one in result.items()}
     out.write_text(json.dumps(table, indent=2) + "\n")
 
