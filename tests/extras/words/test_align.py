@@ -16,6 +16,7 @@ from asterism.index.read import open_index
 from asterism.index.search import nearest_to_texts
 from asterism.nn.encoder import Encoder
 from asterism.nn.safetensors_file import read_safetensors
+from asterism.ops.launched import launched
 from asterism.train import engine
 from asterism.train.kind import Request
 from tests import distributed
@@ -170,7 +171,9 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, monkeypatch: 
 def train_in_two(folder: str, recipe: dict[str, object]) -> list[float]:
     """One of two processes."""
     os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
-    run = engine.carry_out(Request(ALIGNMENT, ALIGNMENT.recipe.parse(recipe), Path(folder) / "two"))
+    place = launched()
+    assert place is not None
+    run = engine.carry_out(Request(ALIGNMENT, ALIGNMENT.recipe.parse(recipe), Path(folder) / "two"), place)
     return [record["loss"] for record in run.metrics() if "loss" in record]
 
 
