@@ -120,7 +120,13 @@ def train_all(folder: str, data: str, strategy: str) -> dict[str, tuple[list[flo
         made = finetune(
             # AdamW would turn rounding errors of vanishing gradients, as of biases before batch norm, into whole steps.
             recipe(
-                data, head, f"trainer.strategy={strategy}", "trainer.steps=3", "source.drop_path=0.3", "optim.name=sgd"
+                data,
+                head,
+                f"trainer.strategy={strategy}",
+                "trainer.steps=3",
+                "source.drop_path=0.3",
+                "optim.name=sgd",
+                "task.start=fresh",  # a probe's line searches turn rounding errors of other thread counts into more
             ),
             Path(folder) / head,
         )
